@@ -1,0 +1,1 @@
+"""The gateway process: its HTTP surfaces, settings, callers, command line and life."""

@@ -1,0 +1,43 @@
+"""Is the process alive, and may it be given traffic?"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.gateway.http import JSON, Request
+
+if TYPE_CHECKING:
+    from fairlane.gateway.runtime import Gateway
+
+
+async def live(gateway: "Gateway", request: Request) -> None:  # noqa: ARG001
+    """GET /health/live: the event loop turns."""
+    await request.respond(200, b'{"status":"live"}', [JSON])
+
+
+async def ready(gateway: "Gateway", request: Request) -> None:
+    """GET /health/ready: 200, or 503 with what is missing."""
+    missing = what_is_missing(gateway)
+    if missing:
+        answer: dict[str, Any] = {"status": "not ready", "missing": missing}
+        if gateway.store_down_since:
+            answer["storeDownMs"] = int((time.time() - gateway.store_down_since) * 1000)
+        await request.respond(503, msgspec.json.encode(answer), [JSON, (b"retry-after", b"1")])
+    else:
+        body = msgspec.json.encode({"status": "ready", "workers": len(gateway.dispatcher.pool)})
+        await request.respond(200, body, [JSON])
+
+
+def what_is_missing(gateway: "Gateway") -> list[str]:
+    """Why the gateway should get no traffic; empty when it should."""
+    missing = []
+    if gateway.draining:
+        missing.append("the gateway is shutting down")
+    if not gateway.link.up:
+        missing.append("no connection to Redis")
+    elif not gateway.channel.listening.is_set():
+        missing.append("not subscribed to the replica's channel")
+    if not gateway.ready and not missing:
+        missing.append("the gateway is starting")
+    return missing

@@ -1,0 +1,470 @@
+"""The native calls: `/api/openai`, `/api/tasks`, and one task's status, cancel and events."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.gateway.admission import submit
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, store_unavailable
+from fairlane.gateway.http import JSON, Departure, Request
+from fairlane.gateway.intake import (
+    Options,
+    make_task,
+    parse_object,
+    read_flag,
+    read_model,
+    split_payload,
+)
+from fairlane.gateway.streams import serve
+from fairlane.queues.errors import StoreError
+from fairlane.queues.ids import could_be_ours, new_task_id
+from fairlane.queues.tasks import TERMINAL, Fragment, Record, State, TaskSpec
+from fairlane.streaming.events import (
+    Event,
+    bye_event,
+    fragment_cancelled,
+    gap_event,
+    parse_event_id,
+    queued_event,
+    read_done,
+    restart_event,
+)
+from fairlane.streaming.hub import Lost, Reader
+from fairlane.streaming.views.native import NativeView
+from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.sse import KEEPALIVE, native_frame
+from fairlane.streaming.views.task import TaskInfo
+
+if TYPE_CHECKING:
+    from fairlane.gateway.runtime import Gateway
+
+DEFAULT_MODEL = "default"
+POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
+POLL_SOON_MS = 3000
+WAIT_SLACK_S = 15.0
+
+
+async def openai(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /api/openai: any JSON object is the payload of an `openaiLike` task."""
+    body = await request.json_body(gateway.settings.max_body_bytes)
+    fields = parse_object(body)
+    payload, metadata = split_payload(body, fields)
+    await _accept(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
+
+
+async def tasks(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
+    body = await request.json_body(gateway.settings.max_body_bytes)
+    fields = parse_object(body)
+    task_type = fields.get("type")
+    if not isinstance(task_type, str) or not 1 <= len(task_type) <= 100:
+        raise bad_request("type must be the task's type, a name of 1 to 100 characters", "type")
+    if "payload" not in fields:
+        raise bad_request("payload is missing: the JSON that the worker gets", "payload")
+    members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    metadata = bytes(members["metadata"]) if fields.get("metadata") is not None else b""
+    inner = fields["payload"]
+    payload_fields = inner if isinstance(inner, dict) else {}
+    await _accept(
+        gateway, caller, request, task_type, fields, payload_fields, bytes(members["payload"]), metadata
+    )
+
+
+async def _accept(
+    gateway: "Gateway",
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    fields: dict[str, Any],
+    payload_fields: dict[str, Any],
+    payload: bytes,
+    metadata: bytes,
+) -> None:
+    asynchronous = read_flag(fields, "async")
+    stream = read_flag(fields, "stream")
+    model = read_model(fields, DEFAULT_MODEL)
+    options = Options(
+        wait=not asynchronous,
+        stream=stream,
+        timeout=fields.get("timeout"),
+        mode=fields.get("mode"),
+        priority=fields.get("priority"),
+        on_disconnect=fields.get("onDisconnect"),
+        result_ttl_ms=fields.get("resultTtlMs"),
+        metadata=metadata,
+    )
+    task = make_task(
+        gateway.settings,
+        caller,
+        task_id=new_task_id(time.time_ns() // 1_000_000),
+        task_type=task_type,
+        model=model,
+        payload=payload,
+        fields=payload_fields,
+        options=options,
+    )
+    gateway.check_model(caller, model)
+    if asynchronous:
+        await _answer_later(gateway, request, task)
+    elif stream:
+        await _stream(gateway, request, task)
+    else:
+        await _wait(gateway, request, task)
+
+
+# ---- three ways to answer ----------
+
+
+async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
+    submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+    position = max(submitted.position, 1)
+    body = msgspec.json.encode(
+        {
+            "taskId": task.id,
+            "status": "queued",
+            "position": position,
+            "estimatedWaitMs": submitted.wait_ms,
+            "pollAfterMs": poll_after(submitted.wait_ms),
+            "streamUrl": gateway.stream_url(task.id, task.keep_ms),
+            "statusUrl": f"/api/task/{task.id}",
+        }
+    )
+    await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
+
+
+def _location(task_id: str) -> tuple[bytes, bytes]:
+    return b"location", b"/api/task/" + task_id.encode()
+
+
+async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
+    fold = ResultFold(task_info(task))
+    timing = await wait_for_end(gateway, request, task, fold)
+    headers = [JSON, (b"x-task-id", task.id.encode()), *timing]
+    if fold.status == "completed":
+        await request.respond(200, fold.result_json(), headers)
+        return
+    raise failure(fold, task.id)
+
+
+async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Headers:
+    """Submit a task and feed its events to `fold` until it has ended; the timing headers of the answer.
+
+    A caller who leaves cancels the task, unless it asked not to (ClientGone). Raises ApiError.
+    """
+    hub = gateway.hub
+    feed = hub.open(task.id)
+    feed.keep_alive += 1
+    departure: Departure | None = None
+    try:
+        submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+        departure = Departure(request.receive, feed.wake)
+        reader = Reader(hub, feed, 1, 0)
+        give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
+        started_ms = ended_ms = 0
+        while True:
+            try:
+                events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
+            except Lost:
+                raise ApiError(500, "STORE_LOST", "The store lost this task", task_id=task.id) from None
+            for event in events:
+                fold.feed(event)
+                if event.type == "start":
+                    started_ms = event_time(event)
+                elif event.terminal:
+                    ended_ms = event_time(event)
+            if events and events[-1].terminal:
+                return timing_headers(submitted.enqueued_ms, started_ms, ended_ms)
+            if departure.gone:
+                if task.linger_ms:
+                    gateway.cancel_soon(task.id, "client")
+                raise ClientGone
+            if hub.time() > give_up:
+                gateway.cancel_soon(task.id, "timeout")
+                raise store_unavailable() if not gateway.link.up else ApiError(
+                    500, "TIMEOUT", "Task timeout", task_id=task.id
+                )
+    finally:
+        if departure is not None:
+            departure.close()
+        feed.keep_alive -= 1
+        hub.release(feed)
+
+
+def timing_headers(enqueued_ms: int, started_ms: int, ended_ms: int) -> Headers:
+    """How long the task waited and ran, ms."""
+    begun = started_ms or ended_ms
+    return [
+        (b"x-fairlane-wait-ms", b"%d" % max(begun - enqueued_ms, 0)),
+        (b"x-fairlane-run-ms", b"%d" % max(ended_ms - begun, 0)),
+    ]
+
+
+def event_time(event: Event) -> int:
+    """The `ts` of an event, ms."""
+    at = event.data.find(b'"ts":')
+    digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def failure(fold: ResultFold, task_id: str) -> ApiError:
+    """The error of a task that did not complete, as native callers see it."""
+    if fold.status == "cancelled":
+        return ApiError(499, "CANCELLED", "Task cancelled", task_id=task_id)
+    error = fold.error
+    assert error is not None
+    return ApiError(500, error.code, error.error, task_id=task_id)
+
+
+async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
+    hub = gateway.hub
+    feed = hub.open(task.id)
+    feed.keep_alive += 1
+    try:
+        submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+        info = task_info(task)
+        view = NativeView(info)
+        first = b""
+        if submitted.state is State.QUEUED and feed.top == 0:
+            place = (submitted.position, submitted.wait_ms)
+            first = native_frame(queued_event(task.id, now_ms(), *place))
+            gateway.watch.add(feed, place)
+        await serve(
+            request,
+            Reader(hub, feed, 1, 0),
+            view,
+            NativeSurface(task.id),
+            gateway.closing,
+            headers=[(b"x-task-id", task.id.encode())],
+            keepalive_s=gateway.settings.keepalive_ms / 1000,
+            first=first,
+        )
+    finally:
+        feed.keep_alive -= 1
+        hub.release(feed)
+
+
+class NativeSurface:
+    """What a native stream says beside its log."""
+
+    def __init__(self, task_id: str) -> None:
+        self._task_id = task_id
+
+    def notice(self, event: Event) -> bytes:
+        return native_frame(event)
+
+    def idle(self) -> bytes:
+        return KEEPALIVE
+
+    def lost(self) -> bytes:
+        ts = now_ms()
+        gap = native_frame(gap_event(self._task_id, ts, "", None, "unknown"))
+        return gap + native_frame(bye_event(self._task_id, ts, "gap", 1000))
+
+    def farewell(self) -> bytes:
+        jitter = time.monotonic_ns() // 1000 % 2500
+        return native_frame(bye_event(self._task_id, now_ms(), "drain", 500 + jitter))
+
+
+def task_info(task: TaskSpec) -> TaskInfo:
+    """What views know of a task that is submitted here."""
+    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def poll_after(wait_ms: int) -> int:
+    """When to poll again: seldom while the turn is far, often when it is near."""
+    for above, pause in POLL_STEPS_MS:
+        if wait_ms > above:
+            return pause
+    return POLL_SOON_MS
+
+
+# ---- one task ----------
+
+
+def not_found(task_id: str) -> ApiError:
+    """The same answer for a task of somebody else, an expired one and one that never was."""
+    text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
+    return ApiError(404, "TASK_NOT_FOUND", text)
+
+
+async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
+    """The record of a caller's own task. Raises ApiError(404) for any other."""
+    record = None
+    if could_be_ours(task_id, now_ms()):
+        try:
+            record = await gateway.scheduler.position(task_id)
+        except StoreError:
+            raise store_unavailable() from None
+    if record is None or not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
+        raise not_found(task_id)
+    return record
+
+
+async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """GET /api/task/{taskId}."""
+    task_id = request.path_params["task_id"]
+    record = await find(gateway, caller, task_id)
+    state = record.state
+    answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+    if state is State.QUEUED:
+        answer |= {
+            "enqueuedAt": record.number("en"),
+            "position": max(record.position, 1),
+            "estimatedWaitMs": record.wait_ms,
+            "pollAfterMs": poll_after(record.wait_ms),
+            "streamUrl": gateway.stream_url(task_id, record.number("tl")),
+        }
+    elif state is State.EXECUTING:
+        answer |= {
+            "workerId": record.fields.get("wk", ""),
+            "startedAt": record.number("ga"),
+            "pollAfterMs": POLL_SOON_MS,
+            "streamUrl": gateway.stream_url(task_id, record.number("tl")),
+        }
+    else:
+        fold = await fold_log(gateway, record, task_id)
+        ended = record.number("ed")
+        if state is State.COMPLETED:
+            answer |= {"result": msgspec.Raw(fold.result_json()), "completedAt": ended}
+        elif state is State.FAILED:
+            error = fold.error
+            answer |= {"error": error.error if error else "", "code": record.fields.get("co", ""), "failedAt": ended}
+            if error:
+                answer["retryable"] = error.retryable
+        else:
+            answer["cancelledAt"] = ended
+    if metadata := record.fields.get("md"):
+        answer["metadata"] = msgspec.Raw(metadata.encode())
+    headers = [JSON, (b"x-task-id", task_id.encode()), (b"cache-control", b"no-store")]
+    await request.respond(200, msgspec.json.encode(answer), headers)
+
+
+def record_info(task_id: str, record: Record) -> TaskInfo:
+    """What views know of a task that was submitted anywhere."""
+    metadata = record.fields.get("md")
+    return TaskInfo(
+        task_id,
+        record.fields["m"],
+        record.number("en") // 1000,
+        record.fields.get("ty", ""),
+        metadata.encode() if metadata else None,
+    )
+
+
+async def fold_log(gateway: "Gateway", record: Record, task_id: str) -> ResultFold:
+    """The end of a task that has ended: from its last event where that tells all, else from the whole log."""
+    fold = ResultFold(record_info(task_id, record))
+    try:
+        last = await gateway.scheduler.last(task_id)
+        if last is None:
+            raise not_found(task_id)
+        event = Event(last.attempt, last.seq, last.kind, last.data)
+        whole = event.type == "done" and read_done(event.data).result is None
+        if not whole:
+            fold.feed(event)
+            return fold
+        attempt, seq = 1, 0
+        while True:
+            events = await gateway.hub.page(task_id, attempt, seq)
+            for event in events:
+                fold.feed(event)
+            if not events or events[-1].terminal:
+                return fold
+            attempt, seq = events[-1].attempt, events[-1].seq
+    except StoreError:
+        raise store_unavailable() from None
+
+
+async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
+    task_id = request.path_params["task_id"]
+    record = await find(gateway, caller, task_id)
+    state = record.state
+    if state not in TERMINAL:
+        end = Fragment(fragment_cancelled("client"), "CANCELLED")
+        state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "client")
+    body = msgspec.json.encode({"taskId": task_id, "status": state})
+    await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
+
+
+async def events(gateway: "Gateway", caller: Caller | None, request: Request) -> None:
+    """GET /api/task/{taskId}/events and /api/sse-stream?taskId=: the log from a cursor on, then live.
+
+    `caller` None: a stream ticket for this very task was shown instead of a key.
+    """
+    task_id = request.path_params["task_id"]
+    if not could_be_ours(task_id, now_ms()):
+        raise not_found(task_id)
+    after = _cursor(request)
+    from_latest = request.query("fromLatest") in ("1", "true")
+    try:
+        async with gateway.hub.read(task_id, None, keep_alive=True) as found:
+            if found is None:
+                raise not_found(task_id)
+            record, reader = found
+            if caller is not None and not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
+                raise not_found(task_id)
+            await _replay(gateway, request, task_id, record, reader, after, from_latest)
+    except StoreError:
+        raise store_unavailable() from None
+
+
+def _cursor(request: Request) -> tuple[int, int] | None:
+    """Where the reader stands: Last-Event-ID beats ?after=."""
+    text = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
+    if not text:
+        return None
+    try:
+        return parse_event_id(text)
+    except ValueError:
+        raise bad_request("Last-Event-ID must be an event id of this stream, such as 1-7", "Last-Event-ID") from None
+
+
+async def _replay(
+    gateway: "Gateway",
+    request: Request,
+    task_id: str,
+    record: Record,
+    reader: Reader,
+    after: tuple[int, int] | None,
+    from_latest: bool,
+) -> None:
+    ended = record.state in TERMINAL
+    top = record.number("sq")
+    attempt = max(record.number("at"), 1)
+    first = b""
+    if from_latest and after is None:
+        after = (attempt, top - 1 if ended else top)
+    elif after is not None:
+        if ended and after[1] == top and after[0] == attempt:
+            await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
+            return
+        if after[1] > top or after[0] > attempt:
+            ts = now_ms()
+            first = native_frame(gap_event(task_id, ts, f"{after[0]}-{after[1]}", None, "ahead"))
+            first += native_frame(restart_event(task_id, ts, "the log is shorter than what was seen"))
+            after = None
+    info = record_info(task_id, record)
+    view = NativeView(info, after)
+    replay_from = b"%d-%d" % after if after else b"0-0"
+    if record.state is State.QUEUED and record.position:
+        place = (record.position, record.wait_ms)
+        first += native_frame(queued_event(task_id, now_ms(), *place))
+        gateway.watch.add(reader.feed, place)
+    await serve(
+        request,
+        reader,
+        view,
+        NativeSurface(task_id),
+        gateway.closing,
+        headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
+        keepalive_s=gateway.settings.keepalive_ms / 1000,
+        first=first,
+    )
+

@@ -1,0 +1,287 @@
+"""OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlane.gateway.admission import submit
+from fairlane.gateway.api.native import task_info, wait_for_end
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import CANCELLED, ApiError, Headers, bad_request, openai_error, openai_failure, store_unavailable
+from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
+from fairlane.gateway.streams import serve
+from fairlane.queues.errors import StoreError
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.tasks import State, TaskSpec
+from fairlane.streaming.events import Event
+from fairlane.streaming.hub import Reader
+from fairlane.streaming.views.chat import ChatFold, ChatStreamView
+from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
+from fairlane.streaming.views.embeddings import EmbeddingFold
+from fairlane.streaming.views.openai_common import OpenAIStream
+from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.sse import KEEPALIVE, error_frame
+
+if TYPE_CHECKING:
+    from fairlane.gateway.runtime import Gateway
+
+QUEUE_CHUNK_S = 30.0
+
+
+async def chat_completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /v1/chat/completions."""
+    body, fields = await _read(gateway, request)
+    if not isinstance(fields.get("messages"), list):
+        raise bad_request("messages must be a list of messages", "messages")
+    stream = read_flag(fields, "stream")
+    task = _task(gateway, caller, request, "openaiLike", body, fields, stream)
+    if stream:
+        view = ChatStreamView(task_info(task), _include_usage(fields))
+        await _stream(gateway, request, task, view)
+    else:
+        fold = ChatFold(task_info(task))
+        await _wait(gateway, request, task, fold, fold.body)
+
+
+async def completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /v1/completions."""
+    body, fields = await _read(gateway, request)
+    if "prompt" not in fields:
+        raise bad_request("You must provide a prompt", "prompt")
+    stream = read_flag(fields, "stream")
+    task = _task(gateway, caller, request, "openaiCompletion", body, fields, stream)
+    if stream:
+        view = CompletionStreamView(task_info(task), _include_usage(fields))
+        await _stream(gateway, request, task, view)
+    else:
+        fold = CompletionFold(task_info(task))
+        await _wait(gateway, request, task, fold, fold.body)
+
+
+async def embeddings(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """POST /v1/embeddings."""
+    body, fields = await _read(gateway, request)
+    if "input" not in fields:
+        raise bad_request("You must provide an input", "input")
+    wanted = fields.get("encoding_format", "float")
+    if wanted not in ("float", "base64"):
+        raise bad_request("encoding_format must be float or base64", "encoding_format")
+    task = _task(gateway, caller, request, "openaiEmbedding", body, fields, stream=False)
+    fold = EmbeddingFold(task_info(task), wanted)
+    await _wait(gateway, request, task, fold, fold.body)
+
+
+async def models(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """GET /v1/models: what is configured or offered now."""
+    names = await model_names(gateway, caller)
+    data = [_model(gateway, name) for name in names]
+    await request.respond(200, msgspec.json.encode({"object": "list", "data": data}), [JSON])
+
+
+async def model(gateway: "Gateway", caller: Caller, request: Request) -> None:
+    """GET /v1/models/{model}."""
+    name = request.path_params["model"]
+    if name not in await model_names(gateway, caller):
+        raise model_not_found(name)
+    await request.respond(200, msgspec.json.encode(_model(gateway, name)), [JSON])
+
+
+def _model(gateway: "Gateway", name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(gateway.started_at), "owned_by": "fairlane"}
+
+
+async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
+    """The models that a caller may use, in order."""
+    try:
+        offered = await gateway.link.command(
+            "ZRANGEBYSCORE", gateway.keys("offered"), f"({time.time_ns() // 1_000_000}", "+inf"
+        )
+    except StoreError:
+        raise store_unavailable() from None
+    names = {name.decode() for name in offered} | set(gateway.settings.models)
+    return sorted(name for name in names if name != "*" and caller.may_use(name))
+
+
+def model_not_found(name: str) -> ApiError:
+    return ApiError(404, "model_not_found", f"The model `{name}` does not exist or you do not have access to it", param="model")
+
+
+# ---- the way of a request ----------
+
+
+async def _read(gateway: "Gateway", request: Request) -> tuple[bytes, dict[str, Any]]:
+    body = await request.json_body(gateway.settings.max_body_bytes)
+    return body, parse_object(body)
+
+
+def _include_usage(fields: dict[str, Any]) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise bad_request("stream_options must be an object", "stream_options")
+    return read_flag(options, "include_usage")
+
+
+def _task(
+    gateway: "Gateway",
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    body: bytes,
+    fields: dict[str, Any],
+    stream: bool,
+) -> TaskSpec:
+    name = read_model(fields, None)
+    gateway.check_model(caller, name)
+    options = Options(
+        wait=True,
+        stream=stream,
+        timeout=_number(request, b"x-fairlane-timeout"),
+        mode=request.header(b"x-fairlane-mode"),
+        priority=_number(request, b"x-fairlane-priority"),
+        on_disconnect=request.header(b"x-fairlane-on-disconnect"),
+        result_ttl_ms=_number(request, b"x-fairlane-result-ttl"),
+        metadata=_metadata(request),
+        at_once=True,
+    )
+    return make_task(
+        gateway.settings,
+        caller,
+        task_id=new_task_id(time.time_ns() // 1_000_000),
+        task_type=task_type,
+        model=name,
+        payload=body,
+        fields=fields,
+        options=options,
+    )
+
+
+def _number(request: Request, name: bytes) -> int | float | None:
+    text = request.header(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise bad_request(f"the header {name.decode()} must be a number", name.decode()) from None
+    return int(number) if number == int(number) else number
+
+
+def _metadata(request: Request) -> bytes:
+    text = request.header(b"x-fairlane-metadata")
+    if text is None:
+        return b""
+    raw = text.encode("latin-1")
+    parse_object(raw)
+    return raw
+
+
+async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
+    try:
+        timing = await wait_for_end(gateway, request, task, fold)
+    except ApiError as error:
+        raise _as_openai(error) from None
+    headers = [JSON, *_ids(task), *timing]
+    if fold.status == "completed":
+        await request.respond(200, body(), headers)
+        return
+    if fold.status == "cancelled":
+        mapped, message = CANCELLED, "The task was cancelled"
+    else:
+        assert fold.error is not None
+        mapped, message = openai_failure(fold.error.code), fold.error.error
+    if mapped.retry is not None:
+        headers.append((b"x-should-retry", b"true" if mapped.retry else b"false"))
+    if mapped.status == 503:
+        headers += [(b"retry-after", b"2"), (b"retry-after-ms", b"2000")]
+    await request.respond(mapped.status, openai_error(message, mapped.kind, mapped.code), headers)
+
+
+def _as_openai(error: ApiError) -> ApiError:
+    """The few errors whose status differs here."""
+    if error.code == "MODEL_NOT_FOUND":
+        return model_not_found(error.param or "")
+    if error.code == "TIMEOUT":
+        return ApiError(504, error.code, error.message, task_id=error.task_id)
+    return error
+
+
+async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: OpenAIStream) -> None:
+    hub = gateway.hub
+    feed = hub.open(task.id)
+    feed.keep_alive += 1
+    came_to_end = False
+    try:
+        try:
+            submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+        except ApiError as error:
+            raise _as_openai(error) from None
+        place = None
+        if submitted.state is State.QUEUED and feed.top == 0:
+            place = (submitted.position, submitted.wait_ms)
+            gateway.watch.add(feed, place)
+        surface = OpenAISurface(view, hub.time, place)
+        came_to_end = await serve(
+            request,
+            Reader(hub, feed, 1, 0),
+            surface,
+            surface,
+            gateway.closing,
+            headers=_ids(task),
+            keepalive_s=gateway.settings.keepalive_ms / 1000,
+        )
+    finally:
+        feed.keep_alive -= 1
+        hub.release(feed)
+        if not came_to_end and task.linger_ms and not gateway.closing.now:
+            gateway.cancel_soon(task.id, "client")
+
+
+class OpenAISurface:
+    """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
+
+    def __init__(self, view: OpenAIStream, time: Callable[[], float], place: tuple[int, int] | None) -> None:
+        self._view = view
+        self._time = time
+        self._told_at = time()
+        self._place = place
+
+    @property
+    def ended(self) -> bool:
+        return self._view.ended
+
+    def feed(self, event: Event) -> bytes:
+        self._place = None
+        return self._view.feed(event)
+
+    def notice(self, event: Event) -> bytes:
+        """A new place in the queue, as a chunk without choices."""
+        if event.type != "queued":
+            return b""
+        place = msgspec.json.decode(event.data)
+        self._place = (place["position"], place["estimatedWaitMs"])
+        return self._tell()
+
+    def idle(self) -> bytes:
+        if self._place and self._time() - self._told_at >= QUEUE_CHUNK_S:
+            return self._tell()
+        return KEEPALIVE
+
+    def _tell(self) -> bytes:
+        assert self._place is not None
+        self._told_at = self._time()
+        return self._view.queue_chunk(*self._place)
+
+    def lost(self) -> bytes:
+        return error_frame("The store lost a part of this stream", "STORE_LOST")
+
+    def farewell(self) -> bytes:
+        return error_frame("The gateway stops; please try again", "GATEWAY_STOPPING")
+
+
+def _ids(task: TaskSpec) -> Headers:
+    return [(b"x-task-id", task.id.encode())]

@@ -1,0 +1,180 @@
+"""The ASGI application: finds the call, the caller, and the shape in which errors are told.
+
+The calls are plain ASGI without a framework between: what is not needed per request is not paid per request.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from fairlane.gateway.api import admin, health, native, openai
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import (
+    ApiError,
+    ClientGone,
+    Headers,
+    native_error,
+    openai_error,
+    openai_kind,
+    retry_headers,
+    unauthorized,
+)
+from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
+from fairlane.gateway.runtime import Gateway
+
+log = structlog.get_logger("fairlane.gateway")
+
+Call = Callable[[Gateway, Caller, Request], Awaitable[None]]
+OpenCall = Callable[[Gateway, Request], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One call. `access`: caller, admin, reader (a key or a stream ticket), open."""
+
+    call: Any
+    access: str
+    submits: bool = False
+
+
+EXACT: dict[tuple[str, str], Route] = {
+    ("POST", "/v1/chat/completions"): Route(openai.chat_completions, "caller", True),
+    ("POST", "/v1/completions"): Route(openai.completions, "caller", True),
+    ("POST", "/v1/embeddings"): Route(openai.embeddings, "caller", True),
+    ("GET", "/v1/models"): Route(openai.models, "caller"),
+    ("POST", "/api/openai"): Route(native.openai, "caller", True),
+    ("POST", "/api/tasks"): Route(native.tasks, "caller", True),
+    ("GET", "/api/sse-stream"): Route(native.events, "reader"),
+    ("GET", "/api/admin/state"): Route(admin.state, "admin"),
+    ("GET", "/health/live"): Route(health.live, "open"),
+    ("GET", "/health/ready"): Route(health.ready, "open"),
+}
+PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
+    ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)"), Route(native.status, "caller")),
+    ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
+    ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
+    ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
+]
+MAX_PATH = 2048
+
+
+class App:
+    """The application around one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._http(Request(scope, receive, send))
+        elif kind == "websocket":
+            if scope["path"] == "/ws":
+                await self._gateway.workers(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": "workers connect to /ws"})
+
+    async def _http(self, request: Request) -> None:
+        try:
+            await self._answer(request)
+        except ClientGone:
+            pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
+        except ApiError as error:
+            if request.started:
+                raise
+            await self._refuse(request, error)
+        except Exception:
+            # the task, if there is one, ends by its own rules; the caller is told that we failed
+            log.exception("a call failed", path=request.path, method=request.scope["method"])
+            if request.started:
+                raise
+            await self._refuse(request, ApiError(500, "INTERNAL", "Internal error"))
+
+    async def _answer(self, request: Request) -> None:
+        route = self._route(request)
+        gateway = self._gateway
+        if route.access == "open":
+            await route.call(gateway, request)
+            return
+        refused = gateway.callers.refuse_request(request)
+        if refused is not None:
+            raise ApiError(403, "FORBIDDEN", refused)
+        if route.submits and gateway.draining:
+            raise ApiError(503, "GATEWAY_STOPPING", "This gateway is shutting down", retry_after_ms=1000)
+        if route.access == "reader":
+            await route.call(gateway, self._reader(request), request)
+            return
+        caller = gateway.callers.authenticate(request.header)
+        if route.access == "admin":
+            if not caller.admin:
+                raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
+            await route.call(gateway, request)
+            return
+        await route.call(gateway, caller, request)
+
+    def _reader(self, request: Request) -> Caller | None:
+        """Who reads a task's events: None for the holder of a ticket for it."""
+        task_id = request.path_params.get("task_id") or request.query("taskId") or ""
+        request.path_params["task_id"] = task_id
+        token = request.query("token")
+        if token is not None:
+            if not self._gateway.tickets.verify(token, task_id, native.now_ms()):
+                raise unauthorized()
+            return None
+        return self._gateway.callers.authenticate(request.header)
+
+    def _route(self, request: Request) -> Route:
+        method, path = request.scope["method"], request.path
+        route = EXACT.get((method, path))
+        if route is not None:
+            return route
+        if len(path) > MAX_PATH:
+            raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
+        allowed = [known for known, exact in EXACT if exact == path]
+        for known, pattern, route in PATTERNS:
+            match = pattern.fullmatch(path)
+            if match:
+                if known == method:
+                    request.path_params = match.groupdict()
+                    return route
+                allowed.append(known)
+        if allowed:
+            raise ApiError(405, "METHOD_NOT_ALLOWED", f"Use {' or '.join(sorted(set(allowed)))} for this path")
+        raise ApiError(404, "NOT_FOUND", f"There is no {method} {path[:200]}")
+
+    async def _refuse(self, request: Request, error: ApiError) -> None:
+        headers: Headers = [JSON]
+        if error.task_id:
+            headers.append((b"x-task-id", error.task_id.encode()))
+        if error.retry_after_ms is not None:
+            headers += retry_headers(error.retry_after_ms)
+        elif error.status >= 500 or error.status == 499:
+            headers.append((b"x-should-retry", b"false"))
+        if error.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if request.path.startswith("/v1/"):
+            body = openai_error(error.message, openai_kind(error.status), error.code, error.param)
+        else:
+            body = native_error(error)
+        await request.respond(error.status, body, headers)
+
+
+def with_cors(app: App, origins: list[str]) -> Any:
+    """The application, open to the web pages of other origins that the configuration names."""
+    if not origins:
+        return app
+    from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - only where it is wanted
+
+    return CORSMiddleware(
+        app,  # type: ignore[arg-type]
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["X-Task-Id", "X-Request-Id", "Retry-After", "X-Replay-From"],
+    )
+
+

@@ -1,0 +1,142 @@
+"""Raw ASGI, as much of it as the hot calls need: headers, a bounded body, an answer in two messages."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from fairlane.gateway.errors import ApiError, ClientGone, Headers
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+SSE_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+BODY_S = 30.0
+DEPARTURE_CHECK_S = 0.05
+
+
+class Request:
+    """One HTTP request."""
+
+    __slots__ = ("_headers", "_query", "id", "path", "path_params", "receive", "scope", "send", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.path: str = scope["path"]
+        self.path_params: dict[str, str] = {}
+        self.id = b"req_" + secrets.token_hex(12).encode()
+        self.started = False
+        self._headers: dict[bytes, bytes] | None = None
+        self._query: dict[str, list[str]] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value; `name` in lower case."""
+        if self._headers is None:
+            self._headers = dict(self.scope["headers"])
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self, name: str) -> str | None:
+        if self._query is None:
+            self._query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
+        values = self._query.get(name)
+        return values[-1] if values else None
+
+    async def json_body(self, limit: int) -> bytes:
+        """The whole body, which must say that it is JSON. Raises ApiError (415, 413, 408) or ClientGone."""
+        content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if content_type != "application/json" and not content_type.endswith("+json"):
+            raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json")
+        length = self.header(b"content-length")
+        if length is not None and length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        message = await self._next()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            parts = [body]
+            size = len(body)
+            try:
+                async with asyncio.timeout(BODY_S):
+                    while message.get("more_body"):
+                        message = await self._next()
+                        part = message.get("body", b"")
+                        size += len(part)
+                        if size > limit:
+                            raise _too_large(limit)
+                        parts.append(part)
+            except TimeoutError:
+                raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+            body = b"".join(parts)
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+    async def _next(self) -> Message:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Begin the answer."""
+        self.started = True
+        await self.send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"x-request-id", self.id)],
+            }
+        )
+
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        """Answer with a whole body."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.start(status, headers if status == 204 else [*headers, length])
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
+
+
+class Departure:
+    """Notices that a caller left while the answer is being prepared. `on_gone` is called once, from the event loop.
+
+    Most answers are ready before anybody could leave, so the watching begins only after a moment.
+    """
+
+    __slots__ = ("_handle", "_on_gone", "_receive", "_task", "gone")
+
+    def __init__(self, receive: Receive, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S) -> None:
+        self.gone = False
+        self._receive = receive
+        self._on_gone = on_gone
+        self._task: asyncio.Task[None] | None = None
+        self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._watch(), name="departure")
+
+    async def _watch(self) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                self._on_gone()
+                return
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._handle.cancel()
+        if self._task:
+            self._task.cancel()

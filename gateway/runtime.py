@@ -1,0 +1,255 @@
+"""One gateway: everything that lives as long as the process serves, in the order in which it is started and stopped."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import structlog
+
+from fairlane.gateway.callers import Caller, Callers
+from fairlane.gateway.errors import ApiError, store_unavailable
+from fairlane.gateway.settings import Settings
+from fairlane.gateway.streams import Closing
+from fairlane.gateway.tickets import Tickets
+from fairlane.gateway.waiting import QueueWatch
+from fairlane.queues.channel import Channel
+from fairlane.queues.embedded import verify_server
+from fairlane.queues.errors import StoreError, StoreRefused
+from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.link import RedisLink
+from fairlane.queues.scheduler import Ends, Limits, Scheduler
+from fairlane.queues.scripts import load_scripts
+from fairlane.queues.tasks import Fragment, State
+from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
+from fairlane.streaming.hub import Hub
+from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
+from fairlane.workers.server.session import SocketSettings, WorkerSocket
+
+log = structlog.get_logger("fairlane.gateway")
+
+ENDS = Ends(
+    timeout=Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT"),
+    queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
+    worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
+    no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
+    left=fragment_cancelled("client"),
+)
+
+
+class Gateway:
+    """The parts of a running gateway. Made by `open_gateway`, which also ends it."""
+
+    def __init__(self, settings: Settings, callers: Callers, redis_url: str) -> None:
+        self.settings = settings
+        self.callers = callers
+        self.replica = secrets.token_hex(4)
+        self.prefix = pool_prefix()
+        self.keys = Keys(self.prefix)
+        self.ready = False
+        self.draining = False
+        self.closing = Closing()
+        self.tickets = Tickets(secrets.token_bytes(32))
+        self.started_at = time.time()
+        self.store_down_since: float | None = None
+        self.link = RedisLink(
+            redis_url,
+            load_scripts(),
+            self.prefix,
+            timeout_ms=settings.redis_timeout_ms,
+            on_connect=self._prepare_store,
+            on_change=self._store_changed,
+        )
+        limits = Limits(
+            lease_ms=settings.lease_ms,
+            grant_ms=settings.grant_ack_ms,
+            max_queue_length=settings.max_queue_length,
+            max_queued_bytes=settings.max_queued_bytes,
+        )
+        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits)
+        self.hub = Hub(self.scheduler)
+        self.watch = QueueWatch(self.scheduler, self.hub)
+        self.dispatcher = Dispatcher(self.scheduler, self.link, self.hub, _dispatch_settings(settings))
+        self.channel = Channel(
+            redis_url,
+            self.keys.channel(self.replica),
+            self._on_message,
+            self._channel_changed,
+            timeout_ms=settings.redis_timeout_ms,
+        )
+        self.workers = WorkerSocket(
+            self.dispatcher,
+            lambda authorization: self.callers.authenticate_worker(authorization),
+            SocketSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
+        )
+
+    async def start(self) -> None:
+        """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
+        await self.link.start()
+        await self.channel.start()
+        self.hub.start()
+        self.watch.start()
+        self.dispatcher.start()
+        self.ready = True
+        log.info("gateway ready", replica=self.replica)
+
+    async def stop(self) -> None:
+        """Let go of everything. Workers and streams have been told before, by `drain`."""
+        self.ready = False
+        await self.dispatcher.close()
+        await self.watch.close()
+        await self.hub.close()
+        await self.channel.close()
+        await self.link.close()
+
+    async def drain(self) -> None:
+        """Not ready, no new grants; running tasks may finish within `drain_ms`, the other streams are told to come back."""
+        self.ready = False
+        self.draining = True
+        self.dispatcher.drain()
+        self.workers.drain(self.settings.drain_ms)
+        deadline = time.monotonic() + self.settings.drain_ms / 1000
+        while self.dispatcher.attempts and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        self.closing.begin()
+        self.hub.wake_all()
+        until = time.monotonic() + 2.0
+        while len(self.closing) and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        self.workers.close("the gateway stops")
+
+    async def reconfigure(self, settings: Settings, callers: Callers) -> None:
+        """Take over keys and limits of new settings; what needs a restart stays as it is."""
+        self.callers = callers
+        self.settings = self.settings.model_copy(
+            update={name: getattr(settings, name) for name in ("models", "queues", "keys", "workers")}
+        )
+        valid = callers.worker_ids()
+        self.workers.revoke(lambda key: key in valid)
+        if self.link.up:
+            await self.scheduler.configure(*_limits_of(self.settings))
+
+    # ---- what the calls need ----------
+
+    def check_model(self, caller: Caller, model: str) -> None:
+        """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
+        if not caller.may_use(model):
+            raise ApiError(404, "model_not_found", f"The model `{model}` does not exist or you do not have access to it")
+
+    def stream_url(self, task_id: str, keep_ms: int) -> str:
+        """Where to read a task's events without a key: a signed link for this one task, until its log expires."""
+        settings = self.settings
+        longest = settings.pending_ttl_ms + settings.max_task_timeout_ms + keep_ms
+        ticket = self.tickets.issue(task_id, time.time_ns() // 1_000_000 + longest)
+        return f"/api/task/{task_id}/events?token={ticket}"
+
+    async def end_task(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> State:
+        """End a task from outside and show it to the readers here; the state it is in afterwards."""
+        try:
+            ended = await self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
+        except StoreError:
+            raise store_unavailable() from None
+        if ended.outcome == "ended":
+            attempt, _, seq = ended.event_id.partition("-")
+            self.hub.deliver(task_id, [Event(int(attempt), int(seq), ended.kind, ended.data)])
+        return State(ended.state) if ended.state else state
+
+    def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:
+        """End a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
+        self.dispatcher.cancel_soon(task_id, by)
+
+    # ---- callbacks ----------
+
+    async def _prepare_store(self, link: RedisLink) -> None:
+        info = _parse_info(await link.command("INFO", "server"))
+        policy = await _config(link, "maxmemory-policy")
+        refused = verify_server(info, policy)
+        if refused:
+            raise StoreRefused(refused)
+        secret = self.settings.stream_token_secret
+        if secret is not None:
+            key = secret.get_secret_value().encode()
+        else:
+            name = self.keys("secret")
+            await link.command("SET", name, secrets.token_bytes(32), "NX")
+            key = await link.command("GET", name)
+        self.tickets = Tickets(key)
+        queues, models = _limits_of(self.settings)
+        args: list[str | float | int] = [len(queues)]
+        for queue in queues:
+            args.extend(queue)
+        for model in models:
+            args.extend(model)
+        await link.run("configure", *args)
+
+    def _store_changed(self, up: bool) -> None:
+        if up:
+            self.store_down_since = None
+            log.info("connected to Redis", replica=self.replica)
+            self.dispatcher.store_is_back()
+            self.hub.check_soon()
+        else:
+            self.store_down_since = time.time()
+            log.warning("lost the connection to Redis", replica=self.replica)
+
+    def _channel_changed(self, up: bool) -> None:
+        if up:
+            self.hub.check_soon()
+
+    def _on_message(self, message: bytes) -> None:
+        kind = message[:1]
+        if kind in (b"e", b"i", b"n"):
+            self.hub.on_event(message)
+        elif kind in (b"w", b"r"):
+            self.dispatcher.on_wake(message[2:].decode(), targeted=kind == b"w")
+        elif kind == b"s":
+            _, task_id, attempt, why = message.decode().split("\n", 3)
+            self.dispatcher.on_stop(task_id, int(attempt), why)
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(settings: Settings, callers: Callers, redis_url: str) -> AsyncIterator[Gateway]:
+    """A started gateway; stopped at the end, whatever happened."""
+    gateway = Gateway(settings, callers, redis_url)
+    try:
+        await gateway.start()
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+def _dispatch_settings(settings: Settings) -> DispatchSettings:
+    return DispatchSettings(
+        flush_interval_ms=settings.stream_flush_interval_ms,
+        flush_chunks=settings.stream_flush_size,
+        flush_chars=settings.stream_flush_chars,
+        no_worker_grace_ms=settings.no_worker_grace_ms,
+        dead_after_ms=settings.dead_after_ms,
+        output_limits={
+            name: OutputLimits(model.first_output_ms, model.silence_ms)
+            for name, model in settings.models.items()
+            if model.first_output_ms or model.silence_ms
+        },
+    )
+
+
+def _limits_of(settings: Settings) -> tuple[list[tuple[str, float, int]], list[tuple[str, int, str]]]:
+    queues = [(name, queue.weight, queue.max_length or 0) for name, queue in settings.queues.items()]
+    models = [(name, model.concurrency or 0, model.cost) for name, model in settings.models.items()]
+    return queues, models
+
+
+def _parse_info(raw: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in raw.decode().splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
+async def _config(link: RedisLink, name: str) -> str | None:
+    """A server setting; None where the server does not tell (managed services)."""
+    try:
+        reply = await link.command("CONFIG", "GET", name)
+    except Exception:  # CONFIG may be forbidden or renamed: then the operator is on their own
+        return None
+    return reply[1].decode() if reply else None

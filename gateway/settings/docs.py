@@ -1,0 +1,116 @@
+"""Shows settings: those in force, with secrets hidden, and the reference table made from the model itself."""
+
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from fairlane.gateway.settings.model import (
+    CallerKey,
+    ModelSettings,
+    QueueSettings,
+    Settings,
+    WorkerKey,
+    hide_password,
+)
+from fairlane.gateway.settings.sources import SEED_NAMES, env_name
+
+_GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
+    "models": ("models.<name>", ModelSettings),
+    "queues": ("queues.<name>", QueueSettings),
+    "keys": ("keys[]", CallerKey),
+    "workers": ("workers[]", WorkerKey),
+}
+
+_BEYOND_ANY_USE = 10_000_000
+
+
+def describe(settings: Settings) -> list[tuple[str, str]]:
+    """The settings in force as rows of name and value, without secrets and passwords: fit to be shown."""
+    rows: list[tuple[str, str]] = []
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if name in ("models", "queues"):
+            rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
+        elif name in ("keys", "workers"):
+            rows += [(f"{name}.{entry.id}", _entry(entry)) for entry in value]
+        elif name == "redis_url":
+            rows.append((name, hide_password(value) if value else "private server in data_dir"))
+        else:
+            rows.append((name, _shown(value)))
+    return rows
+
+
+def _entry(entry: BaseModel) -> str:
+    values = entry.model_dump(exclude={"id", "sha256"}, exclude_none=True)
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return "(hidden)"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "not set" if value is None else str(value)
+
+
+def settings_table() -> str:
+    """The reference of all settings as Markdown: name, variables, default, meaning. Same input, same text."""
+    seeds: dict[str, list[str]] = {}
+    for seed in SEED_NAMES:
+        unit = " (seconds)" if seed.scale == 1000 else ""
+        seeds.setdefault(seed.setting, []).append(f"`{seed.variable}`{unit}")
+    rows: list[tuple[str, str, str, str]] = []
+    for name, field in Settings.model_fields.items():
+        if name in _GROUPS:
+            prefix, model = _GROUPS[name]
+            rows += [
+                _row(f"{prefix}.{part}", _nested_env(name, part), entry) for part, entry in _fields(model)
+            ]
+        else:
+            variables = ", ".join([f"`{env_name(name)}`", *seeds.get(name, [])])
+            rows.append(_row(name, variables, field))
+    lines = ["| setting | environment | default | what it does |", "|---|---|---|---|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return list(model.model_fields.items())
+
+
+def _nested_env(group: str, part: str) -> str:
+    if group in ("models", "queues"):
+        return f"`{env_name(group)}__<NAME>__{part.upper()}`"
+    return f"`{env_name(group)}` (JSON)"
+
+
+def _row(name: str, variables: str, field: FieldInfo) -> tuple[str, str, str, str]:
+    return f"`{name}`", variables, _default(field), " ".join((field.description or "").split())
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined or value is None:
+        return "not set"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value}{_limits(field)}"
+    return f"`{value}`" if isinstance(value, str) else _shown(value)
+
+
+def _limits(field: FieldInfo) -> str:
+    """` (0 to 250)`; ranges that only keep absurd values out are not worth showing."""
+    bounds: dict[str, Any] = {}
+    for constraint in field.metadata:
+        for side in ("ge", "le"):
+            if hasattr(constraint, side):
+                bounds[side] = getattr(constraint, side)
+    own = bounds.keys() == {"ge", "le"} and bounds["le"] < _BEYOND_ANY_USE
+    return f" ({bounds['ge']} to {bounds['le']})" if own else ""

@@ -1,0 +1,147 @@
+"""Loads the settings: flags over environment over file over defaults; every mistake is named at its place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fairlane.gateway.settings.model import CallerKey, Loc, ModelSettings, QueueSettings, Settings, WorkerKey
+from fairlane.gateway.settings.sources import (
+    Ignored,
+    Problem,
+    Source,
+    dotted,
+    read_file,
+    read_flags,
+    read_own_names,
+    read_seed_names,
+    suggestion,
+)
+
+_SECRET = {"redis_url", "stream_token_secret", "keys", "workers"}
+"""Settings whose values no message repeats."""
+
+_ENTRIES: dict[str, type[BaseModel]] = {
+    "models": ModelSettings,
+    "queues": QueueSettings,
+    "keys": CallerKey,
+    "workers": WorkerKey,
+}
+
+
+class SettingsError(Exception):
+    """The settings cannot be used. `problems` holds every mistake that was found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A mistake in the merged settings: the fields that it concerns, most telling first."""
+
+    locs: list[Loc]
+    message: str
+
+
+def load_settings(
+    config: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[Settings, list[str]]:
+    """The settings in force, and one sentence for each variable that was ignored.
+
+    `config` is a YAML file that must exist; None reads `./fairlane.yaml` if there is one. `overrides` are
+    flags by field name (None: not given). Reads nothing but its arguments and that file. Raises SettingsError
+    with all mistakes; only values that are each valid are compared with one another.
+    """
+    flags, file = read_flags(overrides), read_file(config)
+    own = read_own_names(environ, file)
+    chosen, seeds, ignored = read_seed_names(environ)
+
+    settings, findings = _build([flags, own, seeds, file])
+    at_fault = _seeds_at_fault(findings, [flags, own], seeds)
+    if at_fault:  # a variable that contradicts another setting is treated like one that is no number
+        ignored += [Ignored(chosen[name], str(seeds.tree[name]), why) for name, why in at_fault.items()]
+        seeds = replace(seeds, tree={k: v for k, v in seeds.tree.items() if k not in at_fault})
+        settings, findings = _build([flags, own, seeds, file])
+
+    problems = [*file.problems, *own.problems]
+    problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
+    if problems or settings is None:
+        raise SettingsError(problems)
+    return settings, [_warning(entry, settings) for entry in ignored]
+
+
+def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:
+    merged: dict[str, Any] = {}
+    for source in reversed(sources):
+        merged = _merge(merged, source.tree)
+    try:
+        return Settings.model_validate(merged), []
+    except ValidationError as problem:
+        return None, _findings(problem)
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid on `under`: mappings key by key, everything else whole."""
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _findings(error: ValidationError) -> list[_Finding]:
+    found: list[_Finding] = []
+    for detail in error.errors(include_url=False):
+        loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
+        if detail["type"] == "contradiction":
+            found += [_Finding(locs, message) for locs, message in detail["ctx"]["found"]]
+        elif detail["type"] == "extra_forbidden":
+            found.append(_Finding([loc], "unknown setting" + suggestion(str(loc[-1]), _known_beside(loc))))
+        elif detail["type"] == "missing":
+            found.append(_Finding([loc], "is required"))
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            found.append(_Finding([loc], message + _got(loc, detail["input"])))
+    return found
+
+
+def _known_beside(loc: Loc) -> list[str]:
+    model = Settings if len(loc) == 1 else _ENTRIES.get(str(loc[0]), Settings)
+    return list(model.model_fields)
+
+
+def _got(loc: Loc, value: Any) -> str:
+    if loc[0] in _SECRET or not isinstance(value, str | int | float | bool | None):
+        return ""
+    return f"; got {repr(value)[:80]}"
+
+
+def _place(finding: _Finding, sources: list[Source]) -> str:
+    """Where to correct it: each spot at which somebody set one of its fields; sources come highest first."""
+    places = []
+    for loc in finding.locs:
+        source = max(sources, key=lambda source: source.depth(loc))
+        if source.depth(loc):
+            places.append(source.place(loc))
+    return ", ".join(places) or dotted(finding.locs[0])
+
+
+def _seeds_at_fault(findings: list[_Finding], above: list[Source], seeds: Source) -> dict[str, str]:
+    """The fields of contradictions that a variable without prefix has set, and nothing above it."""
+    return {
+        str(loc[0]): finding.message
+        for finding in findings
+        for loc in finding.locs
+        if seeds.depth(loc) and not any(source.depth(loc) for source in above)
+    }
+
+
+def _warning(entry: Ignored, settings: Settings) -> str:
+    setting = entry.seed.setting
+    in_force = getattr(settings, setting)
+    shown = "not set" if in_force is None else in_force
+    return f"{entry.seed.variable}={repr(entry.text)[:80]} is ignored ({entry.why}); {setting} is {shown}"

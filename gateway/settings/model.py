@@ -1,0 +1,528 @@
+"""Every setting of the gateway: what it does, its default and why, its unit, and what is refused.
+
+Pure values. Where they come from (flags, environment, file) is in `loading.py`; how they are shown is in
+`docs.py`, which reads the texts under the fields.
+"""
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+
+Mode = Literal["stream", "batch", "vision"]
+MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
+
+Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS)]
+MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
+Weight = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+
+Loc = tuple[str | int, ...]
+
+
+class Refuse(Protocol):
+    """Records one contradiction."""
+
+    def __call__(self, message: str, *locs: Loc) -> None: ...
+
+
+WORKER_MESSAGE_MARGIN_BYTES = 64 * KIB
+"""What a task message may hold beside the request's body."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelSettings(_Part):
+    """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
+
+    concurrency: Count | None = None
+    """Tasks of this model that may run at once, over all replicas. Not set: only the connected workers'
+    slots bound it, because they usually are the capacity.
+    """
+
+    cost: Literal["tokens", "requests"] = "tokens"
+    """What fairness counts. `tokens` (input + 2 x output) because a long answer takes more of the model than
+    a short one; `requests` counts each task as one: plain weighted round-robin.
+    """
+
+    first_output_ms: Ms | None = None
+    """Milliseconds a worker may take to its first output. Not set: no limit, because a worker that sends
+    only a result is silent until then.
+    """
+
+    silence_ms: Ms | None = None
+    """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
+
+
+class QueueSettings(_Part):
+    """One queue: the tasks of one tier and one mode."""
+
+    tier: Identifier
+    """The tier whose callers' tasks wait here. A new name makes a new tier."""
+
+    mode: Mode
+    """The mode of the tasks that wait here: `stream`, `batch` or `vision`."""
+
+    weight: Weight = 1.0
+    """Share of a contended model, relative to the other queues with waiting tasks. Above 0, so that no queue
+    starves.
+    """
+
+    max_length: Count | None = None
+    """Tasks that may wait here, over all models. Not set: `max_queue_length`."""
+
+    max_wait_ms: Ms | None = None
+    """Milliseconds a task may wait here. Not set: `max_queue_wait_ms`."""
+
+
+class CallerKey(_Part):
+    """One key that callers present as `Authorization: Bearer`; `fairlane key new` makes one."""
+
+    id: Identifier
+    """Name of the key, and of its user unless the key is delegating."""
+
+    sha256: Sha256
+    """SHA-256 of the secret, 64 hex digits. The secret itself is stored nowhere."""
+
+    tier: Identifier = "free"
+    """The tier of the key's tasks; one that a queue names."""
+
+    delegating: bool = False
+    """Whether this key may name the user and tier per request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a
+    trusted back end only, hence off.
+    """
+
+    admin: bool = False
+    """Whether this key may read the admin pages and `fairlane status`."""
+
+    weight: Weight = 1.0
+    """Share of the key's users against other users of the same queue and model."""
+
+    models: list[ModelName] = ["*"]
+    """Models this key may use; `["*"]` is all."""
+
+    @field_validator("sha256")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        return value.lower()
+
+
+class WorkerKey(_Part):
+    """One token that workers present; `fairlane key new --worker` makes one."""
+
+    id: Identifier
+    """Name of the token, shown beside its workers."""
+
+    sha256: Sha256
+    """SHA-256 of the token, 64 hex digits. The token itself is stored nowhere."""
+
+    models: list[ModelName] = ["*"]
+    """Models its workers may offer; `["*"]` is all."""
+
+    @field_validator("sha256")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        return value.lower()
+
+
+DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
+    "paid_stream": QueueSettings(tier="paid", mode="stream", weight=8),
+    "paid_batch": QueueSettings(tier="paid", mode="batch", weight=4),
+    "paid_vision": QueueSettings(tier="paid", mode="vision", weight=4),
+    "free_stream": QueueSettings(tier="free", mode="stream", weight=2),
+    "free_batch": QueueSettings(tier="free", mode="batch", weight=1),
+    "free_vision": QueueSettings(tier="free", mode="vision", weight=1),
+}
+
+
+class Settings(BaseModel):
+    """All settings of one gateway, checked and frozen.
+
+    Building it reads nothing but its arguments: no environment, no file. Raises pydantic's ValidationError;
+    use `load_settings` for errors that name the place to correct.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Loopback, because without keys the gateway is open to whoever reaches it."""
+
+    port: int = Field(default=8080, ge=0, le=65535)
+    """TCP port to listen on; 0 takes a free one."""
+
+    redis_url: str | None = Field(default=None, repr=False)
+    """Redis or Valkey (7.0 or newer) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the
+    gateway runs a private one in `data_dir`, so that it works without any other service.
+    """
+
+    data_dir: Path = Path(".fairlane")
+    """Directory for the private Redis and the keys made at the first start. For one gateway at a time."""
+
+    processes: int = Field(default=1, ge=1, le=128)
+    """Gateway processes on this machine, each a replica of its own. One is enough for most models' speed."""
+
+    task_timeout_ms: Ms = MINUTE_MS
+    """Milliseconds from submission to the end for a sync call that gives no `timeout`. 60 s, as HTTP clients
+    and proxies rarely wait longer.
+    """
+
+    min_task_timeout_ms: Ms = 5 * SECOND_MS
+    """A caller's `timeout` below this is raised to it, in milliseconds."""
+
+    max_task_timeout_ms: Ms = 10 * MINUTE_MS
+    """A caller's `timeout` above this is lowered to it; also the limit of a stream that gives none.
+    Milliseconds.
+    """
+
+    max_queue_length: Count = 1000
+    """Waiting tasks per queue, over all models, for queues that set no `max_length`; further ones are
+    refused with 503. Bounds memory and waiting.
+    """
+
+    max_queue_wait_ms: Ms | None = None
+    """Milliseconds a task may wait, for queues that set no `max_wait_ms`. Not set: only the task's own
+    timeout ends its waiting.
+    """
+
+    max_queued_bytes: Bytes = 1024 * MIB
+    """Bytes of all waiting request bodies together; further tasks are refused with 503. Bounds Redis's
+    memory when bodies are large.
+    """
+
+    task_result_ttl_ms: Ms = 5 * MINUTE_MS
+    """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
+    because they lie in memory.
+    """
+
+    max_result_ttl_ms: Ms = 24 * HOUR_MS
+    """The longest `resultTtlMs` a caller may ask for, in milliseconds."""
+
+    pending_ttl_ms: Ms = 3 * HOUR_MS
+    """Milliseconds an async task without `timeout` may wait for its turn. Hours, because nobody holds a
+    connection for it.
+    """
+
+    worker_timeout_ms: Ms | None = None
+    """Milliseconds a task may run once a worker has it. Not set: `max_task_timeout_ms`."""
+
+    lease_ms: Ms = 15 * SECOND_MS
+    """Milliseconds until the slot of a lost replica is free again; renewed three times within it. Longer
+    survives longer stalls, shorter frees slots sooner.
+    """
+
+    grant_ack_ms: Ms = 3 * SECOND_MS
+    """Milliseconds a grant holds until its first renewal, so that a grant whose reply was lost is soon given
+    out again.
+    """
+
+    stream_flush_interval_ms: int = Field(default=40, ge=0, le=250)
+    """Chunks that arrive within this many milliseconds are joined into one event; 0 joins nothing. 40 is
+    below what a reader notices and cuts the writes to Redis.
+    """
+
+    stream_flush_size: Annotated[int, Field(ge=1, le=1000)] = 8
+    """An event is written once it holds this many worker chunks, whatever the interval."""
+
+    stream_flush_chars: Annotated[int, Field(ge=1, le=MIB)] = 1024
+    """An event is written once it holds this many characters, whatever the interval."""
+
+    stream_trim_maxlen: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Events kept of a task's log after its end; 0 keeps all, so that a reader may replay from the start."""
+
+    llm_debug: bool = False
+    """Adds `debug` events, which show prompts, to event logs; has no effect while `environment` is
+    `production`.
+    """
+
+    environment: Literal["production", "development"] = "production"
+    """`development` permits `llm_debug`. Production, because that is the safe mistake."""
+
+    max_body_bytes: Bytes = 16 * MIB
+    """Bytes of a request body; a longer one is a 413. Holds a few images in base64."""
+
+    max_worker_message_bytes: Bytes = 17 * MIB
+    """Bytes of one WebSocket message from or to a worker; a longer one closes the connection. At least 64
+    KiB more than `max_body_bytes`.
+    """
+
+    no_worker_grace_ms: MsOrZero = 0
+    """Milliseconds a task is accepted after the last worker of its model has left. 0 answers `No worker
+    available` at once; some seconds let a sole worker restart unnoticed.
+    """
+
+    linger_ms: MsOrZero = 30 * SECOND_MS
+    """Milliseconds that a streamed task runs on after its last reader left, so that a reconnect finds it
+    alive.
+    """
+
+    drain_ms: MsOrZero = 30 * SECOND_MS
+    """Milliseconds that running tasks get to finish when the gateway is asked to stop. As long as common
+    supervisors wait before they kill.
+    """
+
+    heartbeat_ms: Ms = 10 * SECOND_MS
+    """Milliseconds between a worker's heartbeats, told to it when it registers."""
+
+    dead_after_ms: Ms = 30 * SECOND_MS
+    """A worker not heard of for so many milliseconds is lost. Three heartbeats, so that one late one does
+    not count.
+    """
+
+    keepalive_ms: Ms = 12 * SECOND_MS
+    """Milliseconds of silence after which a stream gets a keep-alive comment; proxies cut at 30 to 60 s."""
+
+    redis_timeout_ms: Ms = SECOND_MS
+    """Milliseconds a Redis command may take. Short and never repeated by the client, so that a dead Redis is
+    an error and not a hang.
+    """
+
+    log_format: Literal["auto", "json", "human"] = "auto"
+    """Form of the log on stderr; `auto` is `human` on a terminal and `json` elsewhere."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe log lines to write. No level logs prompts, answers or keys."""
+
+    cors_origins: list[str] = []
+    """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page a
+    user visits could otherwise use a gateway on loopback.
+    """
+
+    allowed_hosts: list[str] = []
+    """Host names that requests may be addressed to, without ports. None: any, or only loopback while the
+    gateway is open.
+    """
+
+    stream_token_secret: SecretStr | None = None
+    """Signs the tokens in `streamUrl`; at least 16 bytes, the same on all replicas. Not set: one is made and
+    shared through Redis.
+    """
+
+    models: dict[ModelName, ModelSettings] = {}
+    """Settings per model."""
+
+    queues: dict[Identifier, QueueSettings] = Field(default_factory=lambda: dict(DEFAULT_QUEUES))
+    """Settings per queue; entries for the six defaults may be partial."""
+
+    keys: list[CallerKey] = []
+    """Keys of callers. None: open on loopback; elsewhere one is made at the first start."""
+
+    workers: list[WorkerKey] = []
+    """Tokens of workers. None: any worker on loopback; elsewhere one is made at the first start."""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether `host` can be reached from this machine only."""
+        return is_loopback(self.host)
+
+    @property
+    def run_limit_ms(self) -> int:
+        """How long a task may run from its grant."""
+        return self.worker_timeout_ms or self.max_task_timeout_ms
+
+    @property
+    def tiers(self) -> frozenset[str]:
+        """The tiers that queues name."""
+        return frozenset(queue.tier for queue in self.queues.values())
+
+    def queue_for(self, tier: str, mode: str) -> str:
+        """The queue of a tier and a mode. Each of `tiers` has all three; KeyError for any other name."""
+        for name, queue in self.queues.items():
+            if queue.tier == tier and queue.mode == mode:
+                return name
+        raise KeyError(f"no queue for tier {tier!r} and mode {mode!r}")
+
+    def queue_max_length(self, queue: str) -> int:
+        """How many tasks may wait in `queue`."""
+        return self.queues[queue].max_length or self.max_queue_length
+
+    def queue_max_wait_ms(self, queue: str) -> int | None:
+        """How long a task may wait in `queue`; None: as long as its own timeout allows."""
+        return self.queues[queue].max_wait_ms or self.max_queue_wait_ms
+
+    def model(self, name: str) -> ModelSettings:
+        """The settings of a model, the defaults when it is not listed."""
+        return self.models.get(name) or ModelSettings()
+
+    @field_validator("redis_url")
+    @classmethod
+    def _known_scheme(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        try:
+            parts = urlsplit(value)
+            valid = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError("is not a valid URL")  # without the URL, which may hold a password
+        return value
+
+    @field_validator("stream_token_secret")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value().encode()) < 16:
+            raise ValueError("needs at least 16 bytes")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s?#@]+", origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin such as https://app.example (no path, no trailing slash)"
+                )
+        return value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _empty_entries_are_defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return {} if value is None else value
+        return {name: {} if entry is None else entry for name, entry in value.items()}
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _merge_with_default_queues(cls, value: Any) -> Any:
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            return value
+        merged: dict[Any, Any] = dict(DEFAULT_QUEUES)
+        for name, entry in value.items():
+            entry = {} if entry is None else entry
+            default = DEFAULT_QUEUES.get(name)
+            merged[name] = {**default.model_dump(), **entry} if default and isinstance(entry, dict) else entry
+        return merged
+
+    @field_validator("keys", "workers", "cors_origins", "allowed_hosts", mode="before")
+    @classmethod
+    def _nothing_is_an_empty_list(cls, value: Any) -> Any:
+        return [] if value is None else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        found = contradictions(self)
+        if found:
+            text = "; ".join(message for _, message in found)
+            raise PydanticCustomError("contradiction", "{text}", {"text": text, "found": found})
+        return self
+
+
+def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
+    """Settings that are each valid but do not fit together: for each, where they stand and what is wrong."""
+    found: list[tuple[list[Loc], str]] = []
+
+    def refuse(message: str, *locs: Loc) -> None:
+        found.append((list(locs), message))
+
+    s = settings
+    if s.min_task_timeout_ms > s.max_task_timeout_ms:
+        refuse(
+            f"min_task_timeout_ms ({s.min_task_timeout_ms}) is above "
+            f"max_task_timeout_ms ({s.max_task_timeout_ms})",
+            ("min_task_timeout_ms",),
+            ("max_task_timeout_ms",),
+        )
+    if s.task_result_ttl_ms > s.max_result_ttl_ms:
+        refuse(
+            f"task_result_ttl_ms ({s.task_result_ttl_ms}) is above max_result_ttl_ms ({s.max_result_ttl_ms})",
+            ("task_result_ttl_ms",),
+            ("max_result_ttl_ms",),
+        )
+    if s.grant_ack_ms > s.lease_ms:
+        refuse(
+            f"grant_ack_ms ({s.grant_ack_ms}) is above lease_ms ({s.lease_ms})",
+            ("grant_ack_ms",),
+            ("lease_ms",),
+        )
+    if s.dead_after_ms <= s.heartbeat_ms:
+        refuse(
+            f"dead_after_ms ({s.dead_after_ms}) must be above heartbeat_ms ({s.heartbeat_ms})",
+            ("dead_after_ms",),
+            ("heartbeat_ms",),
+        )
+    least = s.max_body_bytes + WORKER_MESSAGE_MARGIN_BYTES
+    if s.max_worker_message_bytes < least:
+        refuse(
+            f"max_worker_message_bytes ({s.max_worker_message_bytes}) must be at least "
+            f"max_body_bytes + 64 KiB ({least})",
+            ("max_worker_message_bytes",),
+            ("max_body_bytes",),
+        )
+    _check_queues(settings, refuse)
+    _check_keys(settings, refuse)
+    return found
+
+
+def _check_queues(settings: Settings, refuse: Refuse) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for name, queue in settings.queues.items():
+        other = owners.setdefault((queue.tier, queue.mode), name)
+        if other != name:
+            refuse(f"queues {other} and {name} have the same tier and mode", ("queues", name))
+    for tier in sorted(settings.tiers):
+        missing = [mode for mode in MODES if (tier, mode) not in owners]
+        if missing:
+            example = next(name for name, queue in settings.queues.items() if queue.tier == tier)
+            refuse(
+                f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
+            )
+
+
+def _check_keys(settings: Settings, refuse: Refuse) -> None:
+    tiers = settings.tiers
+    hashes = Counter([*(key.sha256 for key in settings.keys), *(key.sha256 for key in settings.workers)])
+    both: list[tuple[str, Sequence[CallerKey | WorkerKey]]]
+    both = [("keys", settings.keys), ("workers", settings.workers)]
+    for kind, keys in both:
+        ids = Counter(key.id for key in keys)
+        for at, key in enumerate(keys):
+            if ids[key.id] > 1:
+                refuse(f"the id {key.id!r} is used more than once", (kind, at, "id"))
+            if hashes[key.sha256] > 1:
+                refuse(f"the sha256 of {key.id!r} is used more than once", (kind, at, "sha256"))
+    for at, caller in enumerate(settings.keys):
+        if caller.tier not in tiers:
+            refuse(
+                f"no queue has the tier {caller.tier!r}; there are {', '.join(sorted(tiers))}",
+                ("keys", at, "tier"),
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address, without port, means this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def hide_password(url: str) -> str:
+    """`url` without its user name, password and query, fit for logs and terminals."""
+    parts = urlsplit(url)
+    where = parts.netloc.rpartition("@")[2]
+    hidden = "***@" if "@" in parts.netloc else ""
+    return f"{parts.scheme}://{hidden}{where}{parts.path}" + ("?***" if parts.query else "")

@@ -1,0 +1,268 @@
+"""Reads each source of settings into a tree that remembers where every value stands, to name mistakes.
+
+Two kinds of names in the environment. `FAIRLANE_…` is ours: a bad or unknown one is an error, like a bad
+line in the file. The names without prefix (SEED_NAMES) may be somebody else's, so a bad value there is only
+ignored, with a warning.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from fairlane.gateway.settings.model import Loc, Settings
+
+ENV_PREFIX = "FAIRLANE_"
+DEFAULT_FILE = Path("fairlane.yaml")
+
+OTHER_NAMES = frozenset(
+    {"FAIRLANE_GATEWAY", "FAIRLANE_WORKER_TOKEN", "FAIRLANE_ADMIN_KEY", "FAIRLANE_CONFIG"}
+)
+"""Variables of ours that are no settings: the command line and workers read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedName:
+    """A variable without prefix that sets `setting`; `scale` turns its unit into ours."""
+
+    variable: str
+    setting: str
+    scale: int = 1
+
+
+SEED_NAMES = (
+    SeedName("TASK_TIMEOUT_MS", "task_timeout_ms"),
+    SeedName("MIN_TASK_TIMEOUT_MS", "min_task_timeout_ms"),
+    SeedName("MAX_TASK_TIMEOUT_MS", "max_task_timeout_ms"),
+    SeedName("MAX_QUEUE_LENGTH", "max_queue_length"),
+    SeedName("QUEUE_MAX_SIZE", "max_queue_length"),
+    SeedName("MAX_QUEUE_WAIT_MS", "max_queue_wait_ms"),
+    SeedName("TASK_RESULT_TTL_MS", "task_result_ttl_ms"),
+    SeedName("STREAM_TTL_SECONDS", "task_result_ttl_ms", scale=1000),
+    SeedName("PENDING_TTL_MS", "pending_ttl_ms"),
+    SeedName("WORKER_TIMEOUT_MS", "worker_timeout_ms"),
+    SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms"),
+    SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms"),
+    SeedName("STREAM_FLUSH_SIZE", "stream_flush_size"),
+    SeedName("STREAM_TRIM_MAXLEN", "stream_trim_maxlen"),
+    SeedName("LLM_DEBUG", "llm_debug"),
+)
+"""Where two set the same thing, the first one counts."""
+
+_NESTED = ("models", "queues")
+_OBJECTS = (*_NESTED, "keys", "workers")
+_TEXT_LISTS = ("cors_origins", "allowed_hosts")
+
+_KUBERNETES = re.compile(
+    r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+"""Kubernetes sets these in every pod beside a service whose name begins with `fairlane`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where it stands (flag, variable, or file and key) and what is wrong."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one source sets, as a tree like the file's; `place` names the spot of a setting in the source."""
+
+    tree: dict[str, Any]
+    place: Callable[[Loc], str]
+    problems: list[Problem] = field(default_factory=list)
+
+    def depth(self, loc: Loc) -> int:
+        """How many leading parts of `loc` this source holds."""
+        node: Any = self.tree
+        for found, part in enumerate(loc):
+            try:
+                node = node[part]
+            except (KeyError, IndexError, TypeError):
+                return found
+        return len(loc)
+
+
+def dotted(loc: Loc) -> str:
+    """`queues.paid_stream.weight`, `keys[0].tier`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return text.removeprefix(".")
+
+
+def suggestion(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
+    """`; did you mean …?` when something known resembles `name`, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {spelled(near[0])}?" if near else ""
+
+
+def read_flags(overrides: Mapping[str, Any]) -> Source:
+    """Flags by field name; None is a flag that was not given."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return Source(given, lambda loc: "--" + str(loc[0]).replace("_", "-"))
+
+
+def read_file(config: Path | None) -> Source:
+    """The YAML file, which must exist when it is named; without a name, `./fairlane.yaml` if there is one."""
+    path = config or DEFAULT_FILE
+
+    def refused(message: str) -> Source:
+        return Source({}, dotted, [Problem(str(path), message)])
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return refused("there is no such file") if config else Source({}, dotted)
+    except (OSError, UnicodeDecodeError) as problem:
+        return refused(f"cannot be read ({problem})")
+    try:
+        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as problem:
+        line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
+        return refused(f"{line}not valid YAML ({problem.problem})")
+    except (yaml.YAMLError, RecursionError):
+        return refused("not valid YAML")
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        return refused("must hold settings by name, such as `port: 8080`")
+    return Source({str(name): value for name, value in tree.items()}, lambda loc: f"{path}: {dotted(loc)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice; YAML itself would silently drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True) if key_node.tag != _MERGE else object()
+            if isinstance(key, Hashable):
+                if key in seen:
+                    mark = key_node.start_mark
+                    raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", mark)
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def read_own_names(environ: Mapping[str, str], file: Source) -> Source:
+    """The variables `FAIRLANE_…`; an empty one counts as not set.
+
+    A model or queue of the file is recognised by its name in variables' spelling (`DEEPSEEK_CHAT` is
+    `deepseek-chat`); any name can be given in JSON: `FAIRLANE_MODELS='{"a/b": {"concurrency": 2}}'`.
+    """
+    tree: dict[str, Any] = {}
+    variables: dict[Loc, str] = {}
+    problems: list[Problem] = []
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(ENV_PREFIX) or not text or _is_not_a_setting(variable, text):
+            continue
+        path = variable.removeprefix(ENV_PREFIX).lower().split("__")
+        name = path[0]
+        if name not in Settings.model_fields:
+            hint = suggestion(name, Settings.model_fields, env_name)
+            problems.append(Problem(variable, "unknown setting" + hint))
+        elif len(path) > (3 if name in _NESTED else 1) or "" in path:
+            problems.append(Problem(variable, f"goes too deep; give {env_name(name)} as JSON"))
+        else:
+            if len(path) > 1:
+                path[1] = _spelled_as_in(file.tree.get(name), path[1])
+            try:
+                value = _decode(path, text)
+            except ValueError as problem:
+                problems.append(Problem(variable, f"not valid JSON ({problem})"))
+                continue
+            variables[tuple(path)] = variable
+            _insert(tree, path, value)
+    return Source(tree, lambda loc: _variable_of(loc, variables), problems)
+
+
+def _is_not_a_setting(variable: str, text: str) -> bool:
+    kubernetes_port = variable.endswith("PORT") and re.match(r"(tcp|udp|sctp)://", text)
+    return variable in OTHER_NAMES or bool(kubernetes_port) or bool(_KUBERNETES.fullmatch(variable))
+
+
+def _spelled_as_in(entries: Any, name: str) -> str:
+    for known in entries if isinstance(entries, dict) else ():
+        if re.sub(r"\W", "_", str(known)).lower() == name:
+            return str(known)
+    return name
+
+
+def _decode(path: list[str], text: str) -> Any:
+    if path[0] in _OBJECTS and len(path) < 3:
+        return json.loads(text)
+    if path[0] in _TEXT_LISTS:
+        return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+    return None if text.lower() in ("none", "null") else text
+
+
+def _insert(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    """Sorted variables bring `MODELS` before `MODELS__X__COST`, so the finer one wins."""
+    for part in path[:-1]:
+        inner = tree.setdefault(part, {})
+        if not isinstance(inner, dict):
+            inner = tree[part] = {}
+        tree = inner
+    tree[path[-1]] = value
+
+
+def _variable_of(loc: Loc, variables: Mapping[Loc, str]) -> str:
+    for end in range(len(loc), 0, -1):
+        if loc[:end] in variables:
+            rest = f" ({dotted(loc[end:])})" if loc[end:] else ""
+            return variables[loc[:end]] + rest
+    for end in range(len(loc), 0, -1):
+        for path, variable in variables.items():
+            if path[:end] == loc[:end]:
+                return f"{variable} ({dotted(loc)})"
+    return dotted(loc)
+
+
+def env_name(setting: str) -> str:
+    """The variable of a top-level setting."""
+    return ENV_PREFIX + setting.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A variable of SEED_NAMES whose value cannot be used."""
+
+    seed: SeedName
+    text: str
+    why: str
+
+
+def read_seed_names(environ: Mapping[str, str]) -> tuple[dict[str, SeedName], Source, list[Ignored]]:
+    """The variables without prefix: which one sets a field, what they set, and what is ignored and why."""
+    chosen: dict[str, SeedName] = {}
+    tree: dict[str, Any] = {}
+    ignored: list[Ignored] = []
+    for seed in SEED_NAMES:
+        text = environ.get(seed.variable, "")
+        if not text or seed.setting in chosen:
+            continue
+        adapter = TypeAdapter[Any](Settings.model_fields[seed.setting].rebuild_annotation())
+        try:
+            value = adapter.validate_python(int(text) * seed.scale if seed.scale != 1 else text)
+        except ValidationError as problem:
+            ignored.append(Ignored(seed, text, problem.errors()[0]["msg"]))
+        except ValueError:
+            ignored.append(Ignored(seed, text, "Input should be a whole number"))
+        else:
+            chosen[seed.setting] = seed
+            tree[seed.setting] = value
+    return chosen, Source(tree, lambda loc: chosen[str(loc[0])].variable), ignored

@@ -1,0 +1,118 @@
+"""Serves one task's log as server-sent events, whichever view draws them.
+
+Raw ASGI: one write per batch of events, nothing created per event. A stream never just stops: it ends with the view's end, with
+a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from fairlane.gateway.errors import Headers
+from fairlane.gateway.http import SSE_HEADERS, Departure, Request
+from fairlane.streaming.events import Event
+from fairlane.streaming.hub import Lost, Reader
+
+
+class View(Protocol):
+    """What draws events for one kind of client."""
+
+    ended: bool
+
+    def feed(self, event: Event) -> bytes:
+        """The bytes an event adds, often none."""
+        ...
+
+
+class Surface(Protocol):
+    """What differs between kinds of streams beside the view."""
+
+    def notice(self, event: Event) -> bytes:
+        """An event that is not logged: queue position, progress."""
+        ...
+
+    def idle(self) -> bytes:
+        """What to send after a while of silence."""
+        ...
+
+    def lost(self) -> bytes:
+        """The end when the log does not hold what the reader needs."""
+        ...
+
+    def farewell(self) -> bytes:
+        """The end when the gateway stops."""
+        ...
+
+
+class Closing:
+    """Tells all streams of a gateway to say goodbye."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self._streams: set[Callable[[], None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, wake: Callable[[], None]) -> None:
+        self._streams.add(wake)
+
+    def discard(self, wake: Callable[[], None]) -> None:
+        self._streams.discard(wake)
+
+    def begin(self) -> None:
+        """From now on every stream ends as soon as it can."""
+        self.now = True
+        for wake in list(self._streams):
+            wake()
+
+
+async def serve(
+    request: Request,
+    reader: Reader,
+    view: View,
+    surface: Surface,
+    closing: Closing,
+    *,
+    headers: Headers,
+    keepalive_s: float,
+    first: bytes = b"",
+) -> bool:
+    """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes."""
+    send = request.send
+    wake = reader.feed.wake
+    departure = Departure(request.receive, wake)
+    closing.add(wake)
+    try:
+        await request.start(200, [*SSE_HEADERS, *headers])
+        if first:
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+        while True:
+            try:
+                events = await reader.next(keepalive_s)
+            except Lost:
+                await send({"type": "http.response.body", "body": surface.lost()})
+                return True
+            if departure.gone:
+                return False
+            body = b"".join([view.feed(event) for event in events]) if len(events) != 1 else view.feed(events[0])
+            notice = reader.take_notice()
+            if notice is not None and not view.ended and reader.seq == 0:
+                body += surface.notice(notice)
+            elif notice is not None and not view.ended and notice.type == "progress":
+                body += surface.notice(notice)
+            if view.ended:
+                await send({"type": "http.response.body", "body": body})
+                return True
+            if closing.now and not events:
+                await send({"type": "http.response.body", "body": body + surface.farewell()})
+                return False
+            if not body and not events:
+                body = surface.idle()
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if not events:
+                await asyncio.sleep(0)  # a caller who has left makes `send` return at once: let others run
+    finally:
+        closing.discard(wake)
+        departure.close()

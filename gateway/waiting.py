@@ -1,0 +1,59 @@
+"""Shows waiting readers where they stand: asks for the positions of the tasks that are read here, and tells changes."""
+
+import asyncio
+import contextlib
+import time
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.scheduler import Scheduler
+from fairlane.streaming.events import queued_event
+from fairlane.streaming.hub import Feed, Hub
+
+INTERVAL_S = 1.0
+PER_ROUND = 500
+
+
+class QueueWatch:
+    """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn."""
+
+    def __init__(self, scheduler: Scheduler, hub: Hub) -> None:
+        self._scheduler = scheduler
+        self._hub = hub
+        self._task: asyncio.Task[None] | None = None
+        self._feeds: dict[Feed, tuple[int, int] | None] = {}
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="queue-watch")
+
+    async def close(self) -> None:
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def add(self, feed: Feed, known: tuple[int, int] | None = None) -> None:
+        """Watch a feed until its task starts; `known` is the place its readers have been told."""
+        self._feeds.setdefault(feed, known)
+
+    def discard(self, feed: Feed) -> None:
+        self._feeds.pop(feed, None)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            for feed in [feed for feed in self._feeds if feed.top or feed.lost or not feed.readers]:
+                self.discard(feed)
+            batch = list(self._feeds)[:PER_ROUND]
+            try:
+                records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in batch))
+            except StoreError:
+                continue  # told again when it answers
+            for feed, record in zip(batch, records, strict=True):
+                last = self._feeds.pop(feed, None)
+                if record is None or record.position == 0 or feed.top:
+                    continue
+                place = (record.position, record.wait_ms)
+                self._feeds[feed] = place  # to the end of the line
+                if last is None or last[0] != place[0]:
+                    ts = time.time_ns() // 1_000_000
+                    feed.show(queued_event(feed.task_id, ts, *place))

@@ -1,0 +1,63 @@
+"""Task ids: UUIDs of version 8 that carry their time and their pool.
+
+    ms since 1970 (48 bits) | version 8 (4) | pool (8) | random (4) | variant (2) | random (62)
+
+Ids sort by time in text and in binary, tell which Redis pool holds the task without a look-up, and cannot be
+guessed (66 random bits). They do not grant access: whose task it is, is checked apart from the id.
+"""
+
+import os
+import re
+from collections.abc import Callable
+
+POOL = 0
+"""The one pool there is for now."""
+
+MAX_POOL = 255
+
+_EARLIEST_MS = 1_735_689_600_000
+"""2025-01-01: no gateway issued an id before."""
+
+_CLOCK_SKEW_MS = 24 * 3600 * 1000
+"""How far ahead another replica's clock may be before its ids look foreign."""
+
+_V8 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+_VERSION_AND_VARIANT = (8 << 76) | (0b10 << 62)
+_LOW_62 = (1 << 62) - 1
+
+
+def new_task_id(now_ms: int, pool: int = POOL, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """A new id as lower-case text, 36 characters.
+
+    `now_ms` is wall-clock time (its low 48 bits are used); `pool` is 0 to 255. Unique without coordination
+    between replicas.
+    """
+    noise = int.from_bytes(random_bytes(9), "big")
+    number = (
+        (now_ms & 0xFFFF_FFFF_FFFF) << 80
+        | _VERSION_AND_VARIANT
+        | (pool & MAX_POOL) << 68
+        | (noise >> 62 & 0xF) << 64
+        | (noise & _LOW_62)
+    )
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def pool_of(task_id: str) -> int:
+    """The pool that holds the task. Raises ValueError for text that is no task id."""
+    if not _V8.fullmatch(task_id):
+        raise ValueError("not a task id")
+    return int(task_id[15:17], 16)
+
+
+def could_be_ours(text: str, now_ms: int) -> bool:
+    """Whether a gateway of this deployment may have issued `text`: well-formed, our pool, a plausible time.
+
+    Decides between "Task not found or expired" and "Task not found"; it does not say that the task exists.
+    """
+    if not _V8.fullmatch(text) or int(text[15:17], 16) != POOL:
+        return False
+    issued_ms = int(text[:8] + text[9:13], 16)
+    return _EARLIEST_MS <= issued_ms <= now_ms + _CLOCK_SKEW_MS

@@ -1,0 +1,49 @@
+-- renew: keep the leases of running tasks, and the interest of their readers
+-- uses: ending
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  lease length, ms
+-- ARGV[2]  grace behind a deadline, ms
+-- ARGV[3]  number of tasks held
+-- ARGV[4…] task id, attempt, grant token, worker of each task held; then the ids of tasks that have readers here
+-- returns  for each task held: 1 renewed | 0 over: stop it | 2 ended from outside: stop it and say when it stopped
+local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local replies = {}
+local at = 4
+for i = 1, held do
+  local id = ARGV[at]
+  local key = key_task(id)
+  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg')
+  if f[2] ~= ARGV[at + 1] or f[3] ~= ARGV[at + 2] then
+    replies[i] = 0
+  elseif f[1] ~= 'executing' then
+    replies[i] = 2
+  else
+    local lease_end = NOW + lease
+    local deadline = num(f[5])
+    if deadline > 0 then lease_end = min(lease_end, deadline + grace) end
+    call('ZADD', key_slots(f[4]), lease_end, id)
+    call('ZADD', key_look(), run_instant({ xd = f[5], lv = f[6] }, lease_end), id)
+    if not f[7] then
+      call('HSET', key, 'bg', '1', 'wk', ARGV[at + 3])
+      call('HINCRBY', key, 'tr', 1)
+    end
+    replies[i] = 1
+  end
+  at = at + 4
+end
+for i = at, #ARGV do
+  local id = ARGV[i]
+  local f = call('HMGET', key_task(id), 'st', 'lg', 'wd', 'dl', 'xd', 'm')
+  if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
+    local leave = int(NOW + num(f[2]))
+    call('HSET', key_task(id), 'lv', leave)
+    local instant
+    if f[1] == 'queued' then
+      instant = wait_instant({ wd = f[3], dl = f[4], lv = leave })
+    else
+      instant = run_instant({ xd = f[5], lv = leave }, num(call('ZSCORE', key_slots(f[6]), id)))
+    end
+    call('ZADD', key_look(), instant, id)
+  end
+end
+return replies

@@ -1,0 +1,32 @@
+-- Is a lease of `model` free? (no limit: always; the workers' slots bound it)
+local function has_free_lease(model)
+  local limit = num(call('HGET', key_model(model), 'limit'))
+  return limit == 0 or call('ZCARD', key_slots(model)) < limit
+end
+
+-- Wake one idle replica if something of `model` can start. A replica that is gone receives nothing: the next is tried.
+local function wake(model)
+  if call('EXISTS', key_lanes(model)) == 0 or not has_free_lease(model) then return end
+  for _, offered in ipairs({ model, '*' }) do
+    local idle = key_idle(offered)
+    for _ = 1, 8 do
+      local popped = call('ZPOPMIN', idle)
+      if not popped[1] then break end
+      if tell(popped[1], 'w\n' .. model) > 0 then return end
+    end
+  end
+end
+
+-- Does anybody (but `except`) have workers for the model?
+local function is_offered(model, except)
+  for _, offered in ipairs({ model, '*' }) do
+    local key = key_offers(offered)
+    local n = call('ZCOUNT', key, '(' .. int(NOW), '+inf')
+    if n > 0 and except then
+      local own = call('ZSCORE', key, except)
+      if own and tonumber(own) > NOW then n = n - 1 end
+    end
+    if n > 0 then return true end
+  end
+  return false
+end

@@ -1,0 +1,19 @@
+-- take: hand out the next tasks of a worker's models to a replica
+-- uses: waking lanes granting
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  replica
+-- ARGV[2]  nonce of this call: grant tokens are nonce:1, nonce:2, …
+-- ARGV[3]  grant length until the first renewal, ms
+-- ARGV[4]  slots to fill (0: hand a wake-up for the models on to somebody else)
+-- ARGV[5]  worker they are for
+-- ARGV[6…] models; '*' alone: every model
+-- returns  grants (see granting.lua, describe). What stays unfilled is recorded as idle for the models.
+local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local models = {}
+for i = 6, #ARGV do models[#models + 1] = ARGV[i] end
+if want == 0 then
+  for _, model in ipairs(models) do wake(model) end
+  return {}
+end
+local grants = take(models, want, replica, ARGV[5], nonce, grant_ms)
+return grants

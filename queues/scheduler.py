@@ -1,0 +1,379 @@
+"""The scheduler: every transition of a task, as one call each. All decisions are made in the scripts, atomically."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairlane.queues.keys import Keys
+from fairlane.queues.link import Arg, RedisLink
+from fairlane.queues.tasks import (
+    Ended,
+    Entry,
+    Finished,
+    Fragment,
+    Grant,
+    Record,
+    Refused,
+    State,
+    Submitted,
+    TaskSpec,
+)
+
+EventFields = tuple[str, bytes]
+"""Type and data of an event that is to be logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The terminal events that scripts write by themselves: the words are the gateway's, the decision is theirs."""
+
+    timeout: Fragment
+    queue_timeout: Fragment
+    worker_lost: Fragment
+    no_worker: Fragment
+    left: bytes
+    """Fields of the `cancelled` event of a task whose readers left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for every task of a pool. Durations in ms."""
+
+    lease_ms: int = 15_000
+    grant_ms: int = 3_000
+    stop_grace_ms: int = 60_000
+    """How long a slot may stay taken by a task that was ended from outside."""
+    deadline_grace_ms: int = 5_000
+    max_queue_length: int = 1000
+    max_queued_bytes: int = 1 << 30
+
+
+class Scheduler:
+    """One replica's calls into the shared scheduler.
+
+    Every method is one round trip and atomic: it happened as a whole or not at all. When the reply is lost it raises
+    StoreUnavailable(sent=True): `submit`, `take` and `finish` called again with the same nonce answer as before, so do the
+    others. `nonce()` makes one; grant tokens derive from it.
+    """
+
+    def __init__(self, link: RedisLink, keys: Keys, replica: str, ends: Ends, limits: Limits) -> None:
+        self._link = link
+        self._keys = keys
+        self._ends = ends
+        self._numbers = itertools.count(1)
+        self.limits = limits
+        self.replica = replica
+
+    def nonce(self) -> str:
+        """A name for one call, unique over all replicas (the replica id is random)."""
+        return f"{self.replica}.{next(self._numbers):x}"
+
+    def submit(self, task: TaskSpec, want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
+        """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply."""
+        limits = self.limits
+        return self._link.run(
+            "submit",
+            task.id,
+            task.queue,
+            task.model,
+            task.user,
+            task.key,
+            task.task_type,
+            task.priority,
+            task.estimated_input,
+            task.max_output,
+            task.weight,
+            task.timeout_ms,
+            task.wait_ms,
+            task.run_ms,
+            task.keep_ms,
+            task.linger_ms,
+            b"1" if task.waiting else b"0",
+            b"1" if task.stream else b"0",
+            task.metadata,
+            task.payload,
+            self.replica,
+            want,
+            nonce,
+            limits.grant_ms,
+            limits.max_queue_length,
+            limits.max_queued_bytes,
+            b"1" if task.follow else b"0",
+            worker,
+        )
+
+    @staticmethod
+    def submitted(reply: Any) -> Submitted | Refused:
+        """What `submit` answered. A refusal left nothing behind."""
+        outcome = reply[0]
+        if outcome == b"ok":
+            state = State(reply[1].decode())
+            return Submitted(state, reply[2], reply[3], int(reply[4]), [_grant(g) for g in reply[5]])
+        if outcome == b"full":
+            return Refused("full", waiting=reply[1], limit=reply[2])
+        return Refused(outcome.decode(), others_offered=outcome == b"no_worker" and reply[1] == 1)
+
+    def take(self, models: Sequence[str], want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
+        """The next tasks of a worker's `models` ('*': any), at most `want`; `taken` reads the reply.
+
+        What is missing will be woken for. `want` 0 hands a wake-up on to another replica.
+        """
+        return self._link.run("take", self.replica, nonce, self.limits.grant_ms, want, worker, *models)
+
+    @staticmethod
+    def taken(reply: Any) -> list[Grant]:
+        """What `take` answered."""
+        return [_grant(g) for g in reply]
+
+    def append(
+        self, grant: Grant, seq: int, events: Sequence[EventFields], *, output: bool
+    ) -> asyncio.Future[Any]:
+        """Add events to the log from number `seq` on; read the reply with `appended`."""
+        args: list[Arg] = [
+            grant.task_id,
+            grant.attempt,
+            grant.token,
+            seq,
+            self.replica,
+            b"1" if output else b"0",
+        ]
+        for event in events:
+            args.extend(event)
+        return self._link.run("append", *args)
+
+    @staticmethod
+    def appended(reply: Any) -> tuple[str, int]:
+        """What `append` answered: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
+        return reply[0].decode(), reply[1] if reply[0] == b"hole" else 0
+
+    def finish(
+        self,
+        grant: Grant,
+        state: State,
+        code: str,
+        seq: int,
+        events: Sequence[EventFields],
+        terminal: EventFields,
+        *,
+        used: tuple[int, int],
+        want: int,
+        models: Sequence[str],
+        nonce: str,
+        worker: str = "",
+    ) -> asyncio.Future[Any]:
+        """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
+
+        `used`: tokens in and out, -1 = unknown. Call again (same nonce) until it is answered: the slot is held until then.
+        """
+        args: list[Arg] = [
+            grant.task_id,
+            grant.attempt,
+            grant.token,
+            state,
+            code,
+            seq,
+            used[0],
+            used[1],
+            self.replica,
+            nonce,
+            self.limits.grant_ms,
+            want,
+            worker,
+            len(events),
+        ]
+        for event in events:
+            args.extend(event)
+        args.extend(terminal)
+        args.extend(models)
+        return self._link.run("finish", *args)
+
+    @staticmethod
+    def finished(reply: Any) -> Finished:
+        """What `finish` answered."""
+        grants = [_grant(g) for g in reply[2]]
+        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3] if len(reply) > 3 else 0)
+
+    async def requeue(
+        self,
+        grant: Grant,
+        why: str,
+        *,
+        cause: Literal["lost", "failed", "declined"],
+        begun: bool,
+        end: Fragment | None = None,
+    ) -> Ended:
+        """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
+
+        `cause`: the worker is lost, it failed in a way that a retry may mend, or it declined (costs no try). `end`: what the
+        task ends with when its tries are used up, instead of WORKER_LOST.
+        """
+        ends = self._ends
+        reply = await self._link.run(
+            "requeue",
+            grant.task_id,
+            grant.attempt,
+            grant.token,
+            self.replica,
+            why,
+            cause,
+            b"1" if begun else b"0",
+            *(end or ends.worker_lost),
+            *ends.no_worker,
+            *ends.timeout,
+        )
+        outcome = reply[0].decode()
+        if outcome == "ended":
+            return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
+        return Ended(outcome)
+
+    async def cancel(
+        self, task_id: str, *, state: State, kind: str, end: Fragment, why: str, tombstone_ms: int = 0
+    ) -> Ended:
+        """End a task from outside, whatever it does. With `tombstone_ms`, a submit of it that comes later is refused."""
+        reply = await self._link.run(
+            "cancel",
+            task_id,
+            state,
+            kind,
+            end.rest,
+            end.code,
+            why,
+            self.limits.stop_grace_ms,
+            tombstone_ms,
+            self.replica,
+        )
+        outcome = reply[0].decode()
+        if outcome == "ended":
+            return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
+        return Ended(outcome, reply[1].decode() if outcome == "over" else "")
+
+    async def renew(self, held: Sequence[tuple[Grant, str]], read: Iterable[str] = ()) -> list[int]:
+        """Keep the leases of `held` (with each its worker's name) and the interest in the tasks `read` here.
+
+        For each held one: 1 renewed, 0 over (stop it), 2 ended from outside (stop it, then call finish).
+        """
+        limits = self.limits
+        args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(held)]
+        for grant, worker in held:
+            args.extend((grant.task_id, grant.attempt, grant.token, worker))
+        args.extend(read)
+        reply: list[int] = await self._link.run("renew", *args)
+        return reply
+
+    async def sweep(self) -> tuple[int, int]:
+        """End what is out of time and take back what was lost. (ms until the next sweep is due, tasks looked at)."""
+        ends, limits = self._ends, self.limits
+        reply = await self._link.run(
+            "sweep",
+            limits.lease_ms,
+            limits.stop_grace_ms,
+            self.replica,
+            *ends.timeout,
+            *ends.queue_timeout,
+            *ends.worker_lost,
+            *ends.no_worker,
+            ends.left,
+        )
+        return max(int(reply[0]) - int(reply[1]), 0), reply[2]
+
+    async def position(self, task_id: str) -> Record | None:
+        """What is known of a task; None when unknown or expired."""
+        reply = await self._link.run("position", task_id)
+        if not reply:
+            return None
+        return Record(reply[0], reply[1], int(reply[2]), _fields(reply[3:]))
+
+    async def follow(
+        self, task_id: str, after: str = "-", *, count: int = 500, keep_alive: bool = False
+    ) -> tuple[Record, list[Entry]] | None:
+        """Record and log of a task after a cursor; its further events come to this replica's channel from now on."""
+        reply = await self._link.run(
+            "follow", task_id, self.replica, after, count, b"1" if keep_alive else b"0"
+        )
+        if not reply:
+            return None
+        return Record(reply[0], reply[1], int(reply[2]), _fields(reply[3])), [_entry(e) for e in reply[4]]
+
+    async def read(self, task_id: str, after: str = "-", count: int = 500) -> list[Entry]:
+        """A page of a task's log after a cursor."""
+        start = "-" if after == "-" else f"({after}"
+        reply = await self._link.command("XRANGE", self._keys("log", id=task_id), start, "+", "COUNT", count)
+        return [_entry(e) for e in reply]
+
+    async def last(self, task_id: str) -> Entry | None:
+        """The newest event of a task's log."""
+        reply = await self._link.command("XREVRANGE", self._keys("log", id=task_id), "+", "-", "COUNT", 1)
+        return _entry(reply[0]) if reply else None
+
+    async def tops(self, task_ids: Sequence[str]) -> list[tuple[str, int] | None]:
+        """State and top sequence number of several tasks, in one round trip; None for those unknown."""
+        replies = [self._link.command("HMGET", self._keys("task", id=i), "st", "sq") for i in task_ids]
+        found: list[tuple[str, int] | None] = []
+        for reply in replies:
+            state, top = await reply
+            found.append((state.decode(), int(top or 0)) if state else None)
+        return found
+
+    async def payload(self, task_id: str) -> bytes | None:
+        """The request body of a task; None when it has ended or begun its output."""
+        reply: bytes | None = await self._link.command("GET", self._keys("payload", id=task_id))
+        return reply
+
+    def channel(self, replica: str) -> str:
+        """The pub/sub channel of a replica."""
+        return self._keys.channel(replica)
+
+    def offer(
+        self, models: Sequence[str], withdrawn: Sequence[str], workers: bytes, hold_ms: int, grace_ms: int
+    ) -> asyncio.Future[Any]:
+        """Say which models this replica's workers serve, for `hold_ms`; `workers` is JSON for the admin view."""
+        return self._link.run(
+            "offer", self.replica, hold_ms, grace_ms, workers, len(models), *models, *withdrawn
+        )
+
+    async def configure(
+        self, queues: Sequence[tuple[str, float, int]], models: Sequence[tuple[str, int, str]]
+    ) -> None:
+        """Set weight and maximum length of queues, limit and cost unit of models; holds from the next decision on."""
+        args: list[Arg] = [len(queues)]
+        for queue in queues:
+            args.extend(queue)
+        for model in models:
+            args.extend(model)
+        await self._link.run("configure", *args)
+
+
+def _grant(raw: list[Any]) -> Grant:
+    return Grant(
+        raw[0].decode(),
+        int(raw[1]),
+        raw[2].decode(),
+        raw[3].decode(),
+        raw[4].decode(),
+        raw[5].decode(),
+        raw[6].decode(),
+        raw[7].decode(),
+        raw[8] == b"1",
+        int(raw[9]),
+        int(raw[10]),
+        int(raw[11]),
+        int(raw[12].partition(b"-")[2]),
+        raw[13],
+        raw[14] == b"1",
+        raw[15].decode(),
+        int(raw[16]),
+        raw[17],
+    )
+
+
+def _entry(raw: list[Any]) -> Entry:
+    attempt, _, seq = raw[0].partition(b"-")
+    fields = raw[1]
+    return Entry(int(attempt), int(seq), fields[1].decode(), fields[3])
+
+
+def _fields(flat: list[bytes]) -> dict[str, str]:
+    pairs = iter(flat)
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}

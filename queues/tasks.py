@@ -1,0 +1,155 @@
+"""What the scheduler is told of a task, and what it tells: plain values, no Redis."""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class State(enum.StrEnum):
+    """Where a task is in its life."""
+
+    QUEUED = "queued"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+
+@dataclass(slots=True)
+class TaskSpec:
+    """A task as it is submitted. Durations in ms; 0 = none."""
+
+    id: str
+    model: str
+    queue: str
+    user: str
+    payload: bytes
+    task_type: str = "openaiLike"
+    key: str = ""
+    priority: int = 0
+    weight: float = 1.0
+    estimated_input: int = 0
+    """Tokens of the request, estimated."""
+    max_output: int = 0
+    """Tokens of output the caller asks for at most; 0 = not said."""
+    timeout_ms: int = 0
+    """From submission to the end, waiting included."""
+    wait_ms: int = 0
+    """For the wait alone."""
+    run_ms: int = 0
+    """From the grant to the end."""
+    keep_ms: int = 300_000
+    """How long record and log are kept after the end."""
+    linger_ms: int = 0
+    """Cancelled this long after its last reader left; 0 = never."""
+    waiting: bool = False
+    """A caller waits: with no worker left it ends at once instead of waiting for one."""
+    stream: bool = False
+    """The caller wants tokens as they come (told to the worker)."""
+    follow: bool = False
+    """The submitting replica reads its events."""
+    metadata: bytes = b""
+
+
+class Grant(NamedTuple):
+    """The right to run one task once. Fields as `describe` in granting.lua gives them."""
+
+    task_id: str
+    attempt: int
+    token: str
+    model: str
+    queue: str
+    task_type: str
+    user: str
+    key: str
+    stream: bool
+    left_ms: int
+    """Time left for the attempt at the grant; 0 = unlimited."""
+    tries: int
+    enqueued_ms: int
+    start_seq: int
+    """Sequence number of the `start` event, the top of the log."""
+    metadata: bytes
+    waiting: bool
+    readers: str
+    granted_ms: int
+    start: bytes
+    """Data of the `start` event, as it is logged."""
+
+
+@dataclass(slots=True)
+class Submitted:
+    """The answer to an accepted submit. `grants` may hold other tasks than the one submitted."""
+
+    state: State
+    position: int
+    wait_ms: int
+    enqueued_ms: int
+    grants: list[Grant]
+
+
+@dataclass(slots=True)
+class Refused:
+    """The answer to a refused submit; nothing of the task was kept. `reason`: full, full_bytes, no_worker, cancelled."""
+
+    reason: str
+    waiting: int = 0
+    limit: int = 0
+    others_offered: bool = False
+    """With `no_worker`: workers are connected, for other models."""
+
+
+class Finished(NamedTuple):
+    """The answer to `finish`. `outcome`: ok, late, stale, hole. `event_id` of the terminal event when ok."""
+
+    outcome: str
+    event_id: str
+    grants: list[Grant]
+    top: int = 0
+
+
+class Ended(NamedTuple):
+    """The answer to `cancel` and `requeue`: what became of the task, and the terminal event if this call wrote it."""
+
+    outcome: str
+    """cancel: ended, over, unknown; requeue: queued, ended, stale."""
+    state: str = ""
+    event_id: str = ""
+    kind: str = ""
+    data: bytes = b""
+
+
+class Record(NamedTuple):
+    """What is known of a task. `fields` as in keys.RECORD."""
+
+    position: int
+    wait_ms: int
+    now_ms: int
+    fields: dict[str, str]
+
+    @property
+    def state(self) -> State:
+        return State(self.fields["st"])
+
+    def number(self, field: str) -> int:
+        """A numeric field; 0 when absent."""
+        return int(float(self.fields.get(field) or 0))
+
+
+class Entry(NamedTuple):
+    """One event of a log as it is stored."""
+
+    attempt: int
+    seq: int
+    kind: str
+    data: bytes
+
+
+class Fragment(NamedTuple):
+    """Fields of a terminal event without braces, and the failure code that goes into the record."""
+
+    rest: bytes
+    code: str

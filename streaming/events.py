@@ -1,0 +1,256 @@
+"""The events of a task's log: their ids, builders of their bytes, readers of the parts that views need.
+
+An event's data is one line of JSON, an object that begins with `{"taskId":"…","ts":…,`. Scripts in Redis
+write some events themselves; they are handed a *fragment*: the other fields without braces, which `compose`
+completes in the same way. What each type holds is told by `schemas.py`. A task id is a UUID and needs no
+escaping; every `bytes` argument is valid JSON.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
+
+TERMINAL = frozenset({"done", "error", "cancelled"})
+LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug"}) | TERMINAL
+UNLOGGED = frozenset({"queued", "progress", "gap", "restart", "bye"})
+
+TEXT_KINDS = frozenset({"text", "reasoning", "refusal"})
+CHUNK_KINDS = TEXT_KINDS | {"tool", "finish", "extra"}
+
+MAX_ATTEMPT = 10**6
+MAX_SEQ = 10**12
+
+_EVENT_ID = re.compile(r"([0-9]{1,7})-([0-9]{1,13})")
+
+
+class Event(Struct, frozen=True, gc=False):
+    """One entry of a task's log, or one made for a reader (type in `UNLOGGED`; attempt and seq are 0)."""
+
+    attempt: int
+    seq: int
+    type: str
+    data: bytes
+
+    @property
+    def id(self) -> str:
+        return f"{self.attempt}-{self.seq}"
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing follows in the log."""
+        return self.type in TERMINAL
+
+
+def parse_event_id(text: str) -> tuple[int, int]:
+    """Attempt and seq of a cursor that a client sent.
+
+    Anything but two plain decimal numbers raises ValueError.
+    """
+    match = _EVENT_ID.fullmatch(text) if len(text) <= 21 else None
+    if match is None:
+        raise ValueError("an event id looks like 1-7")
+    attempt, seq = int(match[1]), int(match[2])
+    if attempt > MAX_ATTEMPT or seq > MAX_SEQ:
+        raise ValueError("event id out of range")
+    return attempt, seq
+
+
+# ---- builders: logged events -------------------------------------------------------------------------------
+
+
+def compose(task_id: str, ts: int, fragment: bytes) -> bytes:
+    """An event's data from its fragment; `ts` is in ms."""
+    return b'{"taskId":"%b","ts":%d,%b}' % (task_id.encode(), ts, fragment)
+
+
+def chunk_data(task_id: str, ts: int, index: int, kind: str, delta_json: bytes, n: int) -> bytes:
+    """A chunk of choice `index`; `delta_json` as a coalescer's piece has it: one line."""
+    return b'{"taskId":"%b","ts":%d,"index":%d,"kind":"%b","delta":%b,"n":%d}' % (
+        task_id.encode(),
+        ts,
+        index,
+        kind.encode(),
+        delta_json,
+        n,
+    )
+
+
+def fragment_start(model: str, queue: str, metadata: bytes | None = None) -> bytes:
+    """The fields of `start` but `attempt`: the granting script knows it, and puts `"attempt":N,` first."""
+    fragment = b'"model":%b,"queue":%b' % (json_string(model), json_string(queue))
+    return fragment + _member(b"metadata", metadata)
+
+
+def start_data(
+    task_id: str, ts: int, attempt: int, model: str, queue: str, metadata: bytes | None = None
+) -> bytes:
+    return compose(task_id, ts, b'"attempt":%d,%b' % (attempt, fragment_start(model, queue, metadata)))
+
+
+def fragment_stage(name: str, index: int, of: int, status: str) -> bytes:
+    """Step `index` of `of`, from 1."""
+    return b'"name":%b,"index":%d,"of":%d,"status":%b' % (json_string(name), index, of, json_string(status))
+
+
+def fragment_usage(usage: bytes) -> bytes:
+    """Usage so far, as the worker tells it."""
+    return b'"usage":%b' % one_line(usage)
+
+
+def fragment_debug(note: str, data: bytes | None = None) -> bytes:
+    return b'"note":%b' % json_string(note) + _member(b"data", data)
+
+
+def fragment_done(result: bytes | None, usage: bytes | None, finish_reason: str | None) -> bytes:
+    """The end in success. A null result counts as none: readers fill in what the chunks make up."""
+    parts = _member(b"result", result) + _member(b"usage", usage)
+    reason = NULL if finish_reason is None else json_string(finish_reason)
+    return b'"finishReason":%b' % reason + parts
+
+
+def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None = None) -> bytes:
+    """The end in failure: a sentence, a failure code, and whether the same request may do better later."""
+    fragment = b'"error":%b,"code":%b,"retryable":%b' % (
+        json_string(error),
+        json_string(code),
+        b"true" if retryable else b"false",
+    )
+    return fragment + _member(b"usage", usage)
+
+
+def fragment_cancelled(by: str) -> bytes:
+    return b'"by":%b' % json_string(by)
+
+
+def _member(name: bytes, raw: bytes | None) -> bytes:
+    """`,"name":value`, or nothing for None and null."""
+    if raw is None or not kind_of(raw):
+        return b""
+    return b',"%b":%b' % (name, one_line(raw))
+
+
+# ---- builders: events made for one reader ------------------------------------------------------------------
+
+
+def queued_event(task_id: str, ts: int, position: int, estimated_wait_ms: int | None) -> Event:
+    """The task waits at `position`, from 1; the wait is an estimate, None when there is nothing to go by."""
+    wait = NULL if estimated_wait_ms is None else b"%d" % estimated_wait_ms
+    return _unlogged("queued", task_id, ts, b'"position":%d,"estimatedWaitMs":%b' % (position, wait))
+
+
+def progress_event(task_id: str, ts: int, pct: float | None = None, note: str | None = None) -> Event:
+    fields = []
+    if pct is not None:
+        fields.append(b'"pct":%b' % msgspec.json.encode(pct))
+    if note is not None:
+        fields.append(b'"note":%b' % json_string(note))
+    if not fields:
+        fields.append(b'"note":""')
+    return _unlogged("progress", task_id, ts, b",".join(fields))
+
+
+def gap_event(task_id: str, ts: int, requested: str, earliest: str | None, reason: str) -> Event:
+    """Events after `requested` cannot be had; `reason` is `expired`, `ahead` or `lost`."""
+    first = NULL if earliest is None else json_string(earliest)
+    fragment = b'"requested":%b,"earliest":%b,"reason":%b' % (
+        json_string(requested),
+        first,
+        json_string(reason),
+    )
+    return _unlogged("gap", task_id, ts, fragment)
+
+
+def restart_event(task_id: str, ts: int, reason: str) -> Event:
+    """Discard what you have; the log follows from its beginning."""
+    return _unlogged("restart", task_id, ts, b'"reason":%b' % json_string(reason))
+
+
+def bye_event(task_id: str, ts: int, reason: str, reconnect_ms: int) -> Event:
+    """This connection ends, the task does not: come back after `reconnect_ms` with the last id."""
+    fragment = b'"reason":%b,"reconnectMs":%d' % (json_string(reason), reconnect_ms)
+    return _unlogged("bye", task_id, ts, fragment)
+
+
+def _unlogged(event_type: str, task_id: str, ts: int, fragment: bytes) -> Event:
+    return Event(0, 0, event_type, compose(task_id, ts, fragment))
+
+
+# ---- readers -----------------------------------------------------------------------------------------------
+
+
+class Chunk(Struct, frozen=True, gc=False):
+    index: int
+    kind: str
+    delta: Raw
+
+
+class Failure(NamedTuple):
+    """Why a task failed: a sentence, a failure code, and whether the same request may do better later."""
+
+    error: str
+    code: str
+    retryable: bool
+
+
+class Done(NamedTuple):
+    """A `done` event. `finish_reason` is a JSON string; None where the event has none or null."""
+
+    result: bytes | None
+    usage: bytes | None
+    finish_reason: bytes | None
+
+
+class _Done(Struct, rename="camel", gc=False):
+    result: Raw = Raw(b"null")
+    usage: Raw = Raw(b"null")
+    finish_reason: Raw = Raw(b"null")
+
+
+class _Error(Struct, gc=False):
+    error: str
+    code: str = "INTERNAL"
+    retryable: bool = False
+    usage: Raw = Raw(b"null")
+
+
+class _Usage(Struct, gc=False):
+    usage: Raw = Raw(b"null")
+
+
+class _Cancelled(Struct, gc=False):
+    by: str = ""
+
+
+read_chunk = msgspec.json.Decoder(Chunk).decode
+_read_done = msgspec.json.Decoder(_Done).decode
+_read_error = msgspec.json.Decoder(_Error).decode
+_read_usage = msgspec.json.Decoder(_Usage).decode
+_read_cancelled = msgspec.json.Decoder(_Cancelled).decode
+
+
+def read_done(data: bytes) -> Done:
+    done = _read_done(data)
+    return Done(_present(done.result), _present(done.usage), string_or_none(done.finish_reason))
+
+
+def read_error(data: bytes) -> Failure:
+    error = _read_error(data)
+    return Failure(error.error, error.code, error.retryable)
+
+
+def read_usage(data: bytes) -> bytes | None:
+    """The `usage` member of any event that has one."""
+    return _present(_read_usage(data).usage)
+
+
+def read_cancelled(data: bytes) -> str:
+    """Who cancelled."""
+    return _read_cancelled(data).by
+
+
+def _present(raw: Raw) -> bytes | None:
+    return bytes(raw) if kind_of(raw) else None

@@ -1,0 +1,343 @@
+"""The readers of one replica. A reader is a cursor and a wake-up; the events lie once per task, in its feed.
+
+A feed holds the newest events of a task without a gap. They come from the local writer (acknowledged
+appends), from the replica's channel, or from the log itself. An event that does not follow the last one makes
+the feed read the log once; feeds that stay silent are compared with the log now and then, so that a lost
+message delays a reader but never loses it.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Entry, Record
+from fairlane.streaming.events import TERMINAL, Event
+
+KEEP_EVENTS = 256
+KEEP_BYTES = 64 * 1024
+SILENT_S = 5.0
+KEEP_ALIVE_S = 5.0
+PAGE = 500
+
+
+class Lost(Exception):
+    """The log does not hold what the reader needs: it expired, or a crash of the store took it."""
+
+
+class Feed:
+    """What this replica knows of one task's log: the newest events, contiguous in `seq`."""
+
+    __slots__ = (
+        "_bytes",
+        "_hub",
+        "_waiters",
+        "ended",
+        "events",
+        "fetching",
+        "keep_alive",
+        "lost",
+        "notice",
+        "notice_number",
+        "readers",
+        "seen",
+        "task_id",
+        "top",
+        "top_attempt",
+    )
+
+    def __init__(self, hub: "Hub", task_id: str) -> None:
+        self._hub = hub
+        self._bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self.task_id = task_id
+        self.events: deque[Event] = deque()
+        self.top = 0
+        self.top_attempt = 1
+        self.ended = False
+        self.lost = False
+        self.notice: Event | None = None
+        self.notice_number = 0
+        self.readers = 0
+        self.keep_alive = 0
+        self.seen = hub.time()
+        self.fetching: asyncio.Task[None] | None = None
+
+    def accept(self, events: Sequence[Event]) -> None:
+        """Take events from wherever: known ones are dropped, a gap is filled from the log."""
+        top = self.top
+        for event in events:
+            if event.seq == top + 1:
+                self.events.append(event)
+                self._bytes += len(event.data)
+                top = event.seq
+                self.top_attempt = event.attempt
+                if event.type in TERMINAL:
+                    self.ended = True
+            elif event.seq > top + 1:
+                self._hub.fetch(self)
+                break
+        if top != self.top:
+            self.top = top
+            self.seen = self._hub.time()
+            while len(self.events) > KEEP_EVENTS or (self._bytes > KEEP_BYTES and len(self.events) > 1):
+                self._bytes -= len(self.events.popleft().data)
+            self.wake()
+
+    def show(self, event: Event) -> None:
+        """Show an event that is not logged to whoever reads now; only the latest is kept."""
+        self.notice = event
+        self.notice_number += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the waiting readers look again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def after(self, seq: int) -> list[Event] | None:
+        """The events behind `seq`; None when the oldest of them are kept only in the log."""
+        if seq >= self.top:
+            return []
+        if self.top - seq > len(self.events):
+            return None
+        if self.top - seq == len(self.events):
+            return list(self.events)
+        count = self.top - seq
+        return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
+
+    async def wait(self, timeout: float) -> None:
+        """Return when something may have changed, or after `timeout` seconds."""
+        waiter: asyncio.Future[None] = self._hub.loop.create_future()
+        self._waiters.append(waiter)
+        handle = self._hub.loop.call_later(timeout, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            handle.cancel()
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Reader:
+    """One reading of one task's log from a cursor on. Made by `Hub.read`, which ends it."""
+
+    def __init__(self, hub: "Hub", feed: Feed, attempt: int, seq: int) -> None:
+        self._hub = hub
+        self._notice = 0
+        self.feed = feed
+        self.attempt = attempt
+        self.seq = seq
+
+    async def next(self, timeout: float) -> list[Event]:
+        """The events behind the cursor, which moves on; [] after `timeout` seconds without any.
+
+        Raises Lost.
+        """
+        deadline = self._hub.time() + timeout
+        while True:
+            events = self.feed.after(self.seq)
+            if events is None:
+                events = await self._hub.page(self.feed.task_id, self.attempt, self.seq)
+                if not events or events[0].seq != self.seq + 1:
+                    raise Lost
+            if events:
+                self.attempt, self.seq = events[-1].attempt, events[-1].seq
+                return events
+            if self.feed.lost:
+                raise Lost
+            left = deadline - self._hub.time()
+            if left <= 0 or self._notice != self.feed.notice_number:
+                return []
+            await self.feed.wait(left)
+
+    def take_notice(self) -> Event | None:
+        """The newest event that is not logged (`queued`, `progress`), if it is new to this reader."""
+        if self._notice == self.feed.notice_number:
+            return None
+        self._notice = self.feed.notice_number
+        return self.feed.notice
+
+
+class Hub:
+    """All feeds of a replica. `deliver` is called by local writers, `on_message` by the channel."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._feeds: dict[str, Feed] = {}
+        self.loop = asyncio.get_running_loop()
+        self.time: Callable[[], float] = self.loop.time
+        self._checker: asyncio.Task[None] | None = None
+        self._check_now = asyncio.Event()
+        self._renewed_at = 0.0
+
+    def start(self) -> None:
+        self._checker = asyncio.create_task(self._check(), name="hub-check")
+
+    async def close(self) -> None:
+        """Stop checking; readers are woken a last time and find their feeds as they are."""
+        tasks = [feed.fetching for feed in self._feeds.values() if feed.fetching]
+        if self._checker:
+            tasks.append(self._checker)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for feed in self._feeds.values():
+            feed.wake()
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def feeds(self) -> list[Feed]:
+        """The feeds that have readers now."""
+        return list(self._feeds.values())
+
+    def open(self, task_id: str) -> Feed:
+        """The feed of a task, made if need be; each `open` needs its `release`."""
+        feed = self._feeds.get(task_id)
+        if feed is None:
+            feed = self._feeds[task_id] = Feed(self, task_id)
+        feed.readers += 1
+        return feed
+
+    def release(self, feed: Feed) -> None:
+        feed.readers -= 1
+        if feed.readers == 0:
+            self._feeds.pop(feed.task_id, None)
+            if feed.fetching:
+                feed.fetching.cancel()
+
+    @contextlib.asynccontextmanager
+    async def read(
+        self, task_id: str, after: tuple[int, int] | None = None, *, keep_alive: bool = False
+    ) -> AsyncIterator[tuple[Record, Reader] | None]:
+        """Follow a task from a cursor on: its record and a reader; None when it is unknown.
+
+        From here on no event is missed: registering for them and reading the log is one step in Redis.
+        """
+        feed = self.open(task_id)
+        feed.keep_alive += keep_alive
+        try:
+            cursor = "-" if after is None else f"{after[0]}-{after[1]}"
+            found = await self._scheduler.follow(task_id, cursor, count=PAGE, keep_alive=keep_alive)
+            if found is None:
+                yield None
+                return
+            record, entries = found
+            attempt, seq = after or (1, 0)
+            if feed.top == 0 and feed.readers == 1:
+                feed.top, feed.top_attempt = seq, attempt
+            feed.accept([_event(entry) for entry in entries])
+            yield record, Reader(self, feed, attempt, seq)
+        finally:
+            feed.keep_alive -= keep_alive
+            self.release(feed)
+
+    def show(self, task_id: str, event: Event) -> None:
+        """Show an event that is not logged to the readers of a task here."""
+        feed = self._feeds.get(task_id)
+        if feed is not None:
+            feed.show(event)
+
+    def keeping_alive(self, now: float) -> list[str]:
+        """Tasks whose readers here keep them alive and must be renewed now."""
+        if now - self._renewed_at < KEEP_ALIVE_S:
+            return []
+        self._renewed_at = now
+        return [feed.task_id for feed in self._feeds.values() if feed.keep_alive and not feed.ended]
+
+    def deliver(self, task_id: str, events: Sequence[Event]) -> None:
+        """Acknowledged events of a task whose writer is here."""
+        feed = self._feeds.get(task_id)
+        if feed is not None:
+            feed.accept(events)
+
+    def on_event(self, message: bytes) -> None:
+        """A message of the channel: `e` an event, `i` one too large to publish, `n` one that is not logged."""
+        if message[:1] == b"e":
+            _, task, event_id, kind, data = message.split(b"\n", 4)
+            feed = self._feeds.get(task.decode())
+            if feed is not None:
+                attempt, _, seq = event_id.partition(b"-")
+                feed.accept([Event(int(attempt), int(seq), kind.decode(), data)])
+        elif message[:1] == b"n":
+            _, task, kind, data = message.split(b"\n", 3)
+            self.show(task.decode(), Event(0, 0, kind.decode(), data))
+        else:
+            feed = self._feeds.get(message.split(b"\n", 2)[1].decode())
+            if feed is not None:
+                self.fetch(feed)
+
+    def wake_all(self) -> None:
+        """Let every reader look again."""
+        for feed in self._feeds.values():
+            feed.wake()
+
+    def check_soon(self) -> None:
+        """Compare all feeds with their logs now: messages may have been lost."""
+        for feed in self._feeds.values():
+            feed.seen = 0.0
+        self._check_now.set()
+
+    async def page(self, task_id: str, attempt: int, seq: int) -> list[Event]:
+        """Events behind an event id straight from the log, at most PAGE."""
+        after = f"{attempt}-{seq}" if seq else "-"
+        return [_event(entry) for entry in await self._scheduler.read(task_id, after, PAGE)]
+
+    def fetch(self, feed: Feed) -> None:
+        """Bring a feed up to its log, once at a time."""
+        if feed.fetching is None:
+            feed.fetching = asyncio.create_task(self._fetch(feed), name="hub-fetch")
+
+    async def _fetch(self, feed: Feed) -> None:
+        try:
+            delay = 0.05
+            while feed.readers:
+                try:
+                    events = await self.page(feed.task_id, feed.top_attempt, feed.top)
+                except StoreError:
+                    await asyncio.sleep(delay)
+                    delay = min(delay * 2, 1.0)
+                    continue
+                if events and events[0].seq != feed.top + 1:
+                    feed.lost = True
+                    feed.wake()
+                    return
+                feed.accept(events)
+                if len(events) < PAGE:
+                    return
+        finally:
+            feed.fetching = None
+
+    async def _check(self) -> None:
+        """Find what was lost: compare the feeds that were silent for a while with their logs, in one round trip."""
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._check_now.wait(), SILENT_S / 2)
+            self._check_now.clear()
+            now = self.time()
+            silent = [f for f in self._feeds.values() if not f.ended and now - f.seen >= SILENT_S]
+            for at in range(0, len(silent), PAGE):
+                batch = silent[at : at + PAGE]
+                try:
+                    tops = await self._scheduler.tops([feed.task_id for feed in batch])
+                except StoreError:
+                    break  # it comes again
+                for feed, top in zip(batch, tops, strict=True):
+                    feed.seen = now
+                    if top is None:
+                        feed.lost = True
+                        feed.wake()
+                    elif top[1] > feed.top:
+                        self.fetch(feed)
+
+
+def _event(entry: Entry) -> Event:
+    return Event(entry.attempt, entry.seq, entry.kind, entry.data)

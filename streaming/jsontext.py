@@ -1,0 +1,97 @@
+"""JSON as bytes: what the event log and its views need to pass JSON on without building objects.
+
+Everything returned by `json_string` and `one_line` is safe inside one SSE `data:` line, also for clients that
+split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF and CR only.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Raw
+
+NULL = b"null"
+EMPTY_STRING = b'""'
+
+_encode = msgspec.json.encode
+_object_decoder = msgspec.json.Decoder(dict[str, Raw])
+_list_decoder = msgspec.json.Decoder(list[Raw])
+_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
+_SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+
+def json_string(text: str) -> bytes:
+    """`text` as a JSON string.
+
+    Halves of a surrogate pair are put together; one without its other half becomes U+FFFD.
+    """
+    try:
+        data = _encode(text)
+    except UnicodeEncodeError:
+        data = _encode(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    return data if text.isascii() else _escape_separators(data)
+
+
+def one_line(raw: bytes) -> bytes:
+    """The same JSON value without line breaks.
+
+    `raw` must be valid JSON, where they can only stand between tokens.
+    """
+    data = bytes(raw)
+    if b"\n" in data or b"\r" in data:
+        data = data.translate(_BREAKS_TO_SPACES)
+    return data if data.isascii() else _escape_separators(data)
+
+
+def _escape_separators(data: bytes) -> bytes:
+    for separator, escape in _SEPARATORS:
+        if separator in data:
+            data = data.replace(separator, escape)
+    return data
+
+
+def kind_of(raw: bytes | None) -> str:
+    """What a JSON value begins with (`"`, `{`, `[`, a digit, …); the empty string for None and null."""
+    if raw is None:
+        return ""
+    head = bytes(memoryview(raw)[:64]).lstrip() or bytes(raw).lstrip()
+    return "" if head.startswith(NULL) else head[:1].decode("ascii", "replace")
+
+
+def members(raw: bytes | None) -> dict[str, Raw] | None:
+    """The members of a JSON object, values unparsed; None when `raw` is anything else, garbage included."""
+    if kind_of(raw) != "{":
+        return None
+    try:
+        return _object_decoder.decode(raw or b"")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def items(raw: bytes | None) -> list[bytes] | None:
+    """The items of a JSON list, unparsed; None when `raw` is anything else, garbage included."""
+    if kind_of(raw) != "[":
+        return None
+    try:
+        return [bytes(item) for item in _list_decoder.decode(raw or b"")]
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def string_or_none(raw: bytes | None) -> bytes | None:
+    """`raw` if it is a JSON string, else None."""
+    return bytes(raw) if raw is not None and kind_of(raw) == '"' else None
+
+
+def as_text(raw: bytes) -> bytes:
+    """Any JSON value as a JSON string: a string is itself, everything else is serialised into it."""
+    return string_or_none(raw) or json_string(bytes(raw).decode("utf-8", "replace"))
+
+
+def join_strings(bodies: Iterable[bytes]) -> bytes:
+    """One JSON string out of the insides of several (`"ab"` has the inside `ab`), without decoding them."""
+    return b'"%b"' % b"".join(bodies)
+
+
+def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
+    """A JSON object of names and unparsed values, in the given order."""
+    return b"{%b}" % b",".join(json_string(name) + b":" + bytes(value) for name, value in pairs)

@@ -1,0 +1,244 @@
+"""Every native event as a pydantic model: what clients may rely on, for documentation, SDK and tests.
+
+The server builds its events without these models (`events.py`); a test holds the two together.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+EventId = Annotated[str, Field(pattern=r"^[0-9]{1,7}-[0-9]{1,13}$", description="attempt-seq, e.g. 1-7")]
+Count = Annotated[int, Field(ge=0)]
+FromOne = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True)
+
+
+class EventData(_Strict):
+    """Members of every event's data. `ts` is milliseconds since 1970, on the store's clock."""
+
+    task_id: Annotated[str, Field(min_length=1)]
+    ts: Count
+
+
+class StartData(EventData):
+    """A worker's attempt begins. There may be several, as long as no output was seen."""
+
+    attempt: FromOne
+    model: str
+    queue: str
+    metadata: JsonValue = None
+
+
+class _Chunk(EventData):
+    index: Annotated[int, Field(ge=0, description="choice")]
+    n: Annotated[int, Field(ge=1, description="worker deltas joined in this event")]
+
+
+class TextChunkData(_Chunk):
+    kind: Literal["text", "reasoning", "refusal"]
+    delta: str
+
+
+class ToolChunkData(_Chunk):
+    """`delta` holds OpenAI tool call deltas, one or more."""
+
+    kind: Literal["tool"]
+    delta: list[dict[str, JsonValue]]
+
+
+class FinishChunkData(_Chunk):
+    """The choice has ended; `delta` is the finish reason."""
+
+    kind: Literal["finish"]
+    delta: str
+
+
+class ExtraChunkData(_Chunk):
+    """Other members of an OpenAI stream choice; those of its delta under `delta`."""
+
+    kind: Literal["extra"]
+    delta: dict[str, JsonValue]
+
+
+ChunkData = Annotated[
+    TextChunkData | ToolChunkData | FinishChunkData | ExtraChunkData, Field(discriminator="kind")
+]
+
+
+class StageData(EventData):
+    """A step of a longer job: `index` of `of`, from 1."""
+
+    name: str
+    index: Count
+    of: Count
+    status: str
+
+
+class UsageData(EventData):
+    """What was used so far, in the worker's words."""
+
+    usage: JsonValue
+
+
+class DebugData(EventData):
+    note: str
+    data: JsonValue = None
+
+
+class DoneData(EventData):
+    """The end in success. In the log `result` is missing where chunks make it up; readers always get it."""
+
+    finish_reason: str | None
+    result: JsonValue = None
+    usage: JsonValue = None
+    metadata: JsonValue = None
+
+
+class ErrorData(EventData):
+    """The end in failure: a sentence, a failure code, and whether the same request may do better later."""
+
+    error: str
+    code: Annotated[str, Field(min_length=1)]
+    retryable: bool
+    usage: JsonValue = None
+    metadata: JsonValue = None
+
+
+class CancelledData(EventData):
+    by: str
+    metadata: JsonValue = None
+
+
+class QueuedData(EventData):
+    """The task waits; `position` counts from 1, the wait is an estimate in ms or null."""
+
+    position: FromOne
+    estimated_wait_ms: Count | None
+
+
+class ProgressData(EventData):
+    pct: Annotated[float, Field(ge=0, le=100)] | None = None
+    note: str | None = None
+
+
+class GapData(EventData):
+    """Events after the cursor `requested` cannot be had; `earliest` is the first id still there."""
+
+    requested: str
+    earliest: EventId | None
+    reason: Literal["expired", "ahead", "lost"]
+
+
+class RestartData(EventData):
+    """Discard what you have; the log follows from its beginning."""
+
+    reason: str
+
+
+class ByeData(EventData):
+    """This connection ends, the task does not: come back after `reconnectMs` with the last id."""
+
+    reason: str
+    reconnect_ms: Count
+
+
+class _Logged(_Strict):
+    id: EventId
+
+
+class StartEvent(_Logged):
+    event: Literal["start"]
+    data: StartData
+
+
+class ChunkEvent(_Logged):
+    event: Literal["chunk"]
+    data: ChunkData
+
+
+class StageEvent(_Logged):
+    event: Literal["stage"]
+    data: StageData
+
+
+class UsageEvent(_Logged):
+    event: Literal["usage"]
+    data: UsageData
+
+
+class DebugEvent(_Logged):
+    event: Literal["debug"]
+    data: DebugData
+
+
+class DoneEvent(_Logged):
+    event: Literal["done"]
+    data: DoneData
+
+
+class ErrorEvent(_Logged):
+    event: Literal["error"]
+    data: ErrorData
+
+
+class CancelledEvent(_Logged):
+    event: Literal["cancelled"]
+    data: CancelledData
+
+
+class QueuedEvent(_Strict):
+    event: Literal["queued"]
+    data: QueuedData
+
+
+class ProgressEvent(_Strict):
+    event: Literal["progress"]
+    data: ProgressData
+
+
+class GapEvent(_Strict):
+    event: Literal["gap"]
+    data: GapData
+
+
+class RestartEvent(_Strict):
+    event: Literal["restart"]
+    data: RestartData
+
+
+class ByeEvent(_Strict):
+    event: Literal["bye"]
+    data: ByeData
+
+
+NativeEvent = Annotated[
+    StartEvent
+    | ChunkEvent
+    | StageEvent
+    | UsageEvent
+    | DebugEvent
+    | DoneEvent
+    | ErrorEvent
+    | CancelledEvent
+    | QueuedEvent
+    | ProgressEvent
+    | GapEvent
+    | RestartEvent
+    | ByeEvent,
+    Field(discriminator="event"),
+]
+"""One SSE frame of the native stream: its `id` (logged events only), its `event` name, its parsed `data`."""
+
+
+def native_event_adapter() -> TypeAdapter[Any]:
+    """Validates frames, as Python or JSON: `{"id": "1-7", "event": "chunk", "data": {…}}`."""
+    return TypeAdapter(NativeEvent)
+
+
+def native_event_json_schema() -> dict[str, Any]:
+    """JSON Schema of `NativeEvent`, as the documentation shows it."""
+    return native_event_adapter().json_schema(by_alias=True)

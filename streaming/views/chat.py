@@ -1,0 +1,111 @@
+"""OpenAI's chat completions: the stream of chunks, and the body."""
+
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
+from fairlane.streaming.views.accumulate import ToolIndex, with_index
+from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
+from fairlane.streaming.views.openai_common import ChoiceState, OpenAIFold, OpenAIStream
+from fairlane.streaming.views.task import TaskInfo
+
+_ROLE = b'"delta":{"role":"assistant","content":""}'
+
+
+class ChatStreamView(OpenAIStream):
+    """A stream of `chat.completion.chunk`: per choice a role, deltas, a finish reason.
+
+    Reasoning is shown as `reasoning_content`, each tool call object in a frame of its own.
+    """
+
+    object_name = b"chat.completion.chunk"
+    id_prefix = b"chatcmpl-"
+
+    def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
+        super().__init__(info, include_usage)
+        self._tools: dict[int, ToolIndex] = {}
+
+    def _opening(self, index: int) -> bytes:
+        return self._frame(index, _ROLE)
+
+    def _nothing(self) -> bytes:
+        return b'"delta":{}'
+
+    def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
+        if kind == "text":
+            state.shown_content = True
+            return b'%b%d,"delta":{"content":%b}%b' % (self._head, index, delta, self._tail)
+        if kind == "reasoning":
+            state.shown_reasoning = True
+            return self._frame(index, b'"delta":{"reasoning_content":%b}' % delta)
+        if kind == "refusal":
+            state.shown_content = True
+            return self._frame(index, b'"delta":{"refusal":%b}' % delta)
+        if kind == "tool":
+            placed = self._tools.setdefault(index, ToolIndex()).place(delta)
+            return self._tool_frames(index, state, [call for _, call in placed])
+        if kind == "finish":
+            return self._finish_frame(index, state, bytes(delta))
+        if kind == "extra":
+            found = members(delta) or {}
+            return self._extra_frame(index, found, members(found.get("delta")) or {})
+        return b""
+
+    def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
+        index = choice.index
+        frames = []
+        if choice.reasoning is not None and not state.shown_reasoning:
+            frames.append(self._frame(index, b'"delta":{"reasoning_content":%b}' % choice.reasoning))
+        if choice.content is not None and choice.content != EMPTY_STRING:
+            frames.append(self._frame(index, b'"delta":{"content":%b}' % choice.content))
+        if choice.refusal is not None:
+            frames.append(self._frame(index, b'"delta":{"refusal":%b}' % choice.refusal))
+        calls = [with_index(place, members(call) or {}) for place, call in enumerate(choice.tool_calls)]
+        frames.append(self._tool_frames(index, state, calls))
+        frames.append(self._extra_frame(index, choice.members, choice.message))
+        return b"".join(frames)
+
+    def _tool_frames(self, index: int, state: ChoiceState, calls: list[bytes]) -> bytes:
+        """One frame per tool call object, as clients are used to."""
+        if not calls:
+            return b""
+        state.shown_content = state.calls_tools = True
+        return b"".join(self._frame(index, b'"delta":{"tool_calls":[%b]}' % call) for call in calls)
+
+    def _extra_frame(
+        self, index: int, of_choice: Mapping[str, bytes], of_delta: Mapping[str, bytes]
+    ) -> bytes:
+        pairs = others(of_choice, NOT_EXTRA)
+        delta = others(of_delta, NOT_EXTRA_IN_MESSAGE)
+        if not pairs and not delta:
+            return b""
+        return self._frame(index, join_object([("delta", join_object(delta.items())), *pairs.items()])[1:-1])
+
+
+class ChatFold(OpenAIFold):
+    """The `chat.completion` body of a completed task."""
+
+    object_name = b"chat.completion"
+    id_prefix = b"chatcmpl-"
+
+    def _unsaid_finish(self, choice: Choice) -> bytes:
+        return finish_of(calls_tools=bool(choice.tool_calls))
+
+    def _content(self, choice: Choice) -> tuple[str, bytes]:
+        return "message", _message(choice)
+
+
+def _message(choice: Choice) -> bytes:
+    """Content is null where something else stands in its place, and an empty text where nothing does."""
+    replaced = choice.tool_calls or choice.refusal is not None or choice.message
+    pairs = [
+        ("role", b'"assistant"'),
+        ("content", choice.content or (NULL if replaced else EMPTY_STRING)),
+        ("refusal", choice.refusal or NULL),
+    ]
+    if choice.reasoning is not None:
+        pairs.append(("reasoning_content", choice.reasoning))
+    if choice.tool_calls:
+        pairs.append(("tool_calls", b"[%b]" % b",".join(choice.tool_calls)))
+    return join_object([*pairs, *choice.message.items()])

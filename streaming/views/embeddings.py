@@ -1,0 +1,113 @@
+"""OpenAI's embeddings: the worker's vectors in the encoding that the caller asked for."""
+
+import base64
+import binascii
+import sys
+from array import array
+
+import msgspec
+
+from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, string_or_none
+from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import openai_usage
+
+_floats = msgspec.json.Decoder(list[float])
+
+
+class EmbeddingFold(ResultFold):
+    """The embeddings body of a completed task: vectors as lists, or as base64 of little-endian float32."""
+
+    def __init__(self, info: TaskInfo, encoding_format: str = "float") -> None:
+        super().__init__(info)
+        self._base64 = encoding_format == "base64"
+
+    def body(self) -> bytes:
+        """OpenAI's embeddings object.
+
+        1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
+           encoding.
+        2. A list of numbers is one vector, a list of lists several.
+        3. Anything else is no embedding and passes through as it is.
+        """
+        result = self.result_json()
+        found = members(result)
+        if found is not None:
+            data = items(found.get("data"))
+            return result if data is None else self._converted(result, dict(found), data)
+        vectors = items(result)
+        if vectors is None:
+            return result
+        if vectors and kind_of(vectors[0]) != "[":
+            vectors = [result]
+        if any(_unpacked(vector) is None for vector in vectors):
+            return result
+        return self._object([self._encoded(vector) or vector for vector in vectors])
+
+    def _converted(self, result: bytes, found: dict[str, bytes], data: list[bytes]) -> bytes:
+        changed = False
+        entries = []
+        for entry in data:
+            values: dict[str, bytes] = dict(members(entry) or {})
+            vector = self._encoded(values.get("embedding"))
+            if vector is not None and vector != bytes(values["embedding"]):
+                values["embedding"] = vector
+                entry = join_object(values.items())
+                changed = True
+            entries.append(entry)
+        if not changed:
+            return result
+        found["data"] = b"[%b]" % b",".join(entries)
+        return join_object(found.items())
+
+    def _object(self, vectors: list[bytes]) -> bytes:
+        entries = [
+            b'{"object":"embedding","index":%d,"embedding":%b}' % (index, vector)
+            for index, vector in enumerate(vectors)
+        ]
+        usage = openai_usage(self.usage) or b'{"prompt_tokens":0,"total_tokens":0}'
+        return join_object(
+            [
+                ("object", b'"list"'),
+                ("data", b"[%b]" % b",".join(entries)),
+                ("model", json_string(self.info.model)),
+                ("usage", usage),
+            ]
+        )
+
+    def _encoded(self, vector: bytes | None) -> bytes | None:
+        """The vector in the asked encoding, itself if it already is; None when it is no vector."""
+        if kind_of(vector) == "[":
+            return _to_base64(vector or b"") if self._base64 else bytes(vector or b"")
+        text = string_or_none(vector)
+        if text is None or self._base64:
+            return text
+        return _from_base64(text)
+
+
+def _unpacked(vector: bytes) -> list[float] | None:
+    try:
+        return _floats.decode(vector)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _to_base64(vector: bytes) -> bytes | None:
+    floats = _unpacked(vector)
+    if floats is None:
+        return None
+    packed = array("f", floats)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return b'"%b"' % base64.b64encode(packed.tobytes())
+
+
+def _from_base64(text: bytes) -> bytes | None:
+    unpacked = array("f")
+    try:
+        unpacked.frombytes(base64.b64decode(msgspec.json.decode(text, type=str), validate=True))
+    except (msgspec.MsgspecError, binascii.Error, ValueError):
+        return None
+    if sys.byteorder == "big":
+        unpacked.byteswap()
+    return msgspec.json.encode(unpacked.tolist())

@@ -1,0 +1,191 @@
+"""What OpenAI's chat and completions have in common: the order of a stream, the frame of a body."""
+
+from msgspec import Raw
+
+from fairlane.streaming.events import Event, read_cancelled, read_chunk, read_done, read_error, read_usage
+from fairlane.streaming.jsontext import NULL, join_object, json_string
+from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of, has_choices
+from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.sse import DONE, error_frame, failure_frame
+from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import openai_usage, pick_usage
+
+
+class ChoiceState:
+    """What the reader has seen of one choice."""
+
+    __slots__ = ("calls_tools", "finish", "finished", "shown_content", "shown_reasoning")
+
+    def __init__(self) -> None:
+        self.shown_content = False
+        self.shown_reasoning = False
+        self.calls_tools = False
+        self.finished = False
+        self.finish: bytes | None = None
+
+
+class OpenAIStream:
+    """Frames of an OpenAI stream from all events of a task in order. Subclasses say what a choice looks like.
+
+    The end is in one piece: finish reasons, usage if asked for and known, `[DONE]`. A failure, a cancellation
+    and lost events end it with an error frame and without `[DONE]`. After the end, `ended` is true and every
+    event is ignored. A worker's result is shown where the chunks of its choice showed no content; what was
+    shown is not repeated.
+    """
+
+    object_name: bytes
+    id_prefix: bytes
+
+    def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
+        self.ended = False
+        self._include_usage = include_usage
+        self._latest_usage: bytes | None = None
+        self._choices: dict[int, ChoiceState] = {}
+        self._envelope = b'data: {"id":"%b%b","object":"%b","created":%d,"model":%b,' % (
+            self.id_prefix,
+            info.task_id.encode(),
+            self.object_name,
+            info.created,
+            json_string(info.model),
+        )
+        self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._head = self._envelope + b'"choices":[{"index":'
+        self._tail = b',"finish_reason":null}]' + self._rest
+
+    def feed(self, event: Event) -> bytes:
+        """The frames that this event adds, often none; to be written in one write."""
+        if self.ended:
+            return b""
+        if event.type == "chunk":
+            chunk = read_chunk(event.data)
+            state = self._choices.get(chunk.index)
+            if state is not None:
+                return self._delta(chunk.index, state, chunk.kind, chunk.delta)
+            opening, state = self._open(chunk.index)
+            return opening + self._delta(chunk.index, state, chunk.kind, chunk.delta)
+        if event.type == "usage":
+            self._latest_usage = read_usage(event.data)
+            return b""
+        if event.terminal or event.type in ("gap", "restart"):
+            self.ended = True
+            return self._end(event)
+        return b""
+
+    def queue_chunk(self, position: int, eta: int | None) -> bytes:
+        """A chunk without choices, for a stream that waits: tells the position, keeps clients from giving up.
+
+        `eta` is the estimated wait in ms, if there is one.
+        """
+        wait = NULL if eta is None else b"%d" % eta
+        return b'%b"choices":[],"fairlane":{"queuePosition":%d,"estimatedWaitMs":%b}%b' % (
+            self._envelope,
+            position,
+            wait,
+            self._rest,
+        )
+
+    def _end(self, event: Event) -> bytes:
+        if event.type == "done":
+            return self._finish(event)
+        if event.type == "error":
+            return failure_frame(read_error(event.data))
+        if event.type == "cancelled":
+            by = read_cancelled(event.data)
+            return error_frame(f"Task cancelled by {by}" if by else "Task cancelled", "cancelled")
+        return error_frame("A part of the output was lost", "EVENTS_LOST")
+
+    def _finish(self, event: Event) -> bytes:
+        done = read_done(event.data)
+        frames = []
+        if done.result is not None:
+            frames = [self._show(choice) for choice in choices_of_result(done.result)]
+        if not self._choices:
+            frames.append(self._open(0)[0])
+        for index, state in self._choices.items():
+            if not state.finished:
+                reason = state.finish or done.finish_reason or finish_of(state.calls_tools)
+                frames.append(self._finish_frame(index, state, reason))
+        if self._include_usage:
+            usage = openai_usage(pick_usage(done.usage, done.result, self._latest_usage))
+            if usage is not None:
+                frames.append(b'%b"choices":[],"usage":%b}\n\n' % (self._envelope, usage))
+        return b"".join(frames) + DONE
+
+    def _open(self, index: int) -> tuple[bytes, ChoiceState]:
+        """Begin a choice: the frame that does it, and its state."""
+        state = self._choices[index] = ChoiceState()
+        return self._opening(index), state
+
+    def _show(self, choice: Choice) -> bytes:
+        state = self._choices.get(choice.index)
+        opening = b""
+        if state is None:
+            opening, state = self._open(choice.index)
+        state.finish = choice.finish
+        return opening if state.finished or state.shown_content else opening + self._whole(state, choice)
+
+    def _frame(self, index: int, body: bytes) -> bytes:
+        """A frame of one choice: `body` is its members between `index` and `finish_reason`."""
+        return b"%b%d,%b%b" % (self._head, index, body, self._tail)
+
+    def _finish_frame(self, index: int, state: ChoiceState, reason: bytes) -> bytes:
+        state.finished = True
+        return b'%b%d,%b,"finish_reason":%b}]%b' % (self._head, index, self._nothing(), reason, self._rest)
+
+    def _opening(self, index: int) -> bytes:
+        """What stands before a choice's first delta."""
+        raise NotImplementedError
+
+    def _nothing(self) -> bytes:
+        """The members of a choice that says nothing new."""
+        raise NotImplementedError
+
+    def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
+        """The frames of one chunk."""
+        raise NotImplementedError
+
+    def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
+        """The frames of a choice that comes all at once, without its finish reason."""
+        raise NotImplementedError
+
+
+class OpenAIFold(ResultFold):
+    """The body of a completed task. Subclasses say what a choice looks like."""
+
+    object_name: bytes
+    id_prefix: bytes
+
+    def body(self) -> bytes:
+        """A result that has `choices` as it is; otherwise a body made of the result, or of the chunks."""
+        result = self.result
+        if result is not None and has_choices(result):
+            return result
+        choices = [join_object(self._shown(choice)) for choice in self.choices()]
+        pairs = [
+            ("id", b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())),
+            ("object", b'"%b"' % self.object_name),
+            ("created", b"%d" % self.info.created),
+            ("model", json_string(self.info.model)),
+            ("choices", b"[%b]" % b",".join(choices)),
+        ]
+        usage = openai_usage(self.usage)
+        if usage is not None:
+            pairs.append(("usage", usage))
+        return join_object(pairs)
+
+    def _shown(self, choice: Choice) -> list[tuple[str, bytes]]:
+        others = {"logprobs": NULL, **choice.members}
+        return [
+            ("index", b"%d" % choice.index),
+            self._content(choice),
+            ("finish_reason", choice.finish or self.default_finish or self._unsaid_finish(choice)),
+            *others.items(),
+        ]
+
+    def _unsaid_finish(self, choice: Choice) -> bytes:  # noqa: ARG002
+        """The finish reason where the worker said none."""
+        return finish_of(calls_tools=False)
+
+    def _content(self, choice: Choice) -> tuple[str, bytes]:
+        """The member that holds the choice's content."""
+        raise NotImplementedError

@@ -1,0 +1,215 @@
+"""What a task has come to so far: the fold that sync answers, polls and every JSON body read from.
+
+The native result is the worker's own if its `done` event carries one that is not null. Otherwise it is made
+of the chunks: `{"id", "content", "reasoning"?, "refusal"?, "toolCalls"?, "finishReason"?, "extra"?,
+"choices"?, "usage"?}`, where `id` is the task's id and everything before `choices` is about choice 0.
+`finishReason` is left out when it is `stop`. `extra` holds what the worker sent in chunks of that kind, put
+together. `choices` is there when there is more than one: the same members per choice, with its `index`.
+`usage` is as the worker told it.
+"""
+
+from typing import Any
+
+import msgspec
+
+from fairlane.streaming.events import (
+    Chunk,
+    Event,
+    Failure,
+    read_cancelled,
+    read_chunk,
+    read_done,
+    read_error,
+    read_usage,
+)
+from fairlane.streaming.jsontext import EMPTY_STRING, join_object, join_strings, json_string
+from fairlane.streaming.views.accumulate import ToolCalls, decoded, merge
+from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
+from fairlane.streaming.views.task import TaskInfo
+from fairlane.streaming.views.usage import pick_usage
+
+_STOP = b'"stop"'
+
+
+class _Output:
+    """What the chunks of one choice add up to.
+
+    Texts are kept as insides of JSON strings, so nothing is decoded.
+    """
+
+    __slots__ = ("extra", "finish", "reasoning", "refusal", "text", "tools")
+
+    def __init__(self) -> None:
+        self.text: list[bytes] = []
+        self.reasoning: list[bytes] = []
+        self.refusal: list[bytes] = []
+        self.tools: ToolCalls | None = None
+        self.finish: bytes | None = None
+        self.extra: dict[str, Any] = {}
+
+    def add(self, kind: str, delta: bytes) -> None:
+        if kind == "text":
+            self.text.append(bytes(delta)[1:-1])
+        elif kind == "reasoning":
+            self.reasoning.append(bytes(delta)[1:-1])
+        elif kind == "refusal":
+            self.refusal.append(bytes(delta)[1:-1])
+        elif kind == "tool":
+            self.tools = self.tools or ToolCalls()
+            self.tools.add(delta)
+        elif kind == "finish":
+            self.finish = bytes(delta)
+        elif kind == "extra":
+            self._add_extra(decoded(delta))
+
+    def _add_extra(self, extra: Any) -> None:
+        if isinstance(extra, dict):
+            of_delta = extra.pop("delta", None)
+            self.extra = merge(self.extra, extra, join=False)
+            if isinstance(of_delta, dict):
+                self.extra["delta"] = merge(self.extra.get("delta"), of_delta, join=True)
+
+    def choice(self, index: int) -> Choice:
+        of_delta = self.extra.get("delta") or {}
+        return Choice(
+            index,
+            content=join_strings(self.text) if self.text else None,
+            reasoning=join_strings(self.reasoning) if self.reasoning else None,
+            refusal=join_strings(self.refusal) if self.refusal else None,
+            tool_calls=self.tools.finished() if self.tools else [],
+            finish=self.finish,
+            members=_encoded(self.extra, NOT_EXTRA),
+            message=_encoded(of_delta, NOT_EXTRA_IN_MESSAGE),
+        )
+
+
+class ResultFold:
+    """Feed it a task's events in order; it may be asked at any moment and answers for what it was fed.
+
+    A new attempt and a `restart` discard what came before them. Nothing after the terminal event changes the
+    answer.
+    """
+
+    def __init__(self, info: TaskInfo) -> None:
+        self.info = info
+        self.status = "queued"
+        """`queued`, `executing`, `completed`, `failed` or `cancelled`."""
+        self.error: Failure | None = None
+        self.cancelled_by: str | None = None
+        self._ended = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._outputs: dict[int, _Output] = {}
+        self._result: bytes | None = None
+        self._told_usage: bytes | None = None
+        self._latest_usage: bytes | None = None
+        self._finish: bytes | None = None
+
+    def feed(self, event: Event) -> None:
+        if self._ended:
+            return
+        if event.type == "chunk":
+            self.add_chunk(read_chunk(event.data))
+        elif event.type in ("start", "restart"):
+            self._forget()
+            self.status = "executing" if event.type == "start" else "queued"
+        elif event.type == "usage":
+            self._latest_usage = read_usage(event.data)
+        elif event.terminal:
+            self._end(event)
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        """What `feed` does with a chunk event, for those who have read it already."""
+        output = self._outputs.get(chunk.index)
+        if output is None:
+            output = self._outputs[chunk.index] = _Output()
+        output.add(chunk.kind, chunk.delta)
+
+    def _end(self, event: Event) -> None:
+        self._ended = True
+        if event.type == "done":
+            self.status = "completed"
+            self._result, self._told_usage, self._finish = read_done(event.data)
+        elif event.type == "error":
+            self.status = "failed"
+            self.error = read_error(event.data)
+            self._told_usage = read_usage(event.data)
+        else:
+            self.status = "cancelled"
+            self.cancelled_by = read_cancelled(event.data)
+
+    @property
+    def result(self) -> bytes | None:
+        """The worker's own result, if its `done` event carries one."""
+        return self._result
+
+    @property
+    def usage(self) -> bytes | None:
+        """The usage object that counts, in the worker's words."""
+        return pick_usage(self._told_usage, self._result, self._latest_usage)
+
+    @property
+    def text(self) -> str:
+        """The text of choice 0 in the chunks."""
+        output = self._outputs.get(0)
+        return "" if output is None else str(msgspec.json.decode(join_strings(output.text), type=str))
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why choice 0 ended, as far as the worker said."""
+        choice = next((choice for choice in self.choices() if choice.index == 0), None)
+        reason = (choice.finish if choice else None) or self._finish
+        return None if reason is None else str(msgspec.json.decode(reason, type=str))
+
+    def choices(self) -> list[Choice]:
+        """The answer as choices: of the worker's result if there is one, else of the chunks. Never empty."""
+        if self._result is not None:
+            return choices_of_result(self._result)
+        outputs = sorted(self._outputs.items())
+        return [output.choice(index) for index, output in outputs] or [Choice(0)]
+
+    @property
+    def default_finish(self) -> bytes | None:
+        """The finish reason that `done` tells for choices which had none of their own, a JSON string."""
+        return self._finish
+
+    def result_json(self) -> bytes:
+        """The native result, one line of JSON (see the top of this file).
+
+        Before the end: of what there is so far.
+        """
+        if self._result is not None:
+            return self._result
+        choices = self.choices()
+        first = choices[0] if choices[0].index == 0 else Choice(0)
+        pairs = [("id", json_string(self.info.task_id)), *self._native(first)]
+        if len(choices) > 1 or choices[0] is not first:
+            listed = [
+                join_object([("index", b"%d" % choice.index), *self._native(choice)]) for choice in choices
+            ]
+            pairs.append(("choices", b"[%b]" % b",".join(listed)))
+        usage = self.usage
+        if usage is not None:
+            pairs.append(("usage", usage))
+        return join_object(pairs)
+
+    def _native(self, choice: Choice) -> list[tuple[str, bytes]]:
+        pairs = [("content", choice.content or EMPTY_STRING)]
+        if choice.reasoning is not None:
+            pairs.append(("reasoning", choice.reasoning))
+        if choice.refusal is not None:
+            pairs.append(("refusal", choice.refusal))
+        if choice.tool_calls:
+            pairs.append(("toolCalls", b"[%b]" % b",".join(choice.tool_calls)))
+        finish = choice.finish or self._finish
+        if finish is not None and finish != _STOP:
+            pairs.append(("finishReason", finish))
+        output = self._outputs.get(choice.index)
+        if output is not None and output.extra:
+            pairs.append(("extra", msgspec.json.encode(output.extra)))
+        return pairs
+
+
+def _encoded(values: dict[str, Any], known: frozenset[str]) -> dict[str, bytes]:
+    return {name: msgspec.json.encode(value) for name, value in values.items() if name not in known}

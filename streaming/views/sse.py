@@ -1,0 +1,67 @@
+"""Server-sent events as bytes. LF only; each function returns one whole frame, to be written in one write."""
+
+import msgspec
+from msgspec import Struct
+
+from fairlane.streaming.events import LOGGED, UNLOGGED, Event, Failure
+from fairlane.streaming.jsontext import json_string
+
+KEEPALIVE = b": keepalive\n"
+"""A comment for silent times.
+
+One LF: after an empty line some OpenAI clients parse an event out of nothing.
+"""
+
+DONE = b"data: [DONE]\n\n"
+
+_HEADS = {name: b"event: %b\n" % name.encode() for name in LOGGED | UNLOGGED}
+_INVALID_REQUEST = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED", "cancelled"})
+
+
+class _Bye(Struct, rename="camel"):
+    reconnect_ms: int
+
+
+_bye = msgspec.json.Decoder(_Bye)
+
+
+def native_frame(event: Event) -> bytes:
+    """The event as native readers see it.
+
+    Only logged events carry an id, so that others never move a cursor.
+    """
+    return frame_with(event, event.data)
+
+
+def frame_with(event: Event, data: bytes) -> bytes:
+    """The event's frame with other data."""
+    head = _HEADS.get(event.type) or b"event: %b\n" % event.type.encode()
+    if event.type not in UNLOGGED:
+        return b"id: %d-%d\n%bdata: %b\n\n" % (event.attempt, event.seq, head, data)
+    if event.type == "bye":
+        return b"%bretry: %d\ndata: %b\n\n" % (head, _bye.decode(data).reconnect_ms, data)
+    return b"%bdata: %b\n\n" % (head, data)
+
+
+def data_frame(data: bytes) -> bytes:
+    """A frame of data alone; `data` is one line."""
+    return b"data: %b\n\n" % data
+
+
+def error_body(message: str, code: str) -> bytes:
+    """OpenAI's error object, its type fitting our failure code."""
+    kind = b"invalid_request_error" if code in _INVALID_REQUEST else b"server_error"
+    return b'{"error":{"message":%b,"type":"%b","param":null,"code":%b}}' % (
+        json_string(message),
+        kind,
+        json_string(code),
+    )
+
+
+def error_frame(message: str, code: str) -> bytes:
+    """How an OpenAI stream ends in failure. No `[DONE]` follows."""
+    return data_frame(error_body(message, code))
+
+
+def failure_frame(failure: Failure) -> bytes:
+    return error_frame(failure.error, failure.code)

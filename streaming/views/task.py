@@ -1,0 +1,17 @@
+"""What a view knows of its task besides the events."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Fixed when the task is submitted.
+
+    `created` is in Unix seconds; `metadata` is JSON, echoed to native readers.
+    """
+
+    task_id: str
+    model: str
+    created: int
+    task_type: str
+    metadata: bytes | None = None

@@ -1,0 +1,83 @@
+"""Token usage out of whatever workers and upstreams call it.
+
+Known names: `inputTokens`/`outputTokens` (ours), `prompt_tokens`/`completion_tokens` (OpenAI's chat and
+completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A count is a whole number from 0
+to 10⁹; everything else is ignored as if it were not there.
+"""
+
+import msgspec
+
+from fairlane.streaming.jsontext import join_object, members
+
+MAX_TOKENS = 10**9
+
+_INPUT = ("inputTokens", "prompt_tokens", "input_tokens")
+_OUTPUT = ("outputTokens", "completion_tokens", "output_tokens")
+_TOTAL = ("totalTokens", "total_tokens")
+_KNOWN = frozenset(_INPUT + _OUTPUT + _TOTAL)
+
+
+def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
+    """The usage object that counts: the worker's own, else the result's, else the latest told on the way.
+
+    The first that tells a count wins; when none does, the first that tells anything; else None.
+    """
+    told = [usage for usage in (raw, _usage_of(result), latest) if usage is not None and members(usage)]
+    return next((usage for usage in told if _counts(usage) != (None, None)), told[0] if told else None)
+
+
+def normalise_usage(raw: bytes | None, result: bytes | None = None) -> tuple[int | None, int | None]:
+    """Input and output tokens of a usage object, else of `result.usage`; None for what is not known."""
+    usage = pick_usage(raw, result)
+    return (None, None) if usage is None else _counts(usage)
+
+
+def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None:
+    """OpenAI's usage object; None when nothing is known.
+
+    One unknown count becomes 0; further members are kept.
+    """
+    usage = pick_usage(raw, result)
+    if usage is None:
+        return None
+    found = members(usage) or {}
+    if _counts(usage) == (None, None):
+        return None
+    prompt, completion = (count or 0 for count in _counts(usage))
+    total = max(_first(found, _TOTAL) or 0, prompt + completion)
+    counts = (("prompt_tokens", prompt), ("completion_tokens", completion), ("total_tokens", total))
+    pairs = [(name, b"%d" % count) for name, count in counts]
+    pairs += [(name, bytes(value)) for name, value in found.items() if _worth_keeping(name, value)]
+    return join_object(pairs)
+
+
+def _worth_keeping(name: str, value: bytes) -> bool:
+    if name in _KNOWN:
+        return False
+    return members(value) is not None if name.endswith("_details") else True
+
+
+def _usage_of(result: bytes | None) -> bytes | None:
+    found = members(result)
+    usage = found.get("usage") if found else None
+    return None if usage is None else bytes(usage)
+
+
+def _counts(usage: bytes) -> tuple[int | None, int | None]:
+    found = members(usage)
+    return (None, None) if found is None else (_first(found, _INPUT), _first(found, _OUTPUT))
+
+
+def _first(found: dict[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if name in found and (count := _count(found[name])) is not None:
+            return count
+    return None
+
+
+def _count(raw: bytes) -> int | None:
+    try:
+        value = msgspec.json.decode(raw, type=float)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return int(value) if 0 <= value <= MAX_TOKENS and value.is_integer() else None

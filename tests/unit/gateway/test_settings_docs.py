@@ -1,0 +1,63 @@
+"""What is shown of the settings."""
+
+import pytest
+
+from fairlane.gateway.settings import CallerKey, ModelSettings, QueueSettings, Settings, WorkerKey, describe
+from fairlane.gateway.settings.docs import settings_table
+from fairlane.gateway.settings.sources import SEED_NAMES, env_name
+
+
+@pytest.mark.parametrize("model", [Settings, ModelSettings, QueueSettings, CallerKey, WorkerKey])
+def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
+    for name, field in model.model_fields.items():
+        assert field.description, name
+        assert field.description.rstrip().endswith("."), name
+
+
+def test_settings_with_a_unit_in_their_name_say_it() -> None:
+    for name, field in Settings.model_fields.items():
+        if name.endswith("_ms") and name != "max_task_timeout_ms":
+            assert "millisecond" in (field.description or "").lower(), name
+
+
+def test_table_lists_every_setting_with_its_variables_and_default() -> None:
+    table = settings_table()
+    for name in Settings.model_fields:
+        if name not in ("models", "queues", "keys", "workers"):
+            assert f"| `{name}` | `{env_name(name)}`" in table
+    for seed in SEED_NAMES:
+        assert f"`{seed.variable}`" in table
+    assert "`queues.<name>.weight`" in table
+    assert "| 40 (0 to 250) |" in table
+    assert "`STREAM_TTL_SECONDS` (seconds)" in table
+    assert "Undefined" not in table
+
+
+def test_table_has_four_cells_in_every_row() -> None:
+    for line in settings_table().splitlines():
+        assert line.replace("\\|", "").count("|") == 5, line
+
+
+def test_description_of_settings_in_force_hides_secrets() -> None:
+    settings = Settings.model_validate(
+        {
+            "redis_url": "redis://:hunter2@db:6379/0",
+            "stream_token_secret": "correct horse battery",
+            "keys": [{"id": "acme", "tier": "paid", "sha256": "ab" * 32}],
+            "workers": [{"id": "gpu-1", "sha256": "cd" * 32}],
+            "models": {"m": {"concurrency": 3}},
+        }
+    )
+    rows = dict(describe(settings))
+    shown = str(rows)
+    assert not any(secret in shown for secret in ("hunter2", "horse", "abab", "cdcd"))
+    assert rows["redis_url"] == "redis://***@db:6379/0"
+    assert rows["stream_token_secret"] == "(hidden)"
+    assert rows["models.m"] == "concurrency 3, cost tokens"
+    assert rows["keys.acme"].startswith("tier paid")
+    assert rows["workers.gpu-1"] == "models *"
+
+
+def test_every_setting_appears_in_the_description() -> None:
+    shown = {name for name, _ in describe(Settings())}
+    assert Settings.model_fields.keys() - shown == {"models", "queues", "keys", "workers"}

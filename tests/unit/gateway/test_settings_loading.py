@@ -1,0 +1,264 @@
+"""Where settings come from, what wins, and how mistakes are named."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.settings import Settings, SettingsError, load_settings
+from fairlane.gateway.settings.sources import SEED_NAMES
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load(
+    text: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    if text is not None:
+        Path("fairlane.yaml").write_text(text, encoding="utf-8")
+    settings, warnings = load_settings(None, overrides or {}, environ or {})
+    assert warnings == []
+    return settings
+
+
+def problems(
+    text: str | None = None, environ: Mapping[str, str] | None = None, **overrides: Any
+) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load(text, environ, overrides)
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_nothing_given_means_defaults() -> None:
+    assert load() == Settings()
+    assert load("") == Settings()
+
+
+def test_flag_beats_variable_beats_file_beats_default() -> None:
+    text = "port: 1\nprocesses: 2\nlease_ms: 20000\n"
+    environ = {"FAIRLANE_PORT": "3", "FAIRLANE_PROCESSES": "4"}
+    settings = load(text, environ, {"port": 5, "processes": None})
+    assert (settings.port, settings.processes, settings.lease_ms) == (5, 4, 20_000)
+
+
+def test_own_name_beats_the_name_without_prefix_beats_the_file() -> None:
+    environ = {"TASK_TIMEOUT_MS": "7000", "MAX_QUEUE_LENGTH": "70", "FAIRLANE_MAX_QUEUE_LENGTH": "80"}
+    settings = load("task_timeout_ms: 9000\n", environ)
+    assert (settings.task_timeout_ms, settings.max_queue_length) == (7000, 80)
+
+
+def test_named_file_is_read_and_must_exist(tmp_path: Path) -> None:
+    named = tmp_path / "other.yaml"
+    with pytest.raises(SettingsError, match=r"other\.yaml: there is no such file"):
+        load_settings(named, {}, {})
+    named.write_text("port: 1\n")
+    Path("fairlane.yaml").write_text("port: 2\n")
+    assert load_settings(named, {}, {})[0].port == 1
+
+
+def test_example_of_the_documentation_loads() -> None:
+    sha = "0123456789abcdef" * 4
+    settings = load(f"""
+models:
+  deepseek-chat: {{concurrency: 8, cost: tokens}}
+queues:
+  paid_stream: {{weight: 8, max_length: 1000, max_wait_ms: 30000}}
+keys:
+  - {{id: acme, tier: paid, sha256: "{sha}"}}
+  - {{id: site, delegating: true, sha256: "{sha[::-1]}"}}
+  - {{id: ops, admin: true, sha256: "{"0" * 64}"}}
+workers:
+  - {{id: gpu-1, sha256: "{"1" * 64}", models: ["*"]}}
+""")
+    assert settings.models["deepseek-chat"].concurrency == 8
+    assert settings.queues["paid_stream"].max_wait_ms == 30_000
+    assert [key.id for key in settings.keys] == ["acme", "site", "ops"]
+    assert settings.workers[0].models == ["*"]
+
+
+def test_nested_variables_reach_queues_and_models() -> None:
+    environ = {
+        "FAIRLANE_QUEUES__PAID_STREAM__WEIGHT": "16",
+        "FAIRLANE_QUEUES__PAID_STREAM__MAX_LENGTH": "none",
+        "FAIRLANE_MODELS__DEEPSEEK_CHAT__CONCURRENCY": "4",
+    }
+    text = "models: {deepseek-chat: {cost: requests}}\nqueues: {paid_stream: {max_length: 7}}\n"
+    settings = load(text, environ)
+    assert settings.queues["paid_stream"].weight == 16
+    assert settings.queues["paid_stream"].max_length is None
+    assert settings.models.keys() == {"deepseek-chat"}
+    assert (settings.model("deepseek-chat").concurrency, settings.model("deepseek-chat").cost) == (
+        4,
+        "requests",
+    )
+
+
+def test_json_variables_merge_with_finer_ones() -> None:
+    environ = {
+        "FAIRLANE_MODELS": '{"a/b": {"concurrency": 2}, "c": {"concurrency": 3}}',
+        "FAIRLANE_MODELS__C__CONCURRENCY": "9",
+        "FAIRLANE_KEYS": f'[{{"id": "k", "sha256": "{"c" * 64}"}}]',
+        "FAIRLANE_CORS_ORIGINS": "https://a.example, https://b.example",
+        "FAIRLANE_ALLOWED_HOSTS": '["x.example"]',
+    }
+    settings = load(None, environ)
+    assert {name: model.concurrency for name, model in settings.models.items()} == {"a/b": 2, "c": 9}
+    assert settings.keys[0].id == "k"
+    assert settings.cors_origins == ["https://a.example", "https://b.example"]
+    assert settings.allowed_hosts == ["x.example"]
+
+
+def test_empty_variables_count_as_not_set() -> None:
+    assert load(None, {"FAIRLANE_REDIS_URL": "", "TASK_TIMEOUT_MS": ""}) == Settings()
+
+
+def test_variables_that_kubernetes_sets_for_a_service_named_fairlane_are_no_settings() -> None:
+    environ = {
+        "FAIRLANE_SERVICE_HOST": "10.0.0.1",
+        "FAIRLANE_SERVICE_PORT": "8080",
+        "FAIRLANE_SERVICE_PORT_HTTP": "8080",
+        "FAIRLANE_PORT": "tcp://10.0.0.1:8080",
+        "FAIRLANE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "FAIRLANE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "FAIRLANE_GATEWAY_PORT": "tcp://10.0.0.2:8080",
+    }
+    assert load(None, environ) == Settings()
+
+
+def test_variables_of_workers_and_command_line_are_no_settings() -> None:
+    assert load(None, {"FAIRLANE_GATEWAY": "ws://x", "FAIRLANE_WORKER_TOKEN": "t", "FAIRLANE_ADMIN_KEY": "k"})
+
+
+def test_every_mistake_is_named_with_its_place() -> None:
+    text = """
+prot: 80
+queues:
+  paid_stream: {wieght: 8}
+  vip_stream: {tier: vip}
+models:
+  m: {cost: euros}
+keys:
+  - {id: a, sha256: "12", teir: paid}
+"""
+    environ = {"FAIRLANE_LEASE_MS": "soon", "FAIRLANE_MAX_QUEUE": "3", "FAIRLANE_MODELS": "{"}
+    found = problems(text, environ, port="http")
+    for place, message in [
+        ("fairlane.yaml: prot", "unknown setting; did you mean port?"),
+        ("fairlane.yaml: queues.paid_stream.wieght", "unknown setting; did you mean weight?"),
+        ("fairlane.yaml: queues.vip_stream.mode", "is required"),
+        ("fairlane.yaml: models.m.cost", "'tokens' or 'requests'; got 'euros'"),
+        ("fairlane.yaml: keys[0].teir", "unknown setting; did you mean tier?"),
+        ("fairlane.yaml: keys[0].sha256", "match pattern"),
+        ("FAIRLANE_LEASE_MS", "valid integer"),
+        ("FAIRLANE_MAX_QUEUE", "unknown setting; did you mean FAIRLANE_MAX_QUEUE"),
+        ("FAIRLANE_MODELS", "not valid JSON"),
+        ("--port", "valid integer"),
+    ]:
+        assert any(line.startswith(place + ": ") and message in line for line in found), (place, found)
+    assert len(found) == 10
+
+
+def test_nested_variable_is_named_when_it_is_wrong() -> None:
+    environ = {
+        "FAIRLANE_QUEUES__PAID_STREAM__WIEGHT": "1",
+        "FAIRLANE_QUEUES__VIP_STREAM__WEIGHT": "1",
+        "FAIRLANE_PORT__X": "1",
+        "FAIRLANE_KEYS__0__ID": "a",
+    }
+    found = problems(None, environ)
+    assert "FAIRLANE_QUEUES__PAID_STREAM__WIEGHT: unknown setting; did you mean weight?" in found
+    assert any(
+        line.startswith("FAIRLANE_QUEUES__VIP_STREAM__WEIGHT (queues.vip_stream.tier)") for line in found
+    )
+    assert "FAIRLANE_KEYS__0__ID: goes too deep; give FAIRLANE_KEYS as JSON" in found
+    assert any(line.startswith("FAIRLANE_PORT__X: goes too deep") for line in found)
+
+
+def test_contradiction_names_all_places_that_caused_it() -> None:
+    found = problems("max_task_timeout_ms: 1000\n", {"FAIRLANE_MIN_TASK_TIMEOUT_MS": "2000"})
+    assert found == [
+        "FAIRLANE_MIN_TASK_TIMEOUT_MS, fairlane.yaml: max_task_timeout_ms: "
+        "min_task_timeout_ms (2000) is above max_task_timeout_ms (1000)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port: [", "line 1: not valid YAML"),
+        ("- 1\n", "must hold settings by name"),
+        ("port: 1\nport: 2\n", "line 2: not valid YAML ('port' is given twice)"),
+        ("port: !!python/object:os.system {}\n", "not valid YAML"),
+        ("a: &a [*a]\n", "unknown setting"),
+    ],
+)
+def test_broken_files_are_explained(text: str, message: str) -> None:
+    assert any(message in line for line in problems(text))
+
+
+def test_file_that_is_no_text_is_explained() -> None:
+    Path("fairlane.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in problems()[0]
+
+
+def test_messages_do_not_repeat_secrets() -> None:
+    environ = {
+        "FAIRLANE_REDIS_URL": "http://:hunter2@db",
+        "FAIRLANE_STREAM_TOKEN_SECRET": "hunter2",
+        "FAIRLANE_KEYS": '[{"id": "k", "sha256": "hunter2"}]',
+    }
+    assert "hunter2" not in "\n".join(problems(None, environ))
+
+
+@pytest.mark.parametrize("seed", SEED_NAMES, ids=lambda seed: seed.variable)
+def test_invalid_value_of_a_name_without_prefix_warns_and_falls_back(seed: Any) -> None:
+    settings, warnings = load_settings(None, {}, {seed.variable: "abc"})
+    assert settings == Settings()
+    default = getattr(Settings(), seed.setting)
+    [warning] = warnings
+    assert f"{seed.variable}='abc' is ignored" in warning
+    assert warning.endswith(f"{seed.setting} is {'not set' if default is None else default}")
+
+
+@pytest.mark.parametrize("seed", SEED_NAMES, ids=lambda seed: seed.variable)
+def test_valid_value_of_a_name_without_prefix_is_used(seed: Any) -> None:
+    text = "true" if seed.setting == "llm_debug" else "100" if seed.scale == 1 else "90"
+    if seed.variable == "CONCURRENCY_LOCK_TIMEOUT_MS" or seed.variable == "MAX_TASK_TIMEOUT_MS":
+        text = "30000"
+    settings, warnings = load_settings(None, {}, {seed.variable: text})
+    assert warnings == []
+    assert getattr(settings, seed.setting) == (True if text == "true" else int(text) * seed.scale)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "1.5", "NaN", "Infinity", "60s", "9" * 5000])
+def test_numbers_that_make_no_sense_warn_and_fall_back(text: str) -> None:
+    for variable in ("TASK_TIMEOUT_MS", "STREAM_TTL_SECONDS"):
+        settings, warnings = load_settings(None, {}, {variable: text})
+        assert settings == Settings()
+        assert len(warnings) == 1
+        assert len(warnings[0]) < 400
+
+
+def test_first_of_two_names_for_the_same_setting_counts() -> None:
+    settings = load(None, {"MAX_QUEUE_LENGTH": "5", "QUEUE_MAX_SIZE": "6", "STREAM_TTL_SECONDS": "60"})
+    assert (settings.max_queue_length, settings.task_result_ttl_ms) == (5, 60_000)
+
+
+def test_invalid_name_without_prefix_falls_back_to_the_file_before_the_default() -> None:
+    Path("fairlane.yaml").write_text("task_timeout_ms: 9000\n")
+    settings, warnings = load_settings(None, {}, {"TASK_TIMEOUT_MS": "x"})
+    assert settings.task_timeout_ms == 9000
+    assert warnings[0].endswith("task_timeout_ms is 9000")
+
+
+def test_name_without_prefix_that_contradicts_another_setting_warns_and_falls_back() -> None:
+    settings, warnings = load_settings(None, {}, {"MIN_TASK_TIMEOUT_MS": "700000", "MAX_QUEUE_LENGTH": "5"})
+    assert settings.min_task_timeout_ms == 5000
+    assert settings.max_queue_length == 5
+    assert [warning.split("=")[0] for warning in warnings] == ["MIN_TASK_TIMEOUT_MS"]

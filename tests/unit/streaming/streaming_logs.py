@@ -1,0 +1,90 @@
+"""Helpers of these tests: a task's log written in one line per event, and SSE read back."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from fairlane.streaming import events as ev
+from fairlane.streaming.events import Event
+from fairlane.streaming.views import TaskInfo
+
+TASK = "0191f0aa-1111-8222-8333-444455556666"
+INFO = TaskInfo(TASK, "small-model", 1_763_690_000, "openaiLike")
+TS = 1_763_690_000_123
+
+
+class Log:
+    """A log whose events get contiguous ids; each method adds one event and returns the log."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.attempt = 1
+
+    def _add(self, kind: str, data: bytes) -> "Log":
+        self.events.append(Event(self.attempt, len(self.events), kind, data))
+        return self
+
+    def start(self, attempt: int = 1) -> "Log":
+        self.attempt = attempt
+        return self._add("start", ev.start_data(TASK, TS, attempt, "small-model", "free_stream"))
+
+    def chunk(self, kind: str, delta: Any, index: int = 0, n: int = 1) -> "Log":
+        raw = json.dumps(delta, ensure_ascii=False).encode()
+        return self._add("chunk", ev.chunk_data(TASK, TS, index, kind, raw, n))
+
+    def text(self, *deltas: str, index: int = 0) -> "Log":
+        for delta in deltas:
+            self.chunk("text", delta, index)
+        return self
+
+    def usage(self, usage: Any) -> "Log":
+        return self._add("usage", ev.compose(TASK, TS, ev.fragment_usage(json.dumps(usage).encode())))
+
+    def stage(self) -> "Log":
+        return self._add("stage", ev.compose(TASK, TS, ev.fragment_stage("ocr", 1, 2, "running")))
+
+    def done(self, result: Any = None, usage: Any = None, finish: str | None = None) -> "Log":
+        fragment = ev.fragment_done(json.dumps(result).encode(), json.dumps(usage).encode(), finish)
+        return self._add("done", ev.compose(TASK, TS, fragment))
+
+    def error(self, error: str = "Upstream failed", code: str = "UPSTREAM_ERROR") -> "Log":
+        return self._add("error", ev.compose(TASK, TS, ev.fragment_error(error, code, False)))
+
+    def cancelled(self, by: str = "client") -> "Log":
+        return self._add("cancelled", ev.compose(TASK, TS, ev.fragment_cancelled(by)))
+
+
+@dataclass(frozen=True)
+class Frame:
+    event: str | None
+    id: str | None
+    retry: str | None
+    data: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+def frames(stream: bytes) -> list[Frame]:
+    """The frames of a stream that consists of whole frames with LF line ends."""
+    assert b"\r" not in stream
+    assert not stream or stream.endswith(b"\n\n")
+    found = []
+    for block in stream.decode().split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        assert fields.keys() <= {"event", "id", "retry", "data"}
+        found.append(Frame(fields.get("event"), fields.get("id"), fields.get("retry"), fields["data"]))
+    return found
+
+
+def read(view: Any, events: list[Event]) -> bytes:
+    """All that a stream view makes of the events."""
+    return b"".join(view.feed(event) for event in events)
+
+
+def fold(made: Any, events: list[Event]) -> Any:
+    """The fold, fed."""
+    for event in events:
+        made.feed(event)
+    return made

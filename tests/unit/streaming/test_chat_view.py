@@ -1,0 +1,259 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
+
+from fairlane.streaming import events as ev
+from fairlane.streaming.views import ChatFold, ChatStreamView, ResultFold
+from fairlane.streaming.views.sse import DONE
+
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
+
+
+def chunks(log: Log, include_usage: bool = False) -> list[Any]:
+    """The stream's chunks, each checked with OpenAI's types; it must end with `[DONE]`."""
+    *shown, last = frames(read(ChatStreamView(INFO, include_usage), log.events))
+    assert last.data == "[DONE]"
+    for frame in shown:
+        ChatCompletionChunk.model_validate(frame.json)
+    return [frame.json for frame in shown]
+
+
+def deltas(log: Log) -> list[Any]:
+    return [choice["delta"] for chunk in chunks(log) for choice in chunk["choices"]]
+
+
+def body(log: Log) -> Any:
+    shown = json.loads(fold(ChatFold(INFO), log.events).body())
+    ChatCompletion.model_validate(shown)
+    return shown
+
+
+def test_a_stream_begins_with_a_role_and_ends_with_a_finish_reason_and_done() -> None:
+    log = Log().start().text("Hi").done()
+    view = ChatStreamView(INFO)
+    head = f'{{"id":"chatcmpl-{TASK}","object":"chat.completion.chunk",'
+    head += '"created":1763690000,"model":"small-model",'
+    shown = [view.feed(event) for event in log.events]
+    role, text = (
+        f'data: {head}"choices":[{{"index":0,"delta":{{{delta}}},"finish_reason":null}}]}}\n\n'
+        for delta in ('"role":"assistant","content":""', '"content":"Hi"')
+    )
+    finish = f'data: {head}"choices":[{{"index":0,"delta":{{}},"finish_reason":"stop"}}]}}\n\n'
+    assert [part.decode() for part in shown] == ["", role + text, finish + DONE.decode()]
+    assert view.ended
+    assert view.feed(log.events[-1]) == b""
+
+
+def test_usage_comes_last_if_asked_for_and_other_chunks_say_null() -> None:
+    log = Log().start().text("Hi").done(usage={"inputTokens": 3, "outputTokens": 4})
+    *others, last = chunks(log, include_usage=True)
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert all(chunk["usage"] is None for chunk in others)
+    assert all("usage" not in chunk for chunk in chunks(log))
+
+
+def test_unknown_usage_is_not_made_up() -> None:
+    log = Log().start().text("Hi").done()
+    assert all(chunk["usage"] is None for chunk in chunks(log, include_usage=True))
+    assert "usage" not in body(log)
+
+
+def test_each_choice_gets_its_role_and_its_finish_reason() -> None:
+    log = Log().start().text("a", index=1).text("b").chunk("finish", "length", index=1).text("c").done()
+    roles = [c["choices"][0]["index"] for c in chunks(log) if "role" in c["choices"][0]["delta"]]
+    reasons = [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in chunks(log)]
+    assert roles == [1, 0]
+    assert [reason for reason in reasons if reason[1]] == [(1, "length"), (0, "stop")]
+    shown = body(log)["choices"]
+    assert [(c["index"], c["message"]["content"], c["finish_reason"]) for c in shown] == [
+        (0, "bc", "stop"),
+        (1, "a", "length"),
+    ]
+
+
+def test_reasoning_is_shown_beside_the_content() -> None:
+    log = Log().start().chunk("reasoning", "hm").chunk("reasoning", ", so").text("42").done()
+    assert deltas(log)[1:4] == [{"reasoning_content": "hm"}, {"reasoning_content": ", so"}, {"content": "42"}]
+    message = body(log)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("hm, so", "42")
+    assert json.loads(fold(ResultFold(INFO), log.events).result_json()) == {
+        "id": TASK,
+        "content": "42",
+        "reasoning": "hm, so",
+    }
+
+
+def test_a_refusal_is_a_refusal_everywhere() -> None:
+    log = Log().start().chunk("refusal", "I ").chunk("refusal", "won't").done()
+    assert deltas(log)[1:3] == [{"refusal": "I "}, {"refusal": "won't"}]
+    message = body(log)["choices"][0]["message"]
+    assert (message["refusal"], message["content"]) == ("I won't", None)
+    assert json.loads(fold(ResultFold(INFO), log.events).result_json())["refusal"] == "I won't"
+
+
+def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() -> None:
+    piece = {"index": 0, "function": {"arguments": '{"a"'}}
+    rest = [{"index": 0, "function": {"arguments": ":1}"}}, {**CALL, "index": 1, "id": "c2"}]
+    log = Log().start().chunk("tool", [CALL, piece]).chunk("tool", rest).done()
+    assert [delta["tool_calls"] for delta in deltas(log)[1:-1]] == [[CALL], [piece], [rest[0]], [rest[1]]]
+    assert chunks(log)[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    choice = body(log)["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+    assert choice["message"]["tool_calls"] == [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+        {"id": "c2", "type": "function", "function": {"name": "f", "arguments": ""}},
+    ]
+    native = json.loads(fold(ResultFold(INFO), log.events).result_json())
+    assert native["toolCalls"] == choice["message"]["tool_calls"]
+
+
+def test_tool_calls_without_index_or_id_are_told_apart() -> None:
+    first = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    second = {"id": "b", "function": {"name": "g", "arguments": "{"}}
+    log = (
+        Log().start().chunk("tool", [first, second]).chunk("tool", [{"function": {"arguments": "}"}}]).done()
+    )
+    assert [delta["tool_calls"][0]["index"] for delta in deltas(log)[1:-1]] == [0, 1, 1]
+    calls = body(log)["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [("a", "{}"), ("b", "{}")]
+    nameless = body(Log().start().chunk("tool", [{"function": {"name": "f"}}]).done())
+    assert nameless["choices"][0]["message"]["tool_calls"][0]["id"] == "call_0"
+
+
+def test_custom_tool_calls_and_unknown_members_of_calls_are_kept() -> None:
+    begin = {
+        "index": 0,
+        "id": "c",
+        "type": "custom",
+        "custom": {"name": "sql", "input": "sel"},
+        "sig": {"x": "1"},
+    }
+    log = (
+        Log().start().chunk("tool", [begin]).chunk("tool", [{"index": 0, "custom": {"input": "ect"}}]).done()
+    )
+    (call,) = json.loads(fold(ChatFold(INFO), log.events).body())["choices"][0]["message"]["tool_calls"]
+    assert call == {
+        **{k: begin[k] for k in ("id", "type", "sig")},
+        "custom": {"name": "sql", "input": "select"},
+    }
+
+
+@pytest.mark.parametrize("delta", [None, 3, "x", [], [None, 1, "x", {}], {}, [[{}]]])
+def test_tool_deltas_that_are_none_are_ignored(delta: Any) -> None:
+    log = Log().start().chunk("tool", delta).text("Hi").done()
+    assert "tool_calls" not in json.dumps(chunks(log))
+    assert body(log)["choices"][0]["finish_reason"] == "stop"
+
+
+def test_members_we_do_not_know_pass_through_and_add_up() -> None:
+    def token(text: str) -> dict[str, Any]:
+        return {"token": text, "bytes": None, "logprob": -0.5, "top_logprobs": []}
+
+    log = Log().start()
+    for text in ("a", "b"):
+        audio = {"audio": {"id": "au", "data": text}}
+        log.text(text).chunk(
+            "extra", {"logprobs": {"content": [token(text)]}, "stop_reason": text, "delta": audio}
+        )
+    log.done()
+    extras = [c["choices"][0] for c in chunks(log) if "logprobs" in c["choices"][0]]
+    assert [extra["logprobs"]["content"][0]["token"] for extra in extras] == ["a", "b"]
+    assert [extra["delta"] for extra in extras] == [{"audio": {"id": "au", "data": text}} for text in "ab"]
+    choice = json.loads(fold(ChatFold(INFO), log.events).body())["choices"][0]
+    assert choice["logprobs"]["content"] == [token("a"), token("b")]
+    assert (choice["stop_reason"], choice["message"]["content"]) == ("b", "ab")
+    assert choice["message"]["audio"] == {"id": "au", "data": "ab"}
+    native = json.loads(fold(ResultFold(INFO), log.events).result_json())
+    assert native["extra"]["delta"]["audio"]["data"] == "ab"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"index": 9, "finish_reason": "x", "text": "y", "delta": {"content": "z", "role": "tool"}},
+        {"logprobs": None},
+    ],
+)
+def test_extra_members_cannot_pass_for_output(extra: dict[str, Any]) -> None:
+    log = Log().start().chunk("extra", extra).text("Hi").done()
+    assert deltas(log) == [{"role": "assistant", "content": ""}, {"content": "Hi"}, {}]
+    assert body(log)["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_a_result_with_everything_becomes_a_whole_stream() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {
+        "role": "assistant",
+        "content": "Hi",
+        "refusal": None,
+        "reasoning": "hm",
+        "tool_calls": [call],
+        "x": 1,
+    }
+    choices = [
+        {"index": 0, "message": message, "logprobs": {"content": []}, "finish_reason": "tool_calls"},
+        {"index": 1, "text": "a completion", "finish_reason": "length"},
+    ]
+    log = Log().start().done({"choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+    shown = chunks(log, include_usage=True)
+    first = [chunk["choices"][0] for chunk in shown[:-1] if chunk["choices"][0]["index"] == 0]
+    assert [choice["delta"] for choice in first] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "hm"},
+        {"content": "Hi"},
+        {"tool_calls": [{"index": 0, **call}]},
+        {"x": 1},
+        {},
+    ]
+    assert first[4]["logprobs"] == {"content": []}
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in shown[:-1]]
+    assert [reason for reason in reasons if reason] == ["tool_calls", "length"]
+    assert shown[-1]["usage"]["total_tokens"] == 2
+
+
+def test_a_native_result_of_another_task_is_understood() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    log = Log().start().done({"id": "t", "content": None, "toolCalls": [call], "finishReason": "tool_calls"})
+    choice = body(log)["choices"][0]
+    assert (choice["message"]["tool_calls"], choice["finish_reason"]) == ([call], "tool_calls")
+
+
+def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
+    for include_usage, eta in ((False, 2000), (True, None)):
+        (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(3, eta))
+        ChatCompletionChunk.model_validate(frame.json)
+        assert frame.json["choices"] == []
+        assert frame.json["fairlane"] == {"queuePosition": 3, "estimatedWaitMs": eta}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [ev.gap_event(TASK, TS, "1-7", None, "lost"), ev.restart_event(TASK, TS, "lost")],
+    ids=["gap", "restart"],
+)
+def test_lost_events_end_a_chat_stream_with_an_error(event: ev.Event) -> None:
+    view = ChatStreamView(INFO)
+    (frame,) = frames(view.feed(event))
+    assert (frame.json["error"]["code"], view.ended) == ("EVENTS_LOST", True)
+    assert view.feed(Log().text("late").events[0]) == b""
+
+
+def test_events_for_other_readers_add_nothing() -> None:
+    view = ChatStreamView(INFO)
+    progress = ev.progress_event(TASK, TS, 5, "n")
+    others = [*Log().start().stage().usage({}).events, ev.queued_event(TASK, TS, 1, 1), progress]
+    assert read(view, others) == b""
+    assert not view.ended
+
+
+def test_model_names_and_texts_are_escaped() -> None:
+    info = replace(INFO, model='a"b\n')
+    log = Log().start().text('"\n\u2028\\').done()
+    *shown, _ = frames(read(ChatStreamView(info), log.events))
+    assert shown[0].json["model"] == 'a"b\n'
+    assert shown[1].json["choices"][0]["delta"]["content"] == '"\n\u2028\\'

@@ -1,0 +1,91 @@
+import base64
+import json
+import struct
+from typing import Any
+
+import pytest
+from openai.types import CreateEmbeddingResponse
+from streaming_logs import INFO, Log, fold
+
+from fairlane.streaming.views import EmbeddingFold
+
+VECTOR = [0.5, -2.0, 1.0]
+PACKED = base64.b64encode(struct.pack("<3f", *VECTOR)).decode()
+
+
+def raw_body(result: Any, encoding_format: str = "float", usage: Any = None) -> bytes:
+    log = Log().start().done(result, usage=usage)
+    made: bytes = fold(EmbeddingFold(INFO, encoding_format), log.events).body()
+    return made
+
+
+def upstream(*embeddings: Any) -> dict[str, Any]:
+    data = [{"object": "embedding", "index": i, "embedding": e, "x": 1} for i, e in enumerate(embeddings)]
+    return {
+        "object": "list",
+        "data": data,
+        "model": "up",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+        "y": 1,
+    }
+
+
+@pytest.mark.parametrize(("encoding_format", "shown"), [("float", VECTOR), ("base64", PACKED)])
+@pytest.mark.parametrize(("result", "count"), [(VECTOR, 1), ([VECTOR, VECTOR], 2), ([], 0)])
+def test_bare_vectors_become_openais_object(
+    encoding_format: str, shown: Any, result: Any, count: int
+) -> None:
+    body = json.loads(raw_body(result, encoding_format, {"inputTokens": 5}))
+    assert [(entry["index"], entry["embedding"]) for entry in body["data"]] == [
+        (i, shown) for i in range(count)
+    ]
+    assert (body["object"], body["model"], body["usage"]["prompt_tokens"]) == ("list", "small-model", 5)
+    if encoding_format == "float":
+        CreateEmbeddingResponse.model_validate(body)
+
+
+def test_usage_is_zero_when_nobody_told_it() -> None:
+    assert json.loads(raw_body(VECTOR))["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "encoding_format", "shown"),
+    [
+        (VECTOR, "float", VECTOR),
+        (PACKED, "base64", PACKED),
+        (VECTOR, "base64", PACKED),
+        (PACKED, "float", VECTOR),
+    ],
+)
+def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: str, shown: Any) -> None:
+    result = upstream(sent, sent)
+    raw = raw_body(result, encoding_format)
+    assert json.loads(raw) == upstream(shown, shown)
+    if sent == shown:
+        assert raw == json.dumps(result).encode()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        *(
+            {"data": "none"},
+            {"error": 1},
+            "text",
+            7,
+            ["a", "b"],
+            [[1], ["x"]],
+            [None],
+            {"data": [None, 3, {}]},
+        ),
+        *(upstream("not base64!"), upstream("QUJD"), upstream(None)),
+    ],
+)
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_what_is_no_embedding_passes_through(result: Any, encoding_format: str) -> None:
+    assert json.loads(raw_body(result, encoding_format)) == result
+
+
+def test_integers_and_huge_numbers_are_packed_too() -> None:
+    packed = json.loads(raw_body([1, 1e300], "base64"))["data"][0]["embedding"]
+    assert struct.unpack("<2f", base64.b64decode(packed)) == (1.0, float("inf"))

@@ -1,0 +1,176 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from streaming_logs import TASK, TS, Log, frames
+
+from fairlane.streaming import events as ev
+from fairlane.streaming.events import Event, parse_event_id
+from fairlane.streaming.schemas import native_event_adapter, native_event_json_schema
+from fairlane.streaming.views.sse import KEEPALIVE, native_frame
+
+ADAPTER = native_event_adapter()
+
+
+def validated(event: Event) -> None:
+    """The frame says what the schema promises."""
+    (frame,) = frames(native_frame(event))
+    shown = {"event": frame.event, "data": json.loads(frame.data)}
+    if frame.id is not None:
+        shown["id"] = frame.id
+    ADAPTER.validate_json(json.dumps(shown))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1-7", (1, 7)), ("0-0", (0, 0)), ("1000000-1000000000000", (10**6, 10**12))]
+)
+def test_event_id_is_read(text: str, expected: tuple[int, int]) -> None:
+    assert parse_event_id(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "foo", "1", "-", "1-", "-1", "-1-2", "1-2-3", "1--2", " 1-2", "1-2\n", "1-2 ", "+1-2", "1_0-2"),
+        *("١-٢", "1-²", "0x1-2", "1.0-2", "1e3-2", "1000001-1", "1-1000000000001"),
+        "9" * 10240,
+        "1-" + "0" * 10240,
+    ],
+)
+def test_anything_else_is_no_event_id(text: str) -> None:
+    with pytest.raises(ValueError, match="event id"):
+        parse_event_id(text)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**12))
+def test_event_ids_survive_a_round_trip(attempt: int, seq: int) -> None:
+    assert parse_event_id(Event(attempt, seq, "chunk", b"{}").id) == (attempt, seq)
+
+
+AWKWARD = st.text(st.characters(exclude_categories=()), max_size=20) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        "\n",
+        "\r\n\r\n",
+        "\u2028\u2029\x85",
+        "\ud83d",
+        "\ude00\ud83d",
+        "id: 9-9\n\ndata: x",
+        "\x00",
+        "é😀",
+    ]
+)
+
+
+@given(
+    text=AWKWARD,
+    number=st.integers(0, 10**9),
+    usage=st.sampled_from([None, b"null", b'{"inputTokens": 3,\n "outputTokens": 4}']),
+    raw=st.sampled_from([None, b"null", b'{\r\n"a" : [1, "\xe2\x80\xa8"]}', b'"x"', b"0", b"false"]),
+)
+def test_every_builder_keeps_to_the_schema_and_to_one_line(
+    text: str, number: int, usage: bytes | None, raw: bytes | None
+) -> None:
+    def logged(kind: str, fragment: bytes) -> Event:
+        return Event(1, 7, kind, ev.compose(TASK, TS, fragment))
+
+    made = [
+        Event(1, 7, "start", ev.start_data(TASK, TS, number + 1, text, text, raw)),
+        logged("start", b'"attempt":2,' + ev.fragment_start(text, text)),
+        logged("stage", ev.fragment_stage(text, number, number, text)),
+        logged("usage", ev.fragment_usage(usage or b"{}")),
+        logged("debug", ev.fragment_debug(text, raw)),
+        logged("done", ev.fragment_done(raw, usage, text)),
+        logged("done", ev.fragment_done(None, None, None)),
+        logged("error", ev.fragment_error(text, "TIMEOUT", number % 2 == 0, usage)),
+        logged("cancelled", ev.fragment_cancelled(text)),
+        ev.queued_event(TASK, TS, number + 1, number),
+        ev.queued_event(TASK, TS, number + 1, None),
+        ev.progress_event(TASK, TS, (number % 101) / 1, text),
+        ev.progress_event(TASK, TS),
+        ev.gap_event(TASK, TS, text, "1-7", "expired"),
+        ev.gap_event(TASK, TS, text, None, "lost"),
+        ev.restart_event(TASK, TS, text),
+        ev.bye_event(TASK, TS, text, number),
+    ]
+    for event in made:
+        assert event.data.startswith(b'{"taskId":"%b","ts":%d,' % (TASK.encode(), TS))
+        assert len(event.data.decode().splitlines()) == 1
+        validated(event)
+
+
+@pytest.mark.parametrize(
+    ("kind", "delta"),
+    [
+        ("text", "a"),
+        ("reasoning", "b"),
+        ("refusal", "c"),
+        ("tool", [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]),
+        ("finish", "stop"),
+        ("extra", {"logprobs": None, "delta": {"audio": {"id": "a"}}}),
+    ],
+)
+def test_each_kind_of_chunk_keeps_to_the_schema(kind: str, delta: object) -> None:
+    validated(Log().chunk(kind, delta, index=3, n=2).events[0])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {
+            "event": "chunk",
+            "data": {"taskId": TASK, "ts": 1, "index": 0, "kind": "text", "delta": "a", "n": 1},
+        },
+        {"event": "cancelled", "id": "1-1", "data": {"taskId": TASK, "ts": 1, "by": "x", "more": 1}},
+        {"event": "cancelled", "id": "1-1", "data": {"taskId": TASK, "ts": 1.5, "by": "x"}},
+        {
+            "event": "queued",
+            "id": "1-1",
+            "data": {"taskId": TASK, "ts": 1, "position": 1, "estimatedWaitMs": 1},
+        },
+        {"event": "unheard", "id": "1-1", "data": {"taskId": TASK, "ts": 1}},
+    ],
+    ids=["chunk without id", "unknown member", "fraction", "queued with id", "unknown event"],
+)
+def test_the_schema_is_strict(shown: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python(shown)
+
+
+def test_the_documentation_gets_a_json_schema_of_every_event() -> None:
+    schema = native_event_json_schema()
+    assert set(schema["discriminator"]["mapping"]) == ev.LOGGED | ev.UNLOGGED
+    assert "estimatedWaitMs" in json.dumps(schema)
+
+
+def test_a_null_result_and_null_usage_are_left_out_of_done() -> None:
+    assert ev.fragment_done(b"null", b"null", None) == b'"finishReason":null'
+
+
+def test_logged_events_carry_an_id_and_others_none() -> None:
+    event = Event(1, 7, "chunk", b'{"taskId":"t","ts":1}')
+    assert native_frame(event) == b'id: 1-7\nevent: chunk\ndata: {"taskId":"t","ts":1}\n\n'
+    queued = ev.queued_event("t", 1, 3, 2000)
+    data = b'{"taskId":"t","ts":1,"position":3,"estimatedWaitMs":2000}'
+    assert native_frame(queued) == b"event: queued\ndata: " + data + b"\n\n"
+
+
+def test_bye_tells_event_sources_when_to_come_back() -> None:
+    (frame,) = frames(native_frame(ev.bye_event(TASK, TS, "drain", 1500)))
+    assert (frame.id, frame.event, frame.retry, frame.json["reconnectMs"]) == (None, "bye", "1500", 1500)
+
+
+def test_keepalive_is_a_comment_ended_by_one_line_feed() -> None:
+    assert KEEPALIVE == b": keepalive\n"
+
+
+def test_terminal_events_know_that_they_are() -> None:
+    assert [Event(1, 1, kind, b"{}").terminal for kind in ("done", "error", "cancelled", "chunk")] == [
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -1,0 +1,111 @@
+from dataclasses import replace
+
+import pytest
+from streaming_logs import INFO, TASK, TS, Log, frames, read
+
+from fairlane.streaming import events as ev
+from fairlane.streaming.events import Event
+from fairlane.streaming.views import NativeView
+
+TAGGED = replace(INFO, metadata=b'{"order": 7,\n "x": null}')
+
+
+def test_the_result_is_filled_in_where_the_log_holds_it_as_chunks() -> None:
+    log = Log().start().text("Hel", "lo").done(usage={"inputTokens": 1, "outputTokens": 2})
+    last = frames(read(NativeView(INFO), log.events))[-1]
+    assert last.json == {
+        "taskId": TASK,
+        "ts": TS,
+        "finishReason": None,
+        "usage": {"inputTokens": 1, "outputTokens": 2},
+        "result": {"id": TASK, "content": "Hello", "usage": {"inputTokens": 1, "outputTokens": 2}},
+    }
+
+
+def test_a_done_event_with_a_null_result_is_filled_in_too() -> None:
+    event = Event(1, 1, "done", b'{"taskId":"t","ts":1,"result":null}')
+    (frame,) = frames(NativeView(INFO).feed(event))
+    assert frame.data.count('"result"') == 1
+    assert frame.json["result"] == {"id": TASK, "content": ""}
+
+
+def test_several_choices_are_all_in_the_result() -> None:
+    log = Log().start().text("b", index=1).text("a").chunk("finish", "length", index=1).done()
+    assert frames(read(NativeView(INFO), log.events))[-1].json["result"] == {
+        "id": TASK,
+        "content": "a",
+        "choices": [{"index": 0, "content": "a"}, {"index": 1, "content": "b", "finishReason": "length"}],
+    }
+
+
+@pytest.mark.parametrize(
+    "log",
+    [Log().start().done("x"), Log().start().error(), Log().start().cancelled()],
+    ids=["done", "error", "cancelled"],
+)
+def test_metadata_is_added_to_the_start_and_to_the_end(log: Log) -> None:
+    log.events.insert(1, Event(1, 1, "stage", Log().stage().events[0].data))
+    start, stage, end = frames(read(NativeView(TAGGED), log.events))
+    assert start.json["metadata"] == end.json["metadata"] == {"order": 7, "x": None}
+    assert "metadata" not in stage.json
+
+
+def test_metadata_in_the_log_is_not_added_twice() -> None:
+    data = ev.start_data(TASK, TS, 1, "m", "q", b'{"order":7}')
+    assert NativeView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["skipped", "fed"])
+def test_a_resumed_view_shows_the_rest_and_knows_what_came_before(skip: bool) -> None:
+    log = Log().start().text("Hel", "lo").done()
+    view = NativeView(TAGGED, after=(1, 1))
+    for event in log.events[:2]:
+        if skip:
+            view.skip(event)
+        else:
+            assert view.feed(event) == b""
+    text, done = frames(read(view, log.events[2:]))
+    assert (text.id, text.json["delta"], done.json["result"]["content"]) == ("1-2", "lo", "Hello")
+
+
+def test_a_reader_who_has_seen_the_end_gets_nothing() -> None:
+    log = Log().start().done("x")
+    view = NativeView(INFO, after=(1, 1))
+    assert read(view, log.events) == b""
+    assert view.ended
+
+
+def test_only_the_terminal_event_for_a_reader_from_the_latest_on() -> None:
+    log = Log().start().text("Hello").done()
+    view = NativeView(INFO)
+    for event in log.events[:-1]:
+        view.skip(event)
+    (frame,) = frames(view.feed(log.events[-1]))
+    assert (frame.event, frame.json["result"]["content"]) == ("done", "Hello")
+
+
+def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
+    view = NativeView(INFO, after=(1, 5))
+    (frame,) = frames(view.feed(ev.queued_event(TASK, TS, 2, 900)))
+    assert (frame.event, frame.id, frame.json["position"]) == ("queued", None, 2)
+    (frame,) = frames(view.feed(ev.progress_event(TASK, TS, 50.0, "half")))
+    assert (frame.event, frame.id, frame.json["pct"]) == ("progress", None, 50.0)
+
+
+def test_after_a_restart_everything_is_shown_again_and_folded_once() -> None:
+    log = Log().start().text("Hel", "lo").done()
+    view = NativeView(INFO, after=(1, 9))
+    for event in log.events[:3]:
+        view.feed(event)
+    view.feed(ev.gap_event(TASK, TS, "1-9", "1-0", "ahead"))
+    view.feed(ev.restart_event(TASK, TS, "ahead"))
+    shown = frames(read(view, log.events))
+    assert [frame.id for frame in shown] == ["1-0", "1-1", "1-2", "1-3"]
+    assert shown[-1].json["result"]["content"] == "Hello"
+
+
+def test_nothing_follows_the_terminal_event() -> None:
+    log = Log().start().done("x").text("late")
+    view = NativeView(INFO)
+    assert [frame.event for frame in frames(read(view, log.events))] == ["start", "done"]
+    assert view.ended

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from fairlane.streaming.views.usage import normalise_usage, openai_usage, pick_usage
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"inputTokens":3,"outputTokens":4}', (3, 4)),
+        (b'{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}', (3, 4)),
+        (b'{"input_tokens":3,"output_tokens":4}', (3, 4)),
+        (b'{"inputTokens":3}', (3, None)),
+        (b'{"inputTokens":3.0,"outputTokens":0}', (3, 0)),
+        (b'{"inputTokens":-1,"prompt_tokens":5}', (5, None)),
+        (b'{"inputTokens":-1,"outputTokens":1e300}', (None, None)),
+        (b'{"inputTokens":1e999,"outputTokens":12345678901234567890123}', (None, None)),
+        (b'{"inputTokens":"3","outputTokens":true}', (None, None)),
+        (b'{"inputTokens":3.5,"outputTokens":[1]}', (None, None)),
+        (b'{"inputTokens":NaN,"outputTokens":4}', (None, None)),
+        (b'{"inputTokens":null,"outputTokens":{}}', (None, None)),
+        (b"[1,2]", (None, None)),
+        (b"null", (None, None)),
+        (b"", (None, None)),
+        (b"{", (None, None)),
+        (b'{"a":' + b"[" * 100_000, (None, None)),
+        (None, (None, None)),
+    ],
+)
+def test_usage_is_read_whatever_it_is_called_and_garbage_is_ignored(
+    raw: bytes | None, expected: tuple[int | None, int | None]
+) -> None:
+    assert normalise_usage(raw) == expected
+
+
+def test_the_workers_own_usage_comes_before_that_of_its_result() -> None:
+    result = b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    assert normalise_usage(b'{"inputTokens":9,"outputTokens":9}', result) == (9, 9)
+    assert normalise_usage(None, result) == (1, 2)
+    assert normalise_usage(b'{"pages":3}', result) == (1, 2)
+    assert normalise_usage(b'"much"', b'"text"') == (None, None)
+
+
+def test_usage_without_counts_is_kept_when_there_is_no_other() -> None:
+    assert pick_usage(b'{"pages":3}') == b'{"pages":3}'
+    assert openai_usage(b'{"pages":3}') is None
+    assert pick_usage(b"{}", b'{"usage":7}', b"null") is None
+
+
+def test_openai_usage_has_its_three_counts_and_keeps_details() -> None:
+    raw = b'{"inputTokens":3,"outputTokens":4,"prompt_tokens_details":{"cached_tokens":2},"cost":0.5}'
+    assert json.loads(openai_usage(raw) or b"") == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 2},
+        "cost": 0.5,
+    }
+
+
+def test_openai_usage_survives_partial_and_wrong_members() -> None:
+    raw = b'{"outputTokens":4,"total_tokens":3,"completion_tokens_details":"many"}'
+    assert json.loads(openai_usage(raw) or b"") == {
+        "prompt_tokens": 0,
+        "completion_tokens": 4,
+        "total_tokens": 4,
+    }
+    assert (
+        json.loads(openai_usage(b'{"inputTokens":1,"outputTokens":1,"totalTokens":9}') or b"")["total_tokens"]
+        == 9
+    )

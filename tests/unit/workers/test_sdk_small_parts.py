@@ -1,0 +1,204 @@
+"""Addresses, delays, handlers, values."""
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlane.workers.sdk import BadAddressError, Context, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk.address import websocket_url
+from fairlane.workers.sdk.backoff import Backoff, parse_retry_after
+from fairlane.workers.sdk.errors import shorten
+from fairlane.workers.sdk.handlers import Registry
+from fairlane.workers.sdk.values import as_json
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("http://h:1", "ws://h:1/ws"),
+        ("http://h:1/", "ws://h:1/ws"),
+        ("https://h", "wss://h/ws"),
+        ("https://h/fairlane", "wss://h/fairlane/ws"),
+        ("http://h/ws", "ws://h/ws"),
+        ("ws://h:1/ws", "ws://h:1/ws"),
+        ("wss://h", "wss://h/ws"),
+        ("ws://h/other", "ws://h/other"),
+        (" http://[::1]:8080 ", "ws://[::1]:8080/ws"),
+    ],
+)
+def test_gateway_addresses(written: str, meant: str) -> None:
+    assert websocket_url(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "h:8080", "ftp://h", "http://", "http://h:x", "http://u:p@h"])
+def test_what_is_no_gateway_address_is_refused_with_a_sentence(written: str) -> None:
+    with pytest.raises(BadAddressError, match=r"address"):
+        websocket_url(written)
+
+
+class Highest(random.Random):
+    """Draws the upper bound."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def test_delays_double_to_thirty_seconds_and_fall_back_only_after_a_healthy_connection() -> None:
+    backoff = Backoff(Highest())
+    assert [backoff.after(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.after(29) == 30
+    assert backoff.after(31) == 0.5
+
+
+def test_delays_are_spread_from_zero() -> None:
+    backoff = Backoff(random.Random(1))
+    delays = [backoff.after(0) for _ in range(200)][10:]
+    assert min(delays) < 3
+    assert max(delays) > 27
+
+
+def test_retry_after_is_a_lower_bound() -> None:
+    assert Backoff(random.Random(1)).after(0, 12) >= 12
+
+
+def test_a_handover_is_immediate_but_not_again_and_again() -> None:
+    backoff = Backoff(Highest())
+    assert backoff.after_handover(0) == 0
+    assert backoff.after_handover(0) > 0
+    assert backoff.after_handover(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("99999", 300.0),
+        ("nan", None),
+        ("inf", 300.0),
+        ("soon", None),
+        ("Wed, 01 Jan 2025 00:00:30 GMT", 30.0),
+        ("Tue, 31 Dec 2024 00:00:00 GMT", 0.0),
+    ],
+)
+def test_retry_after_takes_seconds_and_dates(value: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(value, datetime(2025, 1, 1, tzinfo=UTC)) == seconds
+
+
+async def generator(task: Task, context: Context) -> Any:
+    yield "x"
+
+
+async def coroutine(task: Task, context: Context) -> int:
+    return 1
+
+
+def test_an_exact_model_beats_any_and_a_named_type_beats_any() -> None:
+    registry = Registry()
+    registry.add(lambda t, c: "any", ["*"], None)
+    registry.add(lambda t, c: "any model, typed", ["*"], ["x"])
+    registry.add(lambda t, c: "m", ["m", "n"], None)
+
+    def found(model: str, task_type: str) -> Any:
+        route = registry.find(model, task_type)
+        return route and route.handler(None, None)  # type: ignore[arg-type]
+
+    assert found("m", "x") == "m"
+    assert found("o", "x") == "any model, typed"
+    assert found("o", "y") == "any"
+    assert registry.models == ["*", "m", "n"]
+    assert registry.task_types is None
+
+
+def test_no_handler_is_found_for_what_was_not_registered() -> None:
+    registry = Registry()
+    registry.add(coroutine, ["m"], ["x"])
+    assert registry.find("m", "y") is None
+    assert registry.find("n", "x") is None
+    assert registry.task_types == ["x"]
+
+
+def sync_generator(task: Task, context: Context) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "models", "types", "sentence"),
+    [
+        (sync_generator, ["m"], None, "async generator"),
+        (lambda task: 1, ["m"], None, "two arguments"),
+        (coroutine, [], None, "at least one model"),
+        (coroutine, "m", None, "lists of names"),
+        (coroutine, ["m"], [], "task_types is empty"),
+    ],
+)
+def test_what_cannot_be_a_handler_is_refused_with_a_sentence(
+    handler: Any, models: Any, types: Any, sentence: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        Registry().add(handler, models, types)
+
+
+def test_a_decorated_handler_stays_what_it_is() -> None:
+    worker = Worker()
+    assert worker.handler(models=["m"])(generator) is generator
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"slots": 0}, "slots"), ({"drain_ms": -1}, "drain_ms"), ({"gateway": "nowhere"}, "gateway address")],
+)
+def test_settings_that_cannot_work_are_refused_with_a_sentence(change: dict[str, Any], sentence: str) -> None:
+    worker = Worker(**change)
+    worker.handler(models=["m"])(generator)
+    with pytest.raises(ValueError, match=sentence):
+        worker.check()
+
+
+def test_a_worker_without_handlers_does_not_start() -> None:
+    with pytest.raises(ValueError, match="no handler"):
+        Worker().check()
+
+
+def test_the_environment_names_gateway_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLANE_GATEWAY", "http://g:1")
+    monkeypatch.setenv("FAIRLANE_WORKER_TOKEN", "secret")
+    assert (Worker().gateway, Worker().token) == ("http://g:1", "secret")
+    assert Worker(gateway="http://h:2").gateway == "http://h:2"
+
+
+def test_a_payload_is_parsed_once_and_only_when_asked_for() -> None:
+    task = Task(task_id="t", type="x", model="m", payload_bytes=b'{"a": 1}')
+    assert task.payload is task.payload
+    with pytest.raises(msgspec.DecodeError):
+        _ = Task(task_id="t", type="x", model="m", payload_bytes=b"{").payload
+
+
+def test_raw_json_passes_through_but_must_be_json() -> None:
+    assert bytes(as_json(msgspec.Raw(b'{"a":1.50}'))) == b'{"a":1.50}'
+    for bad in (b"{", b'"\xff"'):
+        with pytest.raises(ValueError, match=r"."):
+            as_json(msgspec.Raw(bad))
+    with pytest.raises(TypeError):
+        as_json(object())
+
+
+def test_usage_keeps_members_it_does_not_know() -> None:
+    usage = Usage(input_tokens=1, output_tokens=2, details={"cached": 3})
+    assert msgspec.json.decode(usage.as_json()) == {"cached": 3, "inputTokens": 1, "outputTokens": 2}
+    assert bytes(Usage().as_json()) == b"{}"
+
+
+def test_a_task_error_takes_its_code_s_usual_answer_and_bounds_its_sentence() -> None:
+    assert TaskError("MODEL_TOO_BUSY", "x").retryable
+    assert not TaskError("BAD_REQUEST", "x").retryable
+    assert not TaskError("SOMETHING_ELSE", "x").retryable
+    assert TaskError("BAD_REQUEST", "x", retryable=True).retryable
+    assert len(TaskError("BAD_REQUEST", "x" * 5000).message) == 2000
+    assert shorten("a\ud800b") == "a?b"

@@ -1,0 +1,143 @@
+"""One chunk of an OpenAI-compatible stream, as deltas. Pure."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.workers.sdk.values import Delta, Usage
+
+_NULL = Raw(b"null")
+
+
+class Chunk(msgspec.Struct):
+    """The members of a chunk, or of a whole answer, that matter here."""
+
+    choices: list[dict[str, Raw]] | None = None
+    usage: Raw = _NULL
+    error: Raw = _NULL
+
+
+_chunk = msgspec.json.Decoder(Chunk)
+_members = msgspec.json.Decoder(dict[str, Raw] | None)
+_value = msgspec.json.Decoder()
+
+
+class ChunkReader:
+    """Turns the events of one stream into deltas, and remembers its usage and which choices have ended."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self._open: set[int] = set()
+        self._ended: set[int] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether each choice that was seen has had its finish reason."""
+        return bool(self._ended) and self._open <= self._ended
+
+    def read(self, event: bytes) -> list[Delta]:
+        """The deltas of one event. Raises `StreamError` for an `error` object, `ValueError` if unreadable."""
+        if not event.isascii():
+            event.decode()  # strings are passed on unparsed, and nothing else would look into them
+        chunk = _chunk.decode(event)
+        if not is_null(chunk.error):
+            raise StreamError(chunk.error)
+        if not is_null(chunk.usage):
+            self.usage = usage_of(chunk.usage) or self.usage
+        deltas = []
+        for choice in chunk.choices or ():
+            delta = delta_of(choice)
+            self._open.add(delta.index)
+            if delta.finish_reason is not None:
+                self._ended.add(delta.index)
+            if not _says_nothing(delta):
+                deltas.append(delta)
+        return deltas
+
+
+class StreamError(Exception):
+    """The stream carries an `error` object instead of a chunk."""
+
+    def __init__(self, error: Raw) -> None:
+        super().__init__("error object in the stream")
+        self.error = error
+
+
+def delta_of(choice: dict[str, Raw]) -> Delta:
+    """One choice as a delta. Other members go into `extra`, those of its delta under `delta` there."""
+    delta = Delta()
+    extra: dict[str, Any] = {}
+    for name, raw in choice.items():
+        if name == "delta":
+            unknown = _read_delta(delta, _members.decode(raw) or {})
+            if unknown:
+                extra["delta"] = unknown
+        elif name == "index":
+            delta.index = msgspec.json.decode(raw, type=int)
+        elif name == "finish_reason":
+            delta.finish_reason = msgspec.json.decode(raw, type=str | None)
+        elif name == "text":
+            delta.content = msgspec.json.decode(raw, type=str | None) or None
+        elif not is_null(raw):
+            extra[name] = raw
+    if extra:
+        delta.extra = Raw(msgspec.json.encode(extra))
+    return delta
+
+
+def usage_of(raw: Raw) -> Usage | None:
+    """An upstream's `usage` with our names beside its own members; None when it is not an object."""
+    members = _value.decode(raw)
+    if not isinstance(members, dict):
+        return None
+    return Usage(
+        input_tokens=_count(members, "prompt_tokens", "input_tokens"),
+        output_tokens=_count(members, "completion_tokens", "output_tokens"),
+        details=members,
+    )
+
+
+def is_null(raw: Raw) -> bool:
+    """Whether a member is absent or null."""
+    return bytes(raw) == b"null"
+
+
+def _read_delta(delta: Delta, members: dict[str, Raw]) -> dict[str, Raw]:
+    """Fill in what has a place of its own; the rest, without nulls."""
+    unknown: dict[str, Raw] = {}
+    for name, raw in members.items():
+        if name == "content":
+            delta.content = _text(name, raw, unknown)
+        elif name in ("reasoning_content", "reasoning"):  # some send both, with the same text
+            delta.reasoning = delta.reasoning or _text(name, raw, unknown)
+        elif name == "refusal":
+            delta.refusal = _text(name, raw, unknown)
+        elif name == "tool_calls":
+            if not is_null(raw) and bytes(raw) != b"[]":
+                delta.tool_calls = raw
+        elif name != "role" and not is_null(raw):
+            unknown[name] = raw
+    return unknown
+
+
+def _text(name: str, raw: Raw, unknown: dict[str, Raw]) -> str | None:
+    """A text, or None for an empty one; what is no text (some send lists) goes to the unknown members."""
+    value = _value.decode(raw)
+    if isinstance(value, str):
+        return value or None
+    if value is not None:
+        unknown[name] = raw
+    return None
+
+
+def _says_nothing(delta: Delta) -> bool:
+    return delta == Delta(index=delta.index)
+
+
+def _count(members: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = members.get(name)
+        if isinstance(value, int) and value >= 0:
+            return value
+    return None

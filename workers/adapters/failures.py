@@ -1,0 +1,169 @@
+"""What an upstream's refusals and accidents mean, as failure codes. Pure.
+
+| upstream                                         | code               | retryable |
+|--------------------------------------------------|--------------------|-----------|
+| the prompt is too long (any status, see below)   | CONTEXT_LENGTH     | no        |
+| a content filter's refusal                       | CONTENT_FILTERED   | no        |
+| 401, 403                                         | UPSTREAM_AUTH      | no        |
+| 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
+| 408, 425, 429, 503, 529, `overloaded`, time-outs | MODEL_TOO_BUSY     | yes       |
+| other 4xx                                        | BAD_REQUEST        | no        |
+| other 5xx, broken connections                    | UPSTREAM_ERROR     | yes       |
+| 3xx                                              | UPSTREAM_ERROR     | no        |
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+
+from fairlane.workers.sdk.errors import TaskError, shorten
+
+BUSY_STATUSES = frozenset({408, 425, 429, 503, 529})
+
+_CONTEXT_CODES = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+)
+_CONTEXT_SENTENCES = re.compile(
+    r"maximum context length|context length (?:is )?exceed|exceed\w* (?:the )?(?:\w+ ){0,3}context"
+    r"|(?:larger|longer|greater) than (?:the )?(?:\w+ ){0,3}context|prompt is too long|input is too long"
+    r"|too many (?:input )?tokens|context window",
+    re.IGNORECASE,
+)
+_FILTER_CODES = frozenset(
+    {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed"}
+)
+_BUSY_CODES = frozenset(
+    {"rate_limit_exceeded", "rate_limit_error", "overloaded_error", "overloaded", "server_overloaded"}
+    | {"too_many_requests", "engine_overloaded", "unavailable_error", "service_unavailable", "timeout"}
+)
+_QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance"})
+_AUTH_CODES = frozenset(
+    {"invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"}
+)
+_REFUSED_CODES = frozenset({"invalid_request_error", "model_not_found", "not_found_error", "badrequesterror"})
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamError:
+    """What an error body says: its sentence and the names that it gives the error, in lower case."""
+
+    message: str
+    names: frozenset[str]
+    status: int | None = None
+
+
+def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
+    """Understand an error body: `{"error": {…}}`, `{"error": "…"}`, `{"message"}`, `{"detail"}`, or text."""
+    raw = bytes(body)
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return UpstreamError(_one_line(raw[:4000].decode(errors="replace")), frozenset())
+    return _from_value(value)
+
+
+def from_status(
+    status: int, body: bytes, retry_after_s: float | None, secret: str | None = None
+) -> TaskError:
+    """The failure for an answer that is not a success. `secret` is kept out of the message."""
+    return _failure(read_error(body), status, retry_after_s, secret)
+
+
+def from_stream(error: msgspec.Raw, secret: str | None = None) -> TaskError:
+    """The failure for an `error` object inside a successful answer; its own `code` may be a status."""
+    said = read_error(error)
+    return _failure(said, said.status, None, secret)
+
+
+def from_transport(error: httpx.HTTPError, *, streaming: bool) -> TaskError:
+    """The failure for a broken or refused connection; `streaming`: after the answer had begun."""
+    sentence = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, httpx.TimeoutException):
+        return TaskError("MODEL_TOO_BUSY", f"The upstream did not answer in time ({sentence}).")
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return TaskError("UPSTREAM_ERROR", f"The upstream's address is wrong ({sentence}).", retryable=False)
+    if isinstance(error, httpx.DecodingError):
+        return TaskError("JSON_PARSE_FAILED", f"The upstream's answer cannot be decoded ({sentence}).")
+    if streaming:
+        return TaskError("UPSTREAM_TRUNCATED", f"The upstream's answer broke off ({sentence}).")
+    return TaskError("UPSTREAM_ERROR", f"The upstream cannot be reached ({sentence}).")
+
+
+def unreadable(what: str) -> TaskError:
+    """The failure for an answer that is not what it should be."""
+    return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
+
+
+def _failure(
+    said: UpstreamError, status: int | None, retry_after_s: float | None, secret: str | None
+) -> TaskError:
+    code, retryable = _classify(said, status)
+    message = said.message.replace(secret, "***") if secret else said.message
+    sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
+    return TaskError(
+        code,
+        shorten(f"{sentence}: {message}" if message else f"{sentence}."),
+        retryable=retryable,
+        http_status=status,
+        retry_after_ms=None if retry_after_s is None else round(retry_after_s * 1000),
+    )
+
+
+def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
+    """1. the prompt's length; 2. filters; 3. the status; 4. without one, the error's name."""
+    may_be_length = status is None or 400 <= status < 500 or status == 500
+    if (
+        status not in BUSY_STATUSES
+        and may_be_length
+        and (  # 1
+            said.names & _CONTEXT_CODES or _CONTEXT_SENTENCES.search(said.message)
+        )
+    ):
+        return "CONTEXT_LENGTH", False
+    if said.names & _FILTER_CODES:  # 2
+        return "CONTENT_FILTERED", False
+    if status == 402 or said.names & _QUOTA_CODES:  # 3
+        return "UPSTREAM_QUOTA", False
+    if status in (401, 403):
+        return "UPSTREAM_AUTH", False
+    if status in BUSY_STATUSES:
+        return "MODEL_TOO_BUSY", True
+    if status is not None and 400 <= status < 500:
+        return "BAD_REQUEST", False
+    if status is not None:
+        return "UPSTREAM_ERROR", status >= 500
+    if said.names & _BUSY_CODES:  # 4
+        return "MODEL_TOO_BUSY", True
+    if said.names & _AUTH_CODES:
+        return "UPSTREAM_AUTH", False
+    if said.names & _REFUSED_CODES:
+        return "BAD_REQUEST", False
+    return "UPSTREAM_ERROR", True
+
+
+def _from_value(value: Any) -> UpstreamError:
+    if isinstance(value, dict) and isinstance(value.get("error"), dict | str):
+        value = value["error"]
+    if not isinstance(value, dict):
+        return UpstreamError(_one_line(value if isinstance(value, str) else ""), frozenset())
+    message = next((value[k] for k in ("message", "detail", "error") if value.get(k)), "")
+    if not isinstance(message, str):
+        message = msgspec.json.encode(message).decode()
+    names = {str(value[k]).lower() for k in ("code", "type", "param") if isinstance(value.get(k), str)}
+    inner = value.get("innererror")
+    if isinstance(inner, dict) and isinstance(inner.get("code"), str):
+        names.add(inner["code"].lower())
+    return UpstreamError(_one_line(message), frozenset(names), _status(value.get("code")))
+
+
+def _status(code: Any) -> int | None:
+    if isinstance(code, str) and code.isascii() and code.isdigit():
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code <= 599 else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,149 @@
+"""Behaves like a model of a given speed, with accidents on demand. One process runs hundreds of tasks."""
+
+import asyncio
+import math
+import os
+import random
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlane.workers.adapters import shapes
+from fairlane.workers.adapters.ticker import Ticker
+from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
+
+_VOCABULARY = (
+    "the lane is open and each task waits its turn while a slot is free for one more word so no one is left "
+    "behind when many ask at once because fair is what the queue does with every token it hands out "
+)
+_TOKENS: tuple[str, ...] = tuple(re.findall(r"\S+ ", _VOCABULARY))
+
+
+class Accident(StrEnum):
+    """How a task fails: before output, after half of it, by never answering, or with the whole process."""
+
+    ERROR = "error"
+    MIDWAY = "midway"
+    HANG = "hang"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The model to pretend. What happens to a task depends on `seed` and its id alone.
+
+    `ttft_ms` to the first token, then `tokens_per_second` (0: as fast as possible), `tokens` long (a
+    payload's own limit shortens that); `jitter` varies the three by up to this share. A share `failure_rate`
+    of the tasks meets an `accident` and fails with `failure_code`.
+    """
+
+    seed: int = 0
+    ttft_ms: float = 200.0
+    tokens_per_second: float = 50.0
+    tokens: int = 64
+    jitter: float = 0.0
+    failure_rate: float = 0.0
+    failure_code: str = "UPSTREAM_ERROR"
+    accident: Accident = Accident.ERROR
+    tick_ms: float = 10.0
+
+    def __post_init__(self) -> None:
+        if min(self.ttft_ms, self.tokens_per_second, self.tokens) < 0 or self.tick_ms <= 0:
+            raise ValueError("Times, rates and lengths of a simulation are not negative.")
+        if not (0 <= self.jitter <= 1 and 0 <= self.failure_rate <= 1):
+            raise ValueError("jitter and failure_rate are shares between 0 and 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will happen to one task."""
+
+    ttft_s: float
+    seconds_per_token: float
+    tokens: int
+    first_word: int
+    finish_reason: str
+    accident: Accident | None
+
+    def token(self, index: int) -> str:
+        return _TOKENS[(self.first_word + index) % len(_TOKENS)]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.token(index) for index in range(self.tokens))
+
+
+def plan(simulation: Simulation, task_id: str, max_tokens: int | None) -> Plan:
+    """Decide a task's fate. Pure: the same arguments give the same plan, in any process."""
+    rng = random.Random(f"{simulation.seed}:{task_id}")  # noqa: S311 (must be repeatable)
+
+    def vary(value: float) -> float:
+        return value * (1 + simulation.jitter * rng.uniform(-1, 1))
+
+    ttft_s = vary(simulation.ttft_ms) / 1000
+    rate = vary(simulation.tokens_per_second)
+    tokens = round(vary(simulation.tokens))
+    is_cut = max_tokens is not None and max_tokens < tokens
+    return Plan(
+        ttft_s=ttft_s,
+        seconds_per_token=1 / rate if rate > 0 else 0.0,
+        tokens=max_tokens if is_cut and max_tokens is not None else tokens,
+        first_word=rng.randrange(len(_TOKENS)),
+        finish_reason="length" if is_cut else "stop",
+        accident=simulation.accident if rng.random() < simulation.failure_rate else None,
+    )
+
+
+class SimulateAdapter:
+    """A handler that follows a `Simulation`. All its tasks share one ticker."""
+
+    def __init__(self, simulation: Simulation | None = None) -> None:
+        self.simulation = simulation or Simulation()
+        self._ticker = Ticker(self.simulation.tick_ms)
+
+    async def __call__(
+        self, task: Task, context: Context
+    ) -> AsyncGenerator[str | Delta | Usage | Result, None]:
+        """Run one task: tokens when it streams, else the completion when its time is over."""
+        fate = plan(self.simulation, task.task_id, shapes.max_tokens_of(task.payload))
+        loop = asyncio.get_running_loop()
+        first_at = loop.time() + fate.ttft_s
+        prompt = shapes.prompt_of(task.payload) or ""
+        if fate.accident is Accident.EXIT:
+            await self._ticker.until(first_at)
+            os._exit(70)  # as a crash would: no goodbye
+        if fate.accident is Accident.HANG:
+            await context.cancelled
+        if fate.accident is Accident.ERROR:
+            await self._ticker.until(first_at)
+            raise self._failure()
+        if task.type == "openaiEmbedding":
+            await self._ticker.until(first_at)
+            yield shapes.usage_for(prompt, 0)
+            yield Result(shapes.embeddings(task))
+            return
+        end = fate.tokens // 2 if fate.accident is Accident.MIDWAY else fate.tokens
+        if task.stream:
+            sent = 0
+            while sent < end:
+                await self._ticker.until(first_at + sent * fate.seconds_per_token)
+                due = end
+                if fate.seconds_per_token > 0:
+                    due = min(end, 1 + math.floor((loop.time() - first_at) / fate.seconds_per_token + 1e-9))
+                while sent < max(due, 1):
+                    yield fate.token(sent)
+                    sent += 1
+        else:
+            await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
+        usage = shapes.usage_for(prompt, end)
+        yield usage
+        if fate.accident is Accident.MIDWAY:
+            raise self._failure()
+        if task.stream:
+            yield Delta(finish_reason=fate.finish_reason)
+        else:
+            yield Result(shapes.completion(task, fate.text, fate.finish_reason, usage))
+
+    def _failure(self) -> TaskError:
+        return TaskError(self.simulation.failure_code, "The simulation has this task fail.")

@@ -1,0 +1,387 @@
+"""`fairlane worker`: run handlers from the command line."""
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+
+from fairlane.workers import protocol
+from fairlane.workers.adapters import Accident, Limits, OpenAIAdapter, SimulateAdapter, Simulation, echo
+from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk.handlers import ANY_MODEL, Item
+from fairlane.workers.sdk.rehearsal import rehearse
+from fairlane.workers.sdk.values import as_json
+
+USAGE_EXIT = 2
+FAILED_EXIT = 1
+
+app = typer.Typer(
+    name="worker",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""Run workers: processes that carry out the gateway's tasks.
+
+A worker dials out to the gateway, so it needs no open port. It finds the gateway through --gateway or
+FAIRLANE_GATEWAY (default http://127.0.0.1:8080) and proves itself with the token in FAIRLANE_WORKER_TOKEN or
+--token-file. SIGTERM or Ctrl-C lets running tasks finish; a second one stops them.
+
+Example, three ways to serve your first model:
+
+  fairlane worker echo
+
+  fairlane worker openai --base-url http://localhost:11434/v1 --model llama3.2 --slots 4
+
+  fairlane worker run my_module:worker
+""",
+)
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:WORKER", help="Where your Worker is, e.g. app:worker.")
+]
+Gateway = Annotated[
+    str | None,
+    typer.Option(
+        help="http://host:port or ws://host:port/ws. [env: FAIRLANE_GATEWAY; http://127.0.0.1:8080]"
+    ),
+]
+Name = Annotated[str | None, typer.Option(help="The name that people see. [default: the host's name]")]
+Slots = Annotated[int | None, typer.Option(min=1, max=1024, help="Tasks at a time. [default: 1]")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with the worker token. [default: the env variable FAIRLANE_WORKER_TOKEN]"),
+]
+DrainMs = Annotated[
+    int | None, typer.Option(min=0, help="Time for running tasks after the first signal. [default: 30000]")
+]
+Models = Annotated[
+    list[str], typer.Option("--model", help="A model to offer; may be repeated. * offers any.")
+]
+
+
+@app.command()
+def run(
+    target: Target,
+    gateway: Gateway = None,
+    name: Name = None,
+    slots: Slots = None,
+    token_file: TokenFile = None,
+    drain_ms: DrainMs = None,
+) -> None:
+    """Run a Worker of your own.
+
+    Example: a file app.py with
+
+      from fairlane import Worker
+
+      worker = Worker()
+
+      @worker.handler(models=["shout"])
+      async def shout(task, context):
+          for word in task.payload["messages"][-1]["content"].split():
+              yield word.upper() + " "
+
+    is run with: fairlane worker run app:worker --slots 4
+    """
+    _serve(_load(target), gateway, name, slots, token_file, drain_ms)
+
+
+@app.command("openai")
+def openai_command(
+    base_url: Annotated[
+        str, typer.Option(help="What precedes /chat/completions, e.g. http://localhost:8000/v1.")
+    ],
+    model: Models,
+    upstream_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The upstream's name for a --model, if it has another; once for each, in their order."
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable with the key. [default: OPENAI_API_KEY]")
+    ] = None,
+    ttft_ms: Annotated[int, typer.Option(min=1, help="Longest wait for a stream's first output.")] = 60_000,
+    idle_ms: Annotated[int, typer.Option(min=1, help="Longest silence in a stream.")] = 30_000,
+    total_ms: Annotated[int, typer.Option(min=1, help="Longest request.")] = 300_000,
+    gateway: Gateway = None,
+    name: Name = None,
+    slots: Slots = None,
+    token_file: TokenFile = None,
+    drain_ms: DrainMs = None,
+) -> None:
+    """Pass tasks to an OpenAI-compatible server: vLLM, Ollama, llama.cpp, DeepSeek, GLM, OpenAI.
+
+    Example: OPENAI_API_KEY=… fairlane worker openai --base-url https://api.deepseek.com/v1 --model
+    deepseek-chat --slots 8
+    """
+    if upstream_model and len(upstream_model) != len(model):
+        _stop(
+            f"There are {len(model)} --model but {len(upstream_model)} --upstream-model; give one for each."
+        )
+    key = os.environ.get(api_key_env or "OPENAI_API_KEY")
+    if api_key_env and not key:
+        _stop(f"The environment variable {api_key_env} is not set.")
+    worker = Worker()
+    try:
+        adapter = OpenAIAdapter(
+            base_url=base_url,
+            models=dict(zip(model, upstream_model, strict=True)) if upstream_model else model,
+            api_key=key,
+            limits=Limits(ttft_ms=ttft_ms, idle_ms=idle_ms, total_ms=total_ms),
+        )
+    except ValueError as error:
+        _stop(str(error))
+    adapter.attach(worker)
+    _serve(worker, gateway, name, slots, token_file, drain_ms)
+
+
+@app.command()
+def simulate(
+    model: Models = [ANY_MODEL],  # noqa: B006 (typer copies it)
+    seed: Annotated[int, typer.Option(help="The same seed and task id give the same behaviour.")] = 0,
+    ttft_ms: Annotated[float, typer.Option(min=0, help="Time to the first token.")] = 200.0,
+    tokens_per_second: Annotated[
+        float, typer.Option(min=0, help="Speed of each task; 0: as fast as possible.")
+    ] = 50.0,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Length of an answer, if the payload does not limit it.")
+    ] = 64,
+    jitter: Annotated[
+        float, typer.Option(min=0, max=1, help="Share by which time, speed and length vary.")
+    ] = 0.0,
+    failure_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks that fail.")] = 0.0,
+    failure_code: Annotated[str, typer.Option(help="The failure code they fail with.")] = "UPSTREAM_ERROR",
+    accident: Annotated[
+        Accident, typer.Option(help="How: before output, midway, never an end, or the process exits.")
+    ] = Accident.ERROR,
+    gateway: Gateway = None,
+    name: Name = None,
+    slots: Slots = None,
+    token_file: TokenFile = None,
+    drain_ms: DrainMs = None,
+) -> None:
+    """Pretend to be a model of a given speed; for load tests and for trying out failures.
+
+    Example: fairlane worker simulate --model big --slots 32 --tokens-per-second 80 --failure-rate 0.05
+    """
+    if failure_code not in protocol.FAILURE_CODES:
+        _stop(f"{failure_code!r} is not a failure code; there are {', '.join(protocol.FAILURE_CODES)}.")
+    worker = Worker()
+    worker.handler(models=model)(
+        SimulateAdapter(
+            Simulation(
+                seed=seed,
+                ttft_ms=ttft_ms,
+                tokens_per_second=tokens_per_second,
+                tokens=tokens,
+                jitter=jitter,
+                failure_rate=failure_rate,
+                failure_code=failure_code,
+                accident=accident,
+            )
+        )
+    )
+    _serve(worker, gateway, name, slots, token_file, drain_ms)
+
+
+@app.command("echo")
+def echo_command(
+    model: Models = [ANY_MODEL],  # noqa: B006 (typer copies it)
+    gateway: Gateway = None,
+    name: Name = None,
+    slots: Slots = None,
+    token_file: TokenFile = None,
+    drain_ms: DrainMs = None,
+) -> None:
+    """Answer with what was asked, word by word: to see that everything is connected.
+
+    Example: fairlane worker echo --slots 4
+    """
+    worker = Worker()
+    worker.handler(models=model)(echo)
+    _serve(worker, gateway, name, slots, token_file, drain_ms)
+
+
+@app.command("try")
+def try_command(
+    target: Target,
+    payload: Annotated[
+        Path, typer.Option(help="A JSON file with the task's payload; - reads standard input.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The task's model. [default: the payload's, else the handler's first]")
+    ] = None,
+    type: Annotated[str, typer.Option(help="The task's type.")] = "openaiLike",
+    stream: Annotated[bool, typer.Option(help="Whether the caller wants output as it comes.")] = True,
+    timeout_ms: Annotated[
+        int | None, typer.Option(min=1, help="The task's time. [default: no limit]")
+    ] = None,
+) -> None:
+    """Run one task without a gateway: prints output as it comes, then usage and result.
+
+    Example: echo '{"messages": [{"role": "user", "content": "hello"}]}' | fairlane worker try app:worker
+    --payload -
+    """
+    worker = _load(target)
+    raw = _read_payload(payload)
+    task = Task(
+        task_id="try", type=type, model=model or _model_for(worker, raw), payload_bytes=raw, stream=stream
+    )
+    screen = _Screen()
+    try:
+        asyncio.run(
+            rehearse(worker, task, screen.show, timeout_s=None if timeout_ms is None else timeout_ms / 1000)
+        )
+    except TaskError as error:
+        screen.end_line()
+        typer.echo(f"failed: {error}", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+    except TimeoutError:
+        screen.end_line()
+        typer.echo(f"failed: not done after {timeout_ms} ms", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+    except KeyboardInterrupt:
+        screen.end_line()
+        raise typer.Exit(130) from None
+    screen.finish()
+
+
+class _Screen:
+    """Prints a rehearsal: texts as they are, everything else as a line of its own."""
+
+    def __init__(self) -> None:
+        self._in_line = False
+        self._usage: Usage | None = None
+        self._result: Result | None = None
+
+    def show(self, item: Item | protocol.TaskProgress) -> None:
+        if isinstance(item, Usage):
+            self._usage = item
+        elif isinstance(item, Result):
+            self._result = item
+        elif isinstance(item, str):
+            self._text(item)
+        elif isinstance(item, Delta) and item.content and item == Delta(content=item.content):
+            self._text(item.content)
+        else:
+            self._line(f"{'delta' if isinstance(item, Delta) else 'progress'}: {_json(item)}")
+
+    def end_line(self) -> None:
+        if self._in_line:
+            typer.echo()
+            self._in_line = False
+
+    def finish(self) -> None:
+        self.end_line()
+        if self._usage is not None:
+            typer.echo(f"usage: {bytes(self._usage.as_json()).decode()}")
+        value = None if self._result is None else self._result.value
+        typer.echo(f"result: {bytes(as_json(value)).decode()}")
+
+    def _text(self, text: str) -> None:
+        typer.echo(text, nl=False)
+        sys.stdout.flush()
+        self._in_line = True
+
+    def _line(self, text: str) -> None:
+        self.end_line()
+        typer.echo(text)
+
+
+def _json(item: object) -> str:
+    return msgspec.json.encode(item).decode()
+
+
+def _serve(
+    worker: Worker,
+    gateway: str | None,
+    name: str | None,
+    slots: int | None,
+    token_file: Path | None,
+    drain_ms: int | None,
+) -> None:
+    """Apply the common options (those that were given) and work until a signal."""
+    worker.gateway = gateway or worker.gateway
+    worker.name = name or worker.name
+    worker.slots = worker.slots if slots is None else slots
+    worker.drain_ms = worker.drain_ms if drain_ms is None else drain_ms
+    if token_file is not None:
+        worker.token = _read(token_file, "token file").decode(errors="replace").strip()
+        if not worker.token:
+            _stop(f"The token file {token_file} is empty.")
+    try:
+        worker.check()
+    except ValueError as error:
+        _stop(str(error))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpcore", "websockets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        worker.run()
+    except GatewayRefusedError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+
+
+def _load(target: str) -> Worker:
+    """The worker that MODULE:WORKER names. Ends the command with a sentence when there is none."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        _stop(f"{target!r} does not say where the worker is; write MODULE:WORKER, for example app:worker.")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: object = _import(module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        _stop(f"The module {module_name!r} has no {attribute!r}.")
+    if not isinstance(found, Worker):
+        _stop(f"{target} is a {found.__class__.__name__}, not a Worker; create one with fairlane.Worker().")
+    return found
+
+
+def _import(module_name: str) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            _stop(f"There is no module {module_name!r} here; run this where it lies, or install it.")
+        _stop(f"The module {module_name!r} needs {error.name!r}, which is not installed.")
+    except Exception as error:
+        # The edge to somebody else's module: nothing is running yet, and its error is the answer.
+        _stop(f"The module {module_name!r} cannot be imported: {error.__class__.__name__}: {error}")
+
+
+def _read_payload(path: Path) -> bytes:
+    raw = sys.stdin.buffer.read() if str(path) == "-" else _read(path, "payload")
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _stop(f"The payload {path} is not JSON: {error}.")
+    return raw
+
+
+def _model_for(worker: Worker, payload: bytes) -> str:
+    value = msgspec.json.decode(payload)
+    if isinstance(value, dict) and isinstance(value.get("model"), str):
+        return str(value["model"])
+    return next((model for model in worker.registry.models if model != ANY_MODEL), "default")
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        _stop(f"The {what} {path} cannot be read: {error.strerror}.")
+
+
+def _stop(sentence: str) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(USAGE_EXIT)

@@ -1,0 +1,248 @@
+"""The messages between gateway and worker, as types. The meaning of each is in PROTOCOL.md.
+
+Pure: no sockets, no server. Both sides decode with the tagged unions at the end; unknown fields are ignored and unknown
+types raise `msgspec.ValidationError`. JSON that is passed through (payloads, results) stays `msgspec.Raw`: bytes that were
+checked to be JSON but never built into objects.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+SUBPROTOCOL = "fairlane.worker.v2"
+VERSION = 2
+
+CLOSE_PROTOCOL = 4400
+CLOSE_UNAUTHORIZED = 4401
+CLOSE_NO_ACK = 4408
+CLOSE_REPLACED = 4409
+CLOSE_VERSION = 4426
+CLOSE_FLOOD = 4429
+CLOSE_RESTART = 1012
+FATAL_CLOSE_CODES = frozenset({CLOSE_PROTOCOL, CLOSE_UNAUTHORIZED, CLOSE_VERSION})
+
+FAILURE_CODES: dict[str, bool] = {
+    "MODEL_TOO_BUSY": True,
+    "UPSTREAM_ERROR": True,
+    "UPSTREAM_TRUNCATED": True,
+    "UPSTREAM_AUTH": False,
+    "UPSTREAM_QUOTA": False,
+    "BAD_REQUEST": False,
+    "CONTEXT_LENGTH": False,
+    "CONTENT_FILTERED": False,
+    "JSON_PARSE_FAILED": False,
+    "WORKER_ERROR": False,
+    "PROTOCOL_ERROR": False,
+}
+"""Failure code to whether a retry is usually sensible."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Id = Annotated[str, Meta(min_length=1, max_length=100)]
+Attempt = Annotated[int, Meta(ge=1, le=1_000_000)]
+Millis = Annotated[int, Meta(ge=0, le=10_000_000_000)]
+Count = Annotated[int, Meta(ge=0, le=10_000_000_000)]
+
+
+class _Message(Struct, rename="camel", tag_field="type", omit_defaults=True):
+    pass
+
+
+class Delta(Struct, rename="camel", omit_defaults=True):
+    """One piece of output of one choice; `index` (default 0) tells which."""
+
+    index: Annotated[int, Meta(ge=0, le=1023)] = 0
+    content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Raw | None = None
+    finish_reason: str | None = None
+    extra: Raw | None = None
+
+
+class Stage(Struct, rename="camel"):
+    """A step of a longer job: `index` of `of`, from 1."""
+
+    name: Name
+    index: Annotated[int, Meta(ge=0, le=10_000)]
+    of: Annotated[int, Meta(ge=0, le=10_000)]
+    status: Name
+
+
+class ErrorInfo(Struct, rename="camel", omit_defaults=True):
+    code: Name
+    retryable: bool = False
+    message: str | None = None
+    http_status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    retry_after_ms: Millis | None = None
+
+
+class Timings(Struct, rename="camel", omit_defaults=True):
+    ttft_ms: Millis | None = None
+    total_ms: Millis | None = None
+
+
+class Running(Struct, rename="camel"):
+    """One task that a worker holds, in its heartbeat's inventory."""
+
+    task_id: Id
+    attempt: Attempt
+
+
+class Sdk(Struct, rename="camel"):
+    name: str
+    version: str
+
+
+# ---- worker to gateway --------------------------------------------------------------------------------------------------
+
+
+class Register(_Message, tag="register"):
+    instance_id: Id
+    name: Name
+    models: Annotated[list[Name], Meta(min_length=1, max_length=256)]
+    protocols: list[int] = msgspec.field(default_factory=lambda: [VERSION])
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 1
+    task_types: list[Name] | None = None
+    sdk: Sdk | None = None
+    tags: dict[str, str] | None = None
+
+
+class TaskAck(_Message, tag="taskAck"):
+    task_id: Id
+    attempt: Attempt
+
+
+class TaskReject(_Message, tag="taskReject"):
+    task_id: Id
+    attempt: Attempt
+    reason: Literal["capacity", "unsupported", "draining", "badPayload"]
+    retry_after_ms: Millis | None = None
+    message: str | None = None
+
+
+class TaskChunk(_Message, tag="taskChunk"):
+    """Version 2 sends `attempt`, `seq` and `deltas`; version 1 sends `delta`, a text."""
+
+    task_id: Id
+    attempt: Annotated[int, Meta(ge=0)] = 0
+    seq: Annotated[int, Meta(ge=0)] = 0
+    deltas: list[Delta] = []
+    delta: str | None = None
+
+
+class TaskProgress(_Message, tag="taskProgress"):
+    task_id: Id
+    attempt: Attempt
+    pct: Annotated[float, Meta(ge=0, le=100)] | None = None
+    note: Annotated[str, Meta(max_length=2000)] | None = None
+    stage: Stage | None = None
+
+
+class TaskResult(_Message, tag="taskResult"):
+    """The end of a task; `error` non-empty means failure. Version 1 sends no attempt (0)."""
+
+    task_id: Id
+    attempt: Annotated[int, Meta(ge=0)] = 0
+    last_seq: Count = 0
+    result: Raw = Raw(b"null")
+    error: str | None = None
+    error_info: ErrorInfo | None = None
+    usage: Raw | None = None
+    timings: Timings | None = None
+
+
+class Heartbeat(_Message, tag="heartbeat"):
+    running: Annotated[list[Running], Meta(max_length=2048)] = []
+
+
+class Draining(_Message, tag="draining"):
+    grace_ms: Millis = 0
+
+
+# ---- gateway to worker --------------------------------------------------------------------------------------------------
+
+
+class Limits(Struct, rename="camel"):
+    max_message_bytes: int
+
+
+class Registered(_Message, tag="registered"):
+    worker_id: Id
+    heartbeat_ms: Millis
+    dead_after_ms: Millis
+    limits: Limits
+    protocol: int = VERSION
+
+
+class Task(_Message, tag="task"):
+    task_type: str
+    task_id: Id
+    payload: Raw
+    attempt: int = 0
+    model: str = ""
+    stream: bool = False
+    timeout_ms: int = 0
+    traceparent: str | None = None
+
+
+class Cancel(_Message, tag="cancel"):
+    task_id: Id
+    attempt: Attempt
+    reason: Literal["client", "timeout", "admin", "superseded"]
+    grace_ms: Millis
+
+
+class ResultAck(_Message, tag="resultAck"):
+    task_id: Id
+    attempt: Annotated[int, Meta(ge=0)]
+    status: Literal["accepted", "duplicate", "stale", "unknown"]
+
+
+class Drain(_Message, tag="drain"):
+    grace_ms: Millis
+    reconnect: bool = False
+
+
+class Error(_Message, tag="error"):
+    code: str
+    message: str
+    task_id: str | None = None
+    fatal: bool = False
+
+
+FromWorker = (
+    Register | TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
+)
+FromGateway = Registered | Task | Cancel | ResultAck | Drain | Error
+
+encoder = msgspec.json.Encoder()
+from_worker: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
+from_gateway: msgspec.json.Decoder[FromGateway] = msgspec.json.Decoder(FromGateway)
+
+
+def task_frame(
+    task_type: str,
+    task_id: str,
+    payload: bytes,
+    *,
+    version: int,
+    attempt: int,
+    model: str,
+    stream: bool,
+    timeout_ms: int,
+) -> bytes:
+    """The `task` frame with `payload` spliced in unparsed. Version 1 gets its four keys and nothing else."""
+    head = b'{"type":"task","taskType":%b,"taskId":"%b","payload":%b' % (
+        encoder.encode(task_type),
+        task_id.encode(),
+        payload,
+    )
+    if version == 1:
+        return head + b"}"
+    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d}' % (
+        attempt,
+        encoder.encode(model),
+        b"true" if stream else b"false",
+        timeout_ms,
+    )

@@ -1,0 +1,57 @@
+"""When to try again."""
+
+import random
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+BASE_S = 0.5
+CEILING_S = 30.0
+HEALTHY_S = 30.0
+MAX_RETRY_AFTER_S = 300.0
+
+
+class Backoff:
+    """Delays with full jitter: each is uniform between 0 and a bound that doubles from 0.5 s to 30 s.
+
+    The bound falls back only after a connection that was registered for 30 s: one that is accepted and closed
+    at once counts as a failure.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._failures = 0
+
+    def after(self, registered_s: float, retry_after_s: float | None = None) -> float:
+        """Seconds to wait after a connection that was registered for so long; not less than was asked for."""
+        if registered_s >= HEALTHY_S:
+            self._failures = 0
+        bound = min(CEILING_S, BASE_S * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        delay = self._rng.uniform(0, bound)
+        return delay if retry_after_s is None else retry_after_s + delay
+
+    def after_handover(self, registered_s: float) -> float:
+        """The same when the gateway has asked for another connection: at once, unless that repeats itself."""
+        if self._failures == 0 or registered_s >= HEALTHY_S:
+            self._failures = 1
+            return 0.0
+        return self.after(registered_s)
+
+
+def parse_retry_after(value: str | None, now: datetime | None = None) -> float | None:
+    """Seconds that a `Retry-After` header (a number or a date) asks for, from 0 to 300; None without one."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - (now or datetime.now(UTC))).total_seconds()
+    if seconds != seconds:  # "nan" is a number to float()
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)

@@ -1,0 +1,101 @@
+"""What a handler knows and can say about its task while it runs."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from fairlane.workers import protocol
+from fairlane.workers.sdk.values import Task, Usage
+
+
+class Cancelled:
+    """False until the task is to stop; then true. `await` it to wait for that moment.
+
+    `reason` is then `client`, `timeout`, `admin` or `superseded` (from the gateway), or `shutdown` or
+    `disconnected`. Reading it is safe from a thread; awaiting it is for the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        return self._event.wait().__await__()
+
+    def set(self, reason: str) -> None:
+        """Say that the task is to stop. The first reason stays."""
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+
+class _TaskLog(logging.LoggerAdapter[logging.Logger]):
+    """Puts the task's id and attempt before each line, and into the record as `task_id` and `attempt`."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        known = self.extra or {}
+        kwargs["extra"] = {**known, **(kwargs.get("extra") or {})}
+        return f"[{known.get('task_id')} #{known.get('attempt')}] {msg}", kwargs
+
+
+class Context:
+    """A handler's second argument.
+
+    `deadline` is when the task's time is over, in the event loop's time; None when the gateway named none.
+    `state` is what the start-up hooks have put there. `cancelled` tells whether the task is to stop: a
+    handler on the event loop gets `CancelledError` at its next await anyway, a plain function in a thread has
+    to look.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        state: SimpleNamespace,
+        deadline: float | None,
+        clock: Callable[[], float],
+        send_progress: Callable[[protocol.TaskProgress], Awaitable[None]],
+        log: logging.Logger,
+    ) -> None:
+        self.task_id = task.task_id
+        self.attempt = task.attempt
+        self.model = task.model
+        self.state = state
+        self.deadline = deadline
+        self.cancelled = Cancelled()
+        self.usage_json: msgspec.Raw | None = None
+        self.log = _TaskLog(log, {"task_id": task.task_id, "attempt": task.attempt})
+        self._clock = clock
+        self._send_progress = send_progress
+
+    def remaining(self) -> float:
+        """Seconds until the deadline; never negative, infinite when there is none."""
+        return math.inf if self.deadline is None else max(0.0, self.deadline - self._clock())
+
+    async def progress(
+        self, *, pct: float | None = None, note: str | None = None, stage: protocol.Stage | None = None
+    ) -> None:
+        """Tell the readers how far the task is: per cent, a sentence, a stage. Waits when much is unsent.
+
+        Raises `msgspec.ValidationError` when a value is out of its range.
+        """
+        message = protocol.TaskProgress(
+            task_id=self.task_id, attempt=self.attempt, pct=pct, note=note, stage=stage
+        )
+        msgspec.json.decode(protocol.encoder.encode(message), type=protocol.TaskProgress)
+        await self._send_progress(message)
+
+    def set_usage(self, usage: Usage) -> None:
+        """Record what the task has used so far. The last call counts, also when the task fails.
+
+        Raises `TypeError` when `details` holds something that is not JSON.
+        """
+        self.usage_json = usage.as_json()

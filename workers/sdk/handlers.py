@@ -1,0 +1,148 @@
+"""Which handler runs a task, and how the three kinds of handler become one stream of items."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fairlane.workers.sdk.context import Context
+from fairlane.workers.sdk.values import Delta, Result, Task, Usage
+
+Item = str | Delta | Usage | Result
+Handler = Callable[[Task, Context], Any]
+ANY_MODEL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A handler with the models and task types (None: any) that it serves."""
+
+    handler: Handler
+    models: tuple[str, ...]
+    task_types: tuple[str, ...] | None
+
+    def open(self, task: Task, context: Context) -> AsyncGenerator[Item, None]:
+        """Start the handler; the caller must close what it gets.
+
+        An async generator is handed on as it is. A coroutine function and a plain function give one `Result`;
+        the plain function runs in a thread of its own and, as a thread cannot be stopped, its stream ends
+        only when it returns.
+        """
+        if _is(inspect.isasyncgenfunction, self.handler):
+            stream: AsyncGenerator[Item, None] = self.handler(task, context)
+            return stream
+        if _is(inspect.iscoroutinefunction, self.handler):
+            return _from_coroutine(self.handler, task, context)
+        return _from_function(self.handler, task, context)
+
+
+class Registry:
+    """The handlers of one worker. An exact model beats `"*"`, a named task type beats any."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+
+    def add(self, handler: Handler, models: Iterable[str], task_types: Iterable[str] | None) -> None:
+        """Add a handler. Raises `TypeError` or `ValueError` with a sentence when it cannot serve as one."""
+        if isinstance(models, str) or isinstance(task_types, str):
+            raise TypeError("models and task_types are lists of names, not one name.")
+        names = tuple(models)
+        types = None if task_types is None else tuple(task_types)
+        if not names or not all(names):
+            raise ValueError('A handler needs at least one model name; ["*"] serves any.')
+        if types == ():
+            raise ValueError("task_types is empty; leave it out to serve any type.")
+        if _is(inspect.isgeneratorfunction, handler):
+            raise TypeError("A handler that yields must be an async generator (async def).")
+        try:
+            inspect.signature(handler).bind(None, None)
+        except TypeError as error:
+            raise TypeError("A handler takes two arguments: the task and its context.") from error
+        self._routes.append(Route(handler, names, types))
+
+    def find(self, model: str, task_type: str) -> Route | None:
+        """The handler for a task, or None when this worker has none."""
+        best: Route | None = None
+        best_rank = (False, False)
+        for route in self._routes:
+            exact = model in route.models
+            if not exact and ANY_MODEL not in route.models:
+                continue
+            if route.task_types is not None and task_type not in route.task_types:
+                continue
+            rank = (exact, route.task_types is not None)
+            if best is None or rank > best_rank:
+                best, best_rank = route, rank
+        return best
+
+    @property
+    def models(self) -> list[str]:
+        """All models, in the order in which they were named."""
+        return list(dict.fromkeys(model for route in self._routes for model in route.models))
+
+    @property
+    def task_types(self) -> list[str] | None:
+        """All task types, or None when some handler takes any."""
+        found: dict[str, None] = {}
+        for route in self._routes:
+            if route.task_types is None:
+                return None
+            found.update(dict.fromkeys(route.task_types))
+        return list(found)
+
+
+def _is(test: Callable[[Any], bool], handler: Handler) -> bool:
+    """Whether a function, or an object that is called like one, is of the kind that `test` knows."""
+    return test(handler) or test(getattr(handler, "__call__", None))  # noqa: B004 (the method is wanted)
+
+
+async def _from_coroutine(handler: Handler, task: Task, context: Context) -> AsyncGenerator[Item, None]:
+    yield Result(await handler(task, context))
+
+
+async def _from_function(handler: Handler, task: Task, context: Context) -> AsyncGenerator[Item, None]:
+    yield Result(await _in_thread(handler, task, context))
+
+
+async def _in_thread(handler: Handler, task: Task, context: Context) -> Any:
+    """The function's return value. A cancellation waits for the function: its slot is busy until then.
+
+    The thread is a daemon, so that a function that never returns does not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(value)
+        else:
+            outcome.set_exception(error)
+
+    def report(value: Any, error: BaseException | None) -> None:
+        # The loop may have been closed while the function ran; nobody waits for its value then.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, error)
+
+    def call() -> None:
+        try:
+            value = handler(task, context)
+        except StopIteration as error:
+            report(None, RuntimeError(f"StopIteration: {error}"))  # a future cannot carry it
+        except BaseException as error:  # the edge of the thread: the waiting task raises it again
+            report(None, error)
+        else:
+            report(value, None)
+
+    threading.Thread(target=call, name=f"task-{task.task_id}", daemon=True).start()
+    try:
+        return await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        if not outcome.done():
+            await asyncio.wait([outcome])
+        if not outcome.cancelled():
+            outcome.exception()  # mark it as seen
+        raise

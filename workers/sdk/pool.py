@@ -1,0 +1,249 @@
+"""Runs handlers: one asyncio task per running handler, from `Start` to its result."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from msgspec import Raw
+
+from fairlane.workers import protocol
+from fairlane.workers.sdk.context import Context
+from fairlane.workers.sdk.errors import TaskError, shorten
+from fairlane.workers.sdk.handlers import Registry
+from fairlane.workers.sdk.session import Session, Slots, Start, Stop
+from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
+
+GRACE_SHARE = 0.8
+"""Part of a cancel's grace that a handler gets; the rest is for the answer's way back."""
+
+
+class Pool:
+    """All running handlers of a worker, over all its connections.
+
+    A handler is owned by this pool until it has ended, also when its task has ended before (a cancel that it
+    ignores, a lost connection); its slot stays busy as long. `on_change` is called when a handler has ended.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        slots: Slots,
+        *,
+        state: SimpleNamespace,
+        log: logging.Logger,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._slots = slots
+        self._state = state
+        self._log = log
+        self._on_change = on_change
+        self._running: dict[tuple[Session, Key], _Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, session: Session, start: Start) -> None:
+        """Begin a task that `session` has accepted."""
+        running = _Running(self, session, start)
+        self._running[session, start.output.key] = running
+        running.begin()
+
+    def stop(self, session: Session, stop: Stop) -> None:
+        """Cancel one handler. Its task is answered when it ends, or shortly before the grace is over."""
+        running = self._running.get((session, stop.key))
+        if running is not None:
+            running.stop(stop.reason, stop.grace_ms / 1000 * GRACE_SHARE)
+
+    def stop_session(self, session: Session, reason: str) -> None:
+        """Cancel the handlers of one connection, without waiting for them."""
+        for (owner, _), running in list(self._running.items()):
+            if owner is session:
+                running.stop(reason, None)
+
+    def stop_all(self, reason: str, grace_s: float) -> None:
+        """Cancel every handler; tasks whose connection is open are answered within `grace_s`."""
+        for running in list(self._running.values()):
+            running.stop(reason, grace_s)
+
+    async def ended(self, timeout_s: float) -> bool:
+        """Wait for all handlers to end, at most so long; whether they did."""
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        if not tasks:
+            return True
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        return not late
+
+    def _forget(self, session: Session, key: Key) -> None:
+        self._running.pop((session, key), None)
+        self._slots.release(session, key)
+        session.offer()
+        self._on_change()
+
+
+class _Running:
+    """One handler at work."""
+
+    def __init__(self, pool: Pool, session: Session, start: Start) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._pool = pool
+        self._session = session
+        self._output = start.output
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._first_output: float | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        message = start.task
+        self._task = Task.from_message(message)
+        self._context = Context(
+            self._task,
+            state=pool._state,
+            deadline=self._started + message.timeout_ms / 1000 if message.timeout_ms > 0 else None,
+            clock=self._loop.time,
+            send_progress=self._send_progress,
+            log=pool._log,
+        )
+
+    def begin(self) -> None:
+        self.task = self._loop.create_task(self._run(), name=f"fairlane task {self._task.task_id}")
+        self.task.add_done_callback(self._on_done)
+
+    def stop(self, reason: str, answer_after_s: float | None) -> None:
+        """Cancel the handler (once) and, if wanted, see to an answer after so many seconds."""
+        if not self._context.cancelled and self.task is not None:
+            self._context.cancelled.set(reason)
+            self.task.cancel()
+        if answer_after_s is not None and self._answer_timer is None:
+            self._answer_timer = self._loop.call_later(answer_after_s, self._answer_for_handler)
+
+    def _answer_for_handler(self) -> None:
+        if self._session.finish(self._output, self._cancelled_result()):
+            self._context.log.warning(
+                "the handler ignores its cancellation; its slot stays busy until it ends"
+            )
+
+    def _on_done(self, _: asyncio.Task[None]) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+        # A task that was cancelled before its first step has not answered yet.
+        self._session.finish(self._output, self._cancelled_result())
+        self._pool._forget(self._session, self._output.key)
+
+    async def _run(self) -> None:
+        try:
+            result = await self._produce()
+        except asyncio.CancelledError:
+            if self._context.cancelled:
+                result = self._cancelled_result()
+            else:
+                result = self._failed("WORKER_ERROR", "The handler was cancelled from inside.")
+        except TaskError as error:
+            self._context.log.info("failed with %s", error.code)
+            result = self._failed_with(error)
+        except Exception as error:
+            # The edge of the handler: its task ends as failed, the worker goes on.
+            self._context.log.exception("the handler failed")
+            result = self._failed("WORKER_ERROR", shorten(f"{type(error).__name__}: {error}"))
+        self._session.finish(self._output, result)
+
+    async def _produce(self) -> protocol.TaskResult:
+        route = self._pool._registry.find(self._task.model, self._task.type)
+        if route is None:
+            raise TaskError("WORKER_ERROR", "The handler is gone.")
+        stream = route.open(self._task, self._context)
+        result = self._result()
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                if isinstance(item, str):
+                    if item:
+                        await self._emit(Delta(content=item))
+                elif isinstance(item, Delta):
+                    await self._emit(item)
+                elif isinstance(item, Usage):
+                    self._context.set_usage(item)
+                elif isinstance(item, Result):
+                    result.result = _json_result(item.value)
+                else:
+                    raise TypeError(
+                        f"A handler yields str, Delta, Usage or Result, not {type(item).__name__}."
+                    )
+        result.usage = self._context.usage_json
+        result.timings = self._timings()
+        return result
+
+    async def _emit(self, delta: Delta) -> None:
+        encoded = protocol.encoder.encode(delta)
+        if len(encoded) > self._session.max_delta_bytes:
+            raise TaskError(
+                "WORKER_ERROR",
+                f"One delta has {len(encoded)} bytes; the gateway takes {self._session.max_delta_bytes}.",
+            )
+        if self._first_output is None:
+            self._first_output = self._loop.time()
+        if not self._session.emit(self._output, encoded):
+            await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        """Return when the output is not full; ends by cancellation when the connection does."""
+        while self._output.full:
+            room: asyncio.Future[None] = self._loop.create_future()
+            self._output.on_room = functools.partial(_settle, room)
+            await room
+
+    async def _send_progress(self, message: protocol.TaskProgress) -> None:
+        if not self._session.progress(self._output, message):
+            await self._wait_for_room()
+
+    # ---- results ---------------------------------------------------------------------------------
+
+    def _result(self) -> protocol.TaskResult:
+        return protocol.TaskResult(task_id=self._task.task_id, attempt=self._task.attempt)
+
+    def _failed_with(self, error: TaskError) -> protocol.TaskResult:
+        result = self._result()
+        result.error = error.message
+        result.error_info = protocol.ErrorInfo(
+            code=error.code,
+            retryable=error.retryable,
+            message=error.message,
+            http_status=error.http_status,
+            retry_after_ms=error.retry_after_ms,
+        )
+        result.usage = self._context.usage_json
+        result.timings = self._timings()
+        return result
+
+    def _failed(self, code: str, message: str, *, retryable: bool = False) -> protocol.TaskResult:
+        return self._failed_with(TaskError(code, message, retryable=retryable))
+
+    def _cancelled_result(self) -> protocol.TaskResult:
+        reason = self._context.cancelled.reason
+        if reason == "shutdown":
+            return self._failed("WORKER_ERROR", "The worker is shutting down.", retryable=True)
+        return self._failed("WORKER_ERROR", f"Cancelled ({reason}).")
+
+    def _timings(self) -> protocol.Timings:
+        first = self._first_output
+        return protocol.Timings(
+            ttft_ms=None if first is None else _ms(first - self._started),
+            total_ms=_ms(self._loop.time() - self._started),
+        )
+
+
+def _settle(room: "asyncio.Future[None]") -> None:
+    if not room.done():
+        room.set_result(None)
+
+
+def _json_result(value: object) -> Raw:
+    try:
+        return as_json(value)
+    except (TypeError, ValueError) as error:
+        raise TaskError("WORKER_ERROR", f"The handler's result is not JSON: {error}") from error
+
+
+def _ms(seconds: float) -> int:
+    return max(0, round(seconds * 1000))

@@ -1,0 +1,212 @@
+"""Keeps a worker connected until it is told to stop: reconnects, hands over, drains."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from fairlane.workers import protocol
+from fairlane.workers.sdk.backoff import Backoff
+from fairlane.workers.sdk.connection import CLOSE_TIMEOUT_S, Connection, Ended
+from fairlane.workers.sdk.handlers import Registry
+from fairlane.workers.sdk.ledger import Ledger
+from fairlane.workers.sdk.pool import Pool
+from fairlane.workers.sdk.session import Session, Slots
+
+ACK_WAIT_S = 10.0
+"""How long a draining worker waits for the last acknowledgements once its last handler has ended."""
+
+ABORT_GRACE_S = 5.0
+"""How long cancelled handlers have to end when the worker stops at once."""
+
+
+class Supervisor:
+    """Everything that one `serve` call owns: the connections, the running handlers, the kept results.
+
+    Usually there is one connection. After a gateway's `drain{reconnect}` there are two for a while: `current`
+    takes new tasks, the others finish theirs and close.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        token: str | None,
+        make_register: Callable[[], protocol.Register],
+        registry: Registry,
+        slots: int,
+        drain_ms: int,
+        state: SimpleNamespace,
+        log: logging.Logger,
+        rng: random.Random,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._make_register = make_register
+        self._registry = registry
+        self._drain_ms = drain_ms
+        self._log = log
+        self._backoff = Backoff(rng)
+        self._slots = Slots(slots)
+        self._ledger = Ledger()
+        self._changed = asyncio.Event()
+        self._pool = Pool(registry, self._slots, state=state, log=log, on_change=self._on_change)
+        self._open: dict[asyncio.Task[Ended], Connection] = {}
+        self._draining_ms: int | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
+        """Stay connected until `stop`, then drain; `abort` cancels what still runs. Closes everything.
+
+        Raises `GatewayRefusedError`. A cancellation of this call stops at once, without waiting for results
+        to arrive.
+        """
+        keeper = asyncio.create_task(self._keep_connected(), name="fairlane connections")
+        drainer = asyncio.create_task(self._drain_after(stop, abort), name="fairlane drain")
+        try:
+            await asyncio.wait([keeper, drainer], return_when=asyncio.FIRST_COMPLETED)
+            if drainer.done():
+                drainer.result()
+                await self._close(keeper)
+            elif keeper.done():
+                keeper.result()
+        finally:
+            await _cancel(keeper, drainer)
+            self._pool.stop_all("shutdown", 0.0)
+            await _cancel(*self._open)
+            if not await self._pool.ended(ABORT_GRACE_S):
+                self._log.warning("%d handlers have not ended and are left behind", len(self._pool))
+
+    # ---- staying connected -----------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        """Open a connection, and the next when it has ended or its gateway asks for that. Never returns."""
+        while True:
+            connection = self._connection()
+            link = asyncio.create_task(connection.run(), name="fairlane connection")
+            self._open[link] = connection
+            going = asyncio.create_task(connection.going.wait())
+            welcomed = asyncio.create_task(self._retire_others(connection))
+            try:
+                await asyncio.wait([link, going], return_when=asyncio.FIRST_COMPLETED)
+                if not link.done() and not connection.reconnect:
+                    connection.close_when_idle()
+                    await asyncio.wait([link])
+            finally:
+                await _cancel(going, welcomed)
+            if link.done():
+                delay = self._after(link)
+            else:
+                link.add_done_callback(self._retired)
+                delay = self._backoff.after_handover(connection.registered_s)
+            await asyncio.sleep(delay)
+
+    def _connection(self) -> Connection:
+        woken = asyncio.Event()
+        session = Session(
+            self._make_register(),
+            slots=self._slots,
+            ledger=self._ledger,
+            serves=lambda model, task_type: self._registry.find(model, task_type) is not None,
+            clock=self._loop.time,
+            wake=woken.set,
+        )
+        if self._draining_ms is not None:
+            session.drain(self._draining_ms)
+        return Connection(
+            self._url,
+            self._token,
+            session,
+            self._pool,
+            woken=woken,
+            log=self._log,
+            on_change=self._on_change,
+            on_end=self._on_end,
+        )
+
+    async def _retire_others(self, connection: Connection) -> None:
+        """Once `connection` is registered, the ones before it close as soon as they are idle."""
+        await connection.registered.wait()
+        for other in self._open.values():
+            if other is not connection:
+                other.close_when_idle()
+
+    def _after(self, link: asyncio.Task[Ended]) -> float:
+        """The delay after a connection that has ended. Raises what it raised."""
+        del self._open[link]
+        ended = link.result()
+        delay = self._backoff.after(ended.registered_s, ended.retry_after_s)
+        self._log.warning("not connected: %s; next attempt in %.1f s", ended.reason, delay)
+        return delay
+
+    def _retired(self, link: asyncio.Task[Ended]) -> None:
+        """A handed-over connection has ended; whatever it raised, the current one tells better."""
+        self._open.pop(link, None)
+        if not link.cancelled() and (error := link.exception()) is not None:
+            self._log.warning("an old connection ended with %s", error)
+        self._on_change()
+
+    def _on_change(self) -> None:
+        """A handler or a result is done: let everybody look who waits for that."""
+        self._changed.set()
+        for connection in self._open.values():
+            connection.session.offer()
+            connection.stir()
+
+    def _on_end(self) -> None:
+        """A connection has ended: another one that is registered carries its results."""
+        for connection in self._open.values():
+            connection.session.resend()
+        self._on_change()
+
+    # ---- going -----------------------------------------------------------------------------------
+
+    async def _drain_after(self, stop: asyncio.Event, abort: asyncio.Event) -> None:
+        """Wait for `stop`, then until nothing runs or is unacknowledged, or the drain's time is over."""
+        await stop.wait()
+        self._log.info("draining: %d running, at most %d ms", len(self._pool), self._drain_ms)
+        self._draining_ms = self._drain_ms
+        for connection in self._open.values():
+            connection.session.drain(self._drain_ms)
+        nudge = asyncio.create_task(self._nudge_on(abort))
+        try:
+            await self._until(lambda: abort.is_set() or not len(self._pool), self._drain_ms / 1000)
+        finally:
+            await _cancel(nudge)
+        if len(self._pool):
+            self._log.warning("cancelling %d running tasks", len(self._pool))
+            self._pool.stop_all("shutdown", ABORT_GRACE_S / 2)
+            await self._pool.ended(ABORT_GRACE_S)
+        await self._until(lambda: not len(self._ledger), ACK_WAIT_S)
+        if len(self._ledger):
+            self._log.warning("%d results were not acknowledged", len(self._ledger))
+
+    async def _nudge_on(self, event: asyncio.Event) -> None:
+        await event.wait()
+        self._changed.set()
+
+    async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until something holds, at most so long. Looks again at every change."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not is_so():
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def _close(self, keeper: "asyncio.Task[None]") -> None:
+        """Close what is open in good order (1000), at most for the time that a closing handshake may take."""
+        await _cancel(keeper)
+        for connection in self._open.values():
+            connection.close()
+        if self._open:
+            await asyncio.wait(list(self._open), timeout=CLOSE_TIMEOUT_S + 1)
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel and wait until they have ended, whatever they end with."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,105 @@
+"""What a handler receives (`Task`) and what it may yield (`Delta`, `Usage`, `Result`, or plain text)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from fairlane.workers import protocol
+from fairlane.workers.protocol import Delta
+
+__all__ = ["Delta", "Result", "Task", "Usage", "as_json"]
+
+Key = tuple[str, int]
+"""Task id and attempt: what every message about a task repeats."""
+
+
+class Task:
+    """One piece of work.
+
+    `payload_bytes` is the caller's JSON as it came; `payload` parses it on first use and keeps it. `stream`
+    says whether the caller wants output as it is made; what a handler yields is sent either way.
+    """
+
+    __slots__ = ("_payload", "attempt", "model", "payload_bytes", "stream", "task_id", "traceparent", "type")
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        type: str,
+        model: str,
+        payload_bytes: bytes,
+        attempt: int = 1,
+        stream: bool = True,
+        traceparent: str | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.type = type
+        self.model = model
+        self.attempt = attempt
+        self.payload_bytes = payload_bytes
+        self.stream = stream
+        self.traceparent = traceparent
+        self._payload: Any = msgspec.UNSET
+
+    @classmethod
+    def from_message(cls, message: protocol.Task) -> "Task":
+        """The task that a `task` message brings."""
+        return cls(
+            task_id=message.task_id,
+            type=message.task_type,
+            model=message.model,
+            payload_bytes=bytes(message.payload),
+            attempt=message.attempt,
+            stream=message.stream,
+            traceparent=message.traceparent,
+        )
+
+    @property
+    def payload(self) -> Any:
+        """The payload as Python values, the same object each time. Raises `msgspec.DecodeError`."""
+        if self._payload is msgspec.UNSET:
+            self._payload = msgspec.json.decode(self.payload_bytes)
+        return self._payload
+
+    def __repr__(self) -> str:
+        return f"Task({self.task_id!r}, type={self.type!r}, model={self.model!r}, attempt={self.attempt})"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that the task has used. `details` holds further members, passed on as they are."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> msgspec.Raw:
+        """The `usage` member of a `taskResult`."""
+        members = dict(self.details)
+        if self.input_tokens is not None:
+            members["inputTokens"] = self.input_tokens
+        if self.output_tokens is not None:
+            members["outputTokens"] = self.output_tokens
+        return msgspec.Raw(msgspec.json.encode(members))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The task's result, for a generator that has one beside its chunks: yield it last."""
+
+    value: Any
+
+
+def as_json(value: Any) -> msgspec.Raw:
+    """`value` as JSON that is ready to send; a `msgspec.Raw` is checked and passes through unparsed.
+
+    Raises `TypeError` or `ValueError` when it is not JSON.
+    """
+    if not isinstance(value, msgspec.Raw):
+        return msgspec.Raw(msgspec.json.encode(value))
+    text = bytes(value)
+    text.decode()  # the parser below does not look into strings, and a text frame must be UTF-8
+    msgspec.json.decode(text, type=msgspec.Raw)
+    return msgspec.Raw(text)

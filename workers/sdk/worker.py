@@ -1,0 +1,203 @@
+"""The class a worker author uses."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
+from typing import TypeVar
+
+from fairlane.workers import protocol
+from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
+from fairlane.workers.sdk.handlers import Handler, Registry
+from fairlane.workers.sdk.supervisor import Supervisor
+
+Hook = Callable[[SimpleNamespace], Awaitable[None]]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+AnyHook = TypeVar("AnyHook", bound=Hook)
+
+MAX_SLOTS = 1024
+
+
+class Worker:
+    """Runs tasks that a gateway sends.
+
+        worker = Worker(slots=4)
+
+        @worker.handler(models=["my-model"])
+        async def answer(task, context):
+            for word in task.payload["messages"][-1]["content"].split():
+                yield word + " "
+
+        worker.run()
+
+    `gateway` is `http://host:port` or `ws://host:port/ws` (default: FAIRLANE_GATEWAY, else this machine),
+    `token` its worker token (default: FAIRLANE_WORKER_TOKEN), `name` what people see (default: the host's
+    name), `slots` how many tasks run at a time (1 to 1024), `drain_ms` how long running tasks may go on after
+    the first signal (default 30 s). All may be changed until the worker runs. It reconnects by itself; tasks
+    that ran on a lost connection are cancelled, because the gateway gives them to others, and finished
+    results are sent again until the gateway has acknowledged them.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        gateway: str | None = None,
+        token: str | None = None,
+        slots: int = 1,
+        drain_ms: int = 30_000,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name or socket.gethostname() or "worker"
+        self.gateway = gateway or os.environ.get("FAIRLANE_GATEWAY") or DEFAULT_GATEWAY
+        self.token = token or os.environ.get("FAIRLANE_WORKER_TOKEN") or None
+        self.slots = slots
+        self.drain_ms = drain_ms
+        self.tags = tags
+        self.state = SimpleNamespace()
+        """What start-up hooks put here, handlers find in `context.state`."""
+        self.registry = Registry()
+        self._startup: list[Hook] = []
+        self._shutdown: list[Hook] = []
+        self._instance_id = str(uuid.uuid4())
+
+    # ---- what it runs ----------------------------------------------------------------------------
+
+    def handler(
+        self, models: Iterable[str], task_types: Iterable[str] | None = None
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Register a handler of a task and a context, for these models (`"*"`: any) and task types.
+
+        An async generator streams what it yields: text, `Delta`, `Usage`, and last, if it has one, `Result`.
+        A coroutine function returns the result, any JSON value. A plain function does too and runs in a
+        thread.
+        """
+
+        def register(function: AnyHandler) -> AnyHandler:
+            self.registry.add(function, models, task_types)
+            return function
+
+        return register
+
+    def on_startup(self, hook: AnyHook) -> AnyHook:
+        """Run `await hook(state)` before the first connection; what it raises ends the worker."""
+        self._startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: AnyHook) -> AnyHook:
+        """Run `await hook(state)` at the end, last registered first, also after a failure."""
+        self._shutdown.append(hook)
+        return hook
+
+    # ---- running it ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT. The first signal drains, the second cancels what still runs.
+
+        Uses uvloop where it is installed. Raises what `serve` raises.
+        """
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve_until_signal())
+
+    async def serve(self, stop: asyncio.Event | None = None, abort: asyncio.Event | None = None) -> None:
+        """Work until `stop` is set, then drain; `abort` cancels what still runs. For tests and for embedding.
+
+        Raises `ValueError` (`BadAddressError`) for settings that cannot work, and `GatewayRefusedError` when
+        the gateway will not have this worker. Cancelling this call stops at once.
+        """
+        self.check()
+        async with self.started():
+            await Supervisor(
+                url=websocket_url(self.gateway),
+                token=self.token,
+                make_register=self._register,
+                registry=self.registry,
+                slots=self.slots,
+                drain_ms=self.drain_ms,
+                state=self.state,
+                log=logging.getLogger("fairlane.worker"),
+                rng=random.Random(),  # noqa: S311 (spreads reconnects, guards nothing)
+            ).run(stop or asyncio.Event(), abort or asyncio.Event())
+
+    def check(self) -> None:
+        """Raise `ValueError` with a sentence if the settings cannot work. `serve` and `run` begin so."""
+        websocket_url(self.gateway)
+        if not self.registry.models:
+            raise ValueError("This worker has no handler: add one with @worker.handler(models=[...]).")
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise ValueError(f"slots is {self.slots}; it must be between 1 and {MAX_SLOTS}.")
+        if not 0 <= self.drain_ms <= 24 * 3600 * 1000:
+            raise ValueError(f"drain_ms is {self.drain_ms}; it must be between 0 and a day.")
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """Between the start-up and the shutdown hooks, without a gateway: to run handlers by hand."""
+        try:
+            await self._run_startup_hooks()
+            yield
+        finally:
+            await self._run_shutdown_hooks()
+
+    async def _run_startup_hooks(self) -> None:
+        for hook in self._startup:
+            await hook(self.state)
+
+    async def _run_shutdown_hooks(self) -> None:
+        failed: Exception | None = None
+        for hook in reversed(self._shutdown):
+            try:
+                await hook(self.state)
+            except Exception as error:
+                # The edge of a hook: the others still have things to release; the first failure is raised
+                # after them.
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    async def _serve_until_signal(self) -> None:
+        stop, abort = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            (abort if stop.is_set() else stop).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self.serve(stop, abort)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _register(self) -> protocol.Register:
+        return protocol.Register(
+            instance_id=self._instance_id,
+            name=self.name[:200],
+            models=self.registry.models,
+            slots=self.slots,
+            task_types=self.registry.task_types,
+            sdk=protocol.Sdk(name="fairlane-python", version=_version()),
+            tags=self.tags,
+        )
+
+
+def _version() -> str:
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 (not there on every platform)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,368 @@
+"""One attempt: a granted task on one worker, from the grant until its slot is free again.
+
+The attempt owns its slot and its log writer. Whoever wants it to end (worker, lost connection, cancel, time limit) calls one
+of its methods; the first one counts, the rest find it over.
+"""
+
+import enum
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from fairlane.queues.tasks import Finished, Fragment, Grant, State
+from fairlane.streaming.events import (
+    fragment_cancelled,
+    fragment_done,
+    fragment_error,
+    fragment_stage,
+    progress_event,
+)
+from fairlane.streaming.views.usage import normalise_usage
+from fairlane.streaming.writer import TaskWriter
+from fairlane.workers.protocol import (
+    FAILURE_CODES,
+    Cancel,
+    Delta,
+    ResultAck,
+    TaskChunk,
+    TaskProgress,
+    TaskReject,
+    TaskResult,
+    encoder,
+    task_frame,
+)
+
+if TYPE_CHECKING:
+    from fairlane.workers.server.dispatch import Dispatcher
+    from fairlane.workers.server.pool import Worker
+
+MAX_ERROR_CHARS = 2000
+V1_MAX_FRAME = 1 << 20
+NO_USAGE = (-1, -1)
+
+
+class Phase(enum.Enum):
+    """Where an attempt stands."""
+
+    SENT = "sent"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    STOPPING = "stopping"
+    OVER = "over"
+
+
+class Attempt:
+    """See the module. `dispatcher` does what reaches beyond this attempt."""
+
+    def __init__(self, dispatcher: "Dispatcher", grant: Grant, worker: "Worker") -> None:
+        self._dispatcher = dispatcher
+        self.grant = grant
+        self.worker = worker
+        self.phase = Phase.SENT
+        self.started_at = dispatcher.time()
+        self.renewed_at = 0.0
+        self.stop_until = 0.0
+        self.missing = 0
+        self._payload_bytes = 0
+        self._frames = 0
+        self._finish_reason: str | None = None
+        self._shown_at = 0.0
+        self.output_at = self.started_at
+        self.writer = TaskWriter(
+            dispatcher.scheduler,
+            dispatcher.deliver,
+            grant,
+            dispatcher.new_coalescer(),
+            on_over=self._on_writer_over,
+        )
+
+    @property
+    def held(self) -> bool:
+        """True while its lease must be renewed."""
+        return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
+
+    # ---- beginning ----------
+
+    def send(self, payload: bytes) -> None:
+        """Send the task to its worker."""
+        grant, worker = self.grant, self.worker
+        self._payload_bytes = len(payload)
+        frame = task_frame(
+            grant.task_type,
+            grant.task_id,
+            payload,
+            version=worker.version,
+            attempt=grant.attempt,
+            model=grant.model,
+            stream=grant.stream,
+            timeout_ms=grant.left_ms,
+        )
+        if worker.version == 1:
+            if len(frame) > V1_MAX_FRAME:
+                self.fail("BAD_REQUEST", "The task is too large for the connected worker", retryable=False)
+                return
+            self.phase = Phase.RUNNING
+        worker.send(frame)
+
+    def acknowledged(self) -> None:
+        """The worker has begun."""
+        if self.phase is Phase.SENT:
+            self.phase = Phase.RUNNING
+            self.worker.missed_acks = 0
+
+    # ---- output ----------
+
+    def chunk(self, message: TaskChunk) -> str | None:
+        """Take a chunk frame; returns what is wrong with it, if anything."""
+        if self.phase is Phase.STOPPING or self.phase is Phase.OVER:
+            return None
+        self.acknowledged()
+        self.output_at = self._dispatcher.time()
+        writer = self.writer
+        if message.delta is not None:
+            writer.chunk(0, "text", message.delta)
+        else:
+            if message.seq != self._frames + 1:
+                if message.seq <= self._frames:
+                    return None
+                self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=True)
+                return f"chunk {message.seq} came after chunk {self._frames}"
+            self._frames = message.seq
+            for delta in message.deltas:
+                self._delta(delta)
+        writer.pump()
+        return None
+
+    def _delta(self, delta: Delta) -> None:
+        chunk, index = self.writer.chunk, delta.index
+        if delta.content is not None:
+            chunk(index, "text", delta.content)
+        if delta.reasoning is not None:
+            chunk(index, "reasoning", delta.reasoning)
+        if delta.refusal is not None:
+            chunk(index, "refusal", delta.refusal)
+        if delta.tool_calls is not None:
+            chunk(index, "tool", bytes(delta.tool_calls))
+        if delta.extra is not None:
+            chunk(index, "extra", bytes(delta.extra))
+        if delta.finish_reason is not None:
+            chunk(index, "finish", delta.finish_reason)
+            if index == 0:
+                self._finish_reason = delta.finish_reason
+
+    def progress(self, message: TaskProgress) -> None:
+        """Show progress to the readers; a stage is logged."""
+        if self.phase is Phase.STOPPING or self.phase is Phase.OVER:
+            return
+        self.acknowledged()
+        if message.stage is not None:
+            stage = message.stage
+            self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))
+        now = self._dispatcher.time()
+        if (message.pct is not None or message.note is not None) and now - self._shown_at >= 0.2:
+            self._shown_at = now
+            event = progress_event(self.grant.task_id, self._dispatcher.now_ms(), message.pct, message.note)
+            self._dispatcher.show(self.grant, event)
+
+    # ---- ends ----------
+
+    def result(self, message: TaskResult) -> None:
+        """The worker is done. Also the confirmation that a stopped task has stopped."""
+        if self.phase is Phase.STOPPING:
+            self._release(self._used(message))
+            return
+        if self.phase not in (Phase.SENT, Phase.RUNNING):
+            return
+        self.acknowledged()
+        if message.attempt and message.last_seq > self._frames:
+            self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=True)
+            return
+        info = message.error_info
+        if message.error or info is not None:
+            code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
+            text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
+            retryable = info.retryable if info else False
+            if info and info.retry_after_ms:
+                self._dispatcher.hold(self.worker, info.retry_after_ms)
+            self.fail(code, text, retryable=retryable, usage=_raw(message.usage), used=self._used(message))
+            return
+        has_result = bytes(message.result) != b"null"
+        result = bytes(message.result) if has_result or not self.writer.has_output else None
+        usage = _raw(message.usage)
+        self._finish(
+            State.COMPLETED,
+            "",
+            "done",
+            fragment_done(result, usage, self._finish_reason),
+            used=self._used(message),
+        )
+
+    def reject(self, message: TaskReject) -> None:
+        """The worker will not run it."""
+        if self.phase is not Phase.SENT:
+            return
+        worker = self.worker
+        worker.missed_acks = 0
+        if message.reason == "badPayload":
+            self.fail(
+                "BAD_REQUEST",
+                (message.message or "The worker refuses the payload")[:MAX_ERROR_CHARS],
+                retryable=False,
+            )
+            return
+        if message.reason == "draining":
+            worker.draining = True
+        else:
+            self._dispatcher.hold(worker, message.retry_after_ms or 1000)
+        self._requeue(message.reason, "declined")
+
+    def fail(
+        self,
+        code: str,
+        error: str,
+        *,
+        retryable: bool,
+        usage: bytes | None = None,
+        used: tuple[int, int] = NO_USAGE,
+        stop: bool = False,
+    ) -> None:
+        """End with a failure, or try again where that is sensible. `stop`: the worker still runs it and must be told."""
+        if self.phase not in (Phase.SENT, Phase.RUNNING):
+            return
+        fragment = fragment_error(error, code, retryable, usage)
+        if retryable and not self.writer.has_output and not stop:
+            self._requeue(code, "failed", Fragment(fragment, code))
+            return
+        if stop:
+            self._cancel("superseded")
+        self._finish(State.FAILED, code, "error", fragment, used=used, keep_slot=stop)
+
+    def lost(self) -> None:
+        """Its worker is gone."""
+        self.worker.lost_task(self._dispatcher.time())
+        if self.phase is Phase.STOPPING:
+            self._release(NO_USAGE)
+        elif self.phase in (Phase.SENT, Phase.RUNNING):
+            if self.writer.has_output:
+                usage = b'{"outputTokens":%d,"estimated":true}' % self.writer.chunks
+                fragment = fragment_error("Worker disconnected", "WORKER_LOST", False, usage)
+                self._finish(
+                    State.FAILED,
+                    "WORKER_LOST",
+                    "error",
+                    fragment,
+                    used=(self._payload_bytes // 4, self.writer.chunks),
+                )
+            else:
+                self._requeue("worker lost", "lost")
+
+    def stop(self, reason: str) -> None:
+        """The task was ended from outside: tell the worker; its slot is free when it answers."""
+        if self.phase not in (Phase.SENT, Phase.RUNNING):
+            return
+        self.writer.close()
+        self._cancel(reason)
+        self.phase = Phase.STOPPING
+        self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
+
+    def unacknowledged(self) -> None:
+        """The worker did not say in time that it has begun."""
+        if self.phase is Phase.SENT:
+            self._cancel("superseded")
+            self._requeue("not acknowledged", "declined")
+
+    def forget(self) -> None:
+        """The grant is over and nothing can be said to Redis about it any more."""
+        self.writer.close()
+        if self.phase is not Phase.OVER:
+            self.phase = Phase.OVER
+            self._dispatcher.over(self, [])
+
+    def _cancel(self, reason: str) -> None:
+        if self.worker.version >= 2:
+            known = reason if reason in ("client", "timeout", "admin") else "superseded"
+            cancel = Cancel(self.grant.task_id, self.grant.attempt, known, self._dispatcher.cancel_grace_ms)  # type: ignore[arg-type]
+            self.worker.send(encoder.encode(cancel))
+
+    def _finish(
+        self,
+        state: State,
+        code: str,
+        kind: str,
+        fragment: bytes,
+        *,
+        used: tuple[int, int],
+        keep_slot: bool = False,
+    ) -> None:
+        self.phase = Phase.FINISHING
+        dispatcher = self._dispatcher
+        want = 0 if keep_slot else dispatcher.want_after(self.worker)
+
+        def on_finished(finished: Finished) -> None:
+            if keep_slot:
+                self.phase = Phase.STOPPING
+                self.stop_until = dispatcher.time() + dispatcher.stop_grace_s
+                return
+            self.phase = Phase.OVER
+            dispatcher.over(self, finished.grants, outcome=finished.outcome)
+
+        self.writer.finish(
+            state,
+            code,
+            kind,
+            fragment,
+            used=used,
+            want=want,
+            models=self.worker.models,
+            worker=self.worker.id,
+            on_finished=on_finished,
+        )
+
+    def _requeue(self, why: str, cause: str, end: Fragment | None = None) -> None:
+        begun = self.phase is Phase.RUNNING
+        self.phase = Phase.OVER
+        self.writer.close()
+        self._dispatcher.requeue(self, why, cause, begun, end)
+
+    def _release(self, used: tuple[int, int]) -> None:
+        self.phase = Phase.OVER
+        self._dispatcher.release(self, used)
+
+    def _on_writer_over(self, why: str) -> None:
+        """The writer found that the grant is over, or cannot go on."""
+        if self.phase is Phase.FINISHING:
+            self.phase = Phase.OVER
+            self._dispatcher.over(self, [])
+        elif why == "stale":
+            self.stop("superseded")
+        else:
+            self._cancel("superseded")
+            self.phase = Phase.OVER
+            self._dispatcher.give_up(self, why)
+
+    def _used(self, message: TaskResult) -> tuple[int, int]:
+        """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""
+        result = bytes(message.result)
+        used_in, used_out = normalise_usage(_raw(message.usage), result)
+        if used_in is None:
+            used_in = self._payload_bytes // 4
+        if used_out is None:
+            used_out = self.writer.chunks or len(result) // 4
+        return used_in, used_out
+
+
+def _raw(value: Raw | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def cancelled_fragment(by: str) -> Fragment:
+    """The end of a task that somebody cancelled."""
+    return Fragment(fragment_cancelled(by), "")
+
+
+def result_ack(task_id: str, attempt: int, outcome: str) -> bytes:
+    """The frame that lets a worker forget its result."""
+    status = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": "duplicate"}.get(
+        outcome, "unknown"
+    )
+    return encoder.encode(ResultAck(task_id, attempt, status))  # type: ignore[arg-type]

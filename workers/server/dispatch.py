@@ -1,0 +1,587 @@
+"""Brings tasks to workers: asks the scheduler whenever a local slot is free, and runs what it grants.
+
+The replica's one place that knows which of its slots are taken, reserved for a question under way, or free. Grants are handled
+in callbacks of the scheduler's replies, so that a grant is never lost with the request that happened to receive it.
+"""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import structlog
+
+from fairlane.queues.errors import StoreError, StoreUnavailable
+from fairlane.queues.link import RedisLink
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted, TaskSpec
+from fairlane.streaming.coalesce import Coalescer
+from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
+from fairlane.streaming.hub import Hub
+from fairlane.workers.server.attempt import NO_USAGE, Attempt, Phase, result_ack
+from fairlane.workers.server.pool import Pool, Worker
+
+log = structlog.get_logger("fairlane.workers")
+
+RENEW_S = 5.0
+ACK_S = 5.0
+TICK_S = 1.0
+OFFER_S = 5.0
+OFFER_HOLD_MS = 15_000
+TOMBSTONE_MS = 600_000
+MISSED_ACKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """How long a model's worker may stay silent, ms; None = as long as it likes."""
+
+    first_output_ms: int | None = None
+    silence_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """What the dispatcher is told by the gateway's settings. Durations in ms."""
+
+    flush_interval_ms: float = 40
+    flush_chunks: int = 8
+    flush_chars: int = 1024
+    cancel_grace_ms: int = 5000
+    no_worker_grace_ms: int = 0
+    dead_after_ms: int = 30_000
+    payload_cache_bytes: int = 64 << 20
+    output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
+
+
+class PayloadCache:
+    """Bodies of tasks submitted here, so that the usual case needs no read from Redis. Bounded; the oldest go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
+
+    def put(self, task_id: str, body: bytes) -> None:
+        if len(body) > self._limit // 4:
+            return
+        self._bodies[task_id] = body
+        self._size += len(body)
+        while self._size > self._limit:
+            _, old = self._bodies.popitem(last=False)
+            self._size -= len(old)
+
+    def pop(self, task_id: str) -> bytes | None:
+        body = self._bodies.pop(task_id, None)
+        if body is not None:
+            self._size -= len(body)
+        return body
+
+
+class Dispatcher:
+    """See the module. `start` begins the upkeep (offers, renewals, sweeps); `close` ends it and forgets all attempts."""
+
+    def __init__(self, scheduler: Scheduler, link: RedisLink, hub: Hub, settings: DispatchSettings) -> None:
+        self.scheduler = scheduler
+        self._link = link
+        self._hub = hub
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.time: Callable[[], float] = self._loop.time
+        self.pool = Pool(self.time)
+        self.attempts: dict[str, Attempt] = {}
+        self.deliver = hub.deliver
+        self.cancel_grace_ms = settings.cancel_grace_ms
+        self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
+        self._payloads = PayloadCache(settings.payload_cache_bytes)
+        self._background: set[asyncio.Task[None]] = set()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._nudge = asyncio.Event()
+        self._offered: set[str] = set()
+        self._offer_due = 0.0
+        self._accepting = True
+
+    # ---- life ----------
+
+    def start(self) -> None:
+        """Begin the upkeep."""
+        self._upkeep = asyncio.create_task(self._keep_up(), name="dispatch-upkeep")
+
+    async def close(self) -> None:
+        """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
+        tasks = [*self._background, *([self._upkeep] if self._upkeep else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for attempt in list(self.attempts.values()):
+            attempt.forget()
+
+    def drain(self) -> None:
+        """Take no more tasks; running ones go on. Other replicas are told that nothing is offered here."""
+        self._accepting = False
+        for worker in self.pool:
+            worker.draining = True
+        self.offer_soon()
+
+    @staticmethod
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    def new_coalescer(self) -> Coalescer:
+        settings = self._settings
+        return Coalescer(settings.flush_interval_ms, settings.flush_chunks, settings.flush_chars)
+
+    # ---- workers ----------
+
+    def connected(self, worker: Worker) -> None:
+        """A worker is ready: offer its models and fill its slots."""
+        worker.heard_at = self.time()
+        if not self._accepting:
+            worker.draining = True
+        self.pool.add(worker)
+        self._offer_now()
+        self.fill(worker)
+
+    def changed(self, worker: Worker) -> None:
+        """A worker changed its models or slots, or drains."""
+        self._offer_now()
+        if not worker.draining:
+            self.fill(worker)
+
+    def disconnected(self, worker: Worker) -> None:
+        """A worker is gone: its tasks are tried elsewhere or end."""
+        if not self.pool.remove(worker):
+            return
+        self._offer_now()
+        for attempt in list(worker.attempts.values()):
+            attempt.lost()
+
+    def hold(self, worker: Worker, ms: int) -> None:
+        """Give a worker no task for a while (it says that it is full)."""
+        seconds = min(ms, 60_000) / 1000
+        worker.hold_until = max(worker.hold_until, self.time() + seconds)
+        self._loop.call_later(seconds + 0.001, self.fill, worker)
+
+    # ---- asking the scheduler ----------
+
+    def submit(self, task: TaskSpec) -> Awaitable[Submitted | Refused]:
+        """Queue a task. Raises StoreUnavailable; what happened to it then, it will not run later."""
+        done: asyncio.Future[Submitted | Refused] = self._loop.create_future()
+        reserved = self.pool.reserve(task.model) if self._accepting else None
+        worker, want = reserved or (None, 0)
+        self._payloads.put(task.id, task.payload)
+        try:
+            reply = self.scheduler.submit(task, want, self.scheduler.nonce(), worker.id if worker else "")
+        except StoreUnavailable:
+            self._payloads.pop(task.id)
+            if worker:
+                worker.reserved -= want
+            raise
+        reply.add_done_callback(partial(self._on_submitted, task.id, worker, want, done))
+        return done
+
+    def _on_submitted(
+        self,
+        task_id: str,
+        worker: Worker | None,
+        want: int,
+        done: asyncio.Future[Submitted | Refused],
+        reply: asyncio.Future[Any],
+    ) -> None:
+        if worker:
+            worker.reserved -= want
+        error = reply.exception()
+        if error is not None:
+            self._payloads.pop(task_id)
+            if isinstance(error, StoreError) and error.sent:
+                self._spawn(self._withdraw(task_id))
+            if not done.done():
+                done.set_exception(error)
+                done.exception()
+            return
+        answer = self.scheduler.submitted(reply.result())
+        if isinstance(answer, Refused):
+            self._payloads.pop(task_id)
+        elif worker:
+            self._start_all(answer.grants, worker)
+        if not done.done():
+            done.set_result(answer)
+
+    async def _withdraw(self, task_id: str) -> None:
+        """After a submit of unknown outcome: it shall not run, whether it arrived or comes late."""
+        end = Fragment(fragment_cancelled("gateway"), "")
+        await self._until_answered(
+            lambda: self.scheduler.cancel(
+                task_id,
+                state=State.CANCELLED,
+                kind="cancelled",
+                end=end,
+                why="client",
+                tombstone_ms=TOMBSTONE_MS,
+            )
+        )
+
+    def cancel_soon(self, task_id: str, why: Literal["client", "timeout"]) -> None:
+        """End a task whose caller is gone; tried until Redis answers."""
+        if why == "client":
+            self._spawn(self._end(task_id, State.CANCELLED, "cancelled", Fragment(fragment_cancelled(why), ""), why))
+        else:
+            end = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
+            self._spawn(self._end(task_id, State.FAILED, "error", end, why))
+
+    def on_wake(self, model: str, *, targeted: bool) -> None:
+        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here."""
+        reserved = self.pool.reserve(model, 64)
+        if reserved is not None:
+            self._take(*reserved, woken=model)
+        elif targeted:
+            try:
+                self.scheduler.take([model], 0, self.scheduler.nonce()).add_done_callback(_observe)
+            except StoreUnavailable:
+                pass  # the sweep repeats the wake-up
+
+    def fill(self, worker: Worker) -> None:
+        """Ask for tasks for all free slots of a worker."""
+        free = worker.free(self.time()) if self.pool.get(worker.id) is worker else 0
+        if free > 0:
+            self.pool.hold(worker, free)
+            self._take(worker, free)
+
+    def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
+        try:
+            reply = self.scheduler.take(worker.models, want, self.scheduler.nonce(), worker.id)
+        except StoreUnavailable:
+            worker.reserved -= want
+            return  # filled again when the connection is back
+        reply.add_done_callback(partial(self._on_taken, worker, want, woken))
+
+    def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
+        worker.reserved -= want
+        if reply.cancelled() or reply.exception() is not None:
+            return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
+        grants = self.scheduler.taken(reply.result())
+        self._start_all(grants, worker)
+        if woken is not None and len(grants) == want:
+            self.on_wake(woken, targeted=False)
+
+    def want_after(self, worker: Worker) -> int:
+        """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none."""
+        available = self.pool.get(worker.id) is worker and not worker.draining and not worker.suspended
+        return 1 if available and self.time() >= worker.hold_until else 0
+
+    # ---- attempts ----------
+
+    def _start_all(self, grants: list[Grant], worker: Worker) -> None:
+        for grant in grants:
+            self._start(grant, worker)
+
+    def _start(self, grant: Grant, worker: Worker) -> None:
+        known = self.attempts.get(grant.task_id)
+        if known is not None and known.grant.token == grant.token:
+            return  # a repeated reply
+        if self.pool.get(worker.id) is not worker:
+            other = self.pool.pick(grant.model)
+            if other is None:
+                self._spawn(self._give_back(grant))
+                return
+            worker = other
+        attempt = Attempt(self, grant, worker)
+        worker.attempts[grant.task_id] = attempt
+        self.attempts[grant.task_id] = attempt
+        self.deliver(grant.task_id, [Event(grant.attempt, grant.start_seq, "start", grant.start)])
+        payload = self._payloads.pop(grant.task_id)
+        if payload is not None:
+            attempt.send(payload)
+        else:
+            self._spawn(self._fetch_payload(attempt))
+
+    async def _fetch_payload(self, attempt: Attempt) -> None:
+        task_id = attempt.grant.task_id
+        payload = await self._until_answered(lambda: self.scheduler.payload(task_id))
+        if attempt.phase is not Phase.SENT:
+            return
+        if payload is None:
+            attempt.stop("superseded")  # it ended between the grant and this read
+            if attempt.phase is Phase.STOPPING:
+                attempt.phase = Phase.OVER
+                self.release(attempt, NO_USAGE)
+        else:
+            attempt.started_at = self.time()
+            attempt.send(payload)
+
+    async def _give_back(self, grant: Grant) -> None:
+        await self._until_answered(
+            lambda: self.scheduler.requeue(grant, "no worker any more", cause="declined", begun=False)
+        )
+
+    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale") -> None:
+        """An attempt has ended and its slot is free; `grants` came with the answer and are for that slot."""
+        worker = self._forget(attempt)
+        if worker.version >= 2 and outcome in ("ok", "late", "stale"):
+            worker.send(result_ack(attempt.grant.task_id, attempt.grant.attempt, outcome))
+        if grants:
+            self._start_all(grants, worker)
+
+    def _forget(self, attempt: Attempt) -> Worker:
+        worker, task_id = attempt.worker, attempt.grant.task_id
+        if worker.attempts.get(task_id) is attempt:
+            del worker.attempts[task_id]
+        if self.attempts.get(task_id) is attempt:
+            del self.attempts[task_id]
+        if worker.suspended and not any(a.phase is Phase.STOPPING for a in worker.attempts.values()):
+            worker.suspended = False
+        return worker
+
+    def requeue(self, attempt: Attempt, why: str, cause: str, begun: bool, end: Fragment | None) -> None:
+        """Give an attempt's task back; its slot is free at once."""
+        worker = self._forget(attempt)
+        log.info("task goes back to its queue", task_id=attempt.grant.task_id, worker_id=worker.id, why=why)
+        self._spawn(self._requeue(attempt, worker, why, cause, begun, end))
+
+    async def _requeue(
+        self, attempt: Attempt, worker: Worker, why: str, cause: str, begun: bool, end: Fragment | None
+    ) -> None:
+        grant = attempt.grant
+        kind: Literal["lost", "failed", "declined"] = (
+            "lost" if cause == "lost" else "failed" if cause == "failed" else "declined"
+        )
+        ended = await self._until_answered(
+            lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end)
+        )
+        if ended.outcome == "ended":
+            number, _, seq = ended.event_id.partition("-")
+            self.deliver(grant.task_id, [Event(int(number), int(seq), ended.kind, ended.data)])
+        if worker.version >= 2 and cause == "failed":
+            worker.send(result_ack(grant.task_id, grant.attempt, "ok"))
+        self.fill(worker)
+
+    def release(self, attempt: Attempt, used: tuple[int, int]) -> None:
+        """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
+        worker = self._forget(attempt)
+        self._spawn(self._release(attempt.grant, attempt.writer.chunks, worker, used))
+
+    async def _release(self, grant: Grant, chunks: int, worker: Worker, used: tuple[int, int]) -> None:
+        nonce = self.scheduler.nonce()
+        want = self.want_after(worker)
+        self.pool.hold(worker, want)
+        try:
+            reply = await self._until_answered(
+                lambda: self.scheduler.finish(
+                    grant,
+                    State.CANCELLED,
+                    "",
+                    grant.start_seq + 1,
+                    [],
+                    ("cancelled", b"{}"),
+                    used=used,
+                    want=want,
+                    models=worker.models,
+                    nonce=nonce,
+                    worker=worker.id,
+                )
+            )
+        finally:
+            worker.reserved -= want
+        finished = self.scheduler.finished(reply)
+        if worker.version >= 2:
+            worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
+        self._start_all(finished.grants, worker)
+
+    def give_up(self, attempt: Attempt, why: str) -> None:
+        """The log cannot be written any more: too much waits for Redis, or Redis lost its end."""
+        self._forget(attempt)
+        code, text = (
+            ("OUTPUT_TOO_LARGE", "The output grew faster than it could be stored")
+            if why == "overflow"
+            else ("STORE_LOST", "The store lost a part of the output")
+        )
+        log.warning("task given up", task_id=attempt.grant.task_id, worker_id=attempt.worker.id, code=code)
+        end = Fragment(fragment_error(text, code, False), code)
+        self._spawn(self._end(attempt.grant.task_id, State.FAILED, "error", end, "timeout"))
+
+    async def _end(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> None:
+        ended = await self._until_answered(
+            lambda: self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
+        )
+        if ended.outcome == "ended":
+            number, _, seq = ended.event_id.partition("-")
+            self.deliver(task_id, [Event(int(number), int(seq), ended.kind, ended.data)])
+
+    def on_stop(self, task_id: str, attempt_number: int, why: str) -> None:
+        """Another replica, or a script, ended a task that runs here."""
+        attempt = self.attempts.get(task_id)
+        if attempt is not None and attempt.grant.attempt == attempt_number:
+            attempt.stop(why)
+
+    def show(self, grant: Grant, event: Event) -> None:
+        """Bring an event that is not logged to the readers known at the grant."""
+        self._hub.show(grant.task_id, event)
+        message = b"n\n%b\n%b\n%b" % (grant.task_id.encode(), event.type.encode(), event.data)
+        for replica in grant.readers.split(","):
+            if replica and replica != self.scheduler.replica:
+                try:
+                    self._link.command("PUBLISH", self.scheduler.channel(replica), message).add_done_callback(
+                        _observe
+                    )
+                except StoreUnavailable:
+                    return  # nobody keeps what is not logged
+
+    # ---- upkeep ----------
+
+    def offer_soon(self) -> None:
+        """Tell the other replicas at the next opportunity what is offered here."""
+        self._offer_due = 0.0
+        self._nudge.set()
+
+    def store_is_back(self) -> None:
+        """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
+        self.offer_soon()
+        for worker in self.pool:
+            self._loop.call_soon(self.fill, worker)
+
+    def presence(self) -> list[dict[str, Any]]:
+        """The connected workers as the admin view shows them."""
+        now = self.time()
+        return [
+            {
+                "workerId": worker.id,
+                "name": worker.name,
+                "replica": self.scheduler.replica,
+                "version": worker.version,
+                "models": list(worker.models),
+                "slots": worker.slots,
+                "running": len(worker.attempts),
+                "heartbeatAgeMs": int((now - worker.heard_at) * 1000),
+                "draining": worker.draining,
+            }
+            for worker in self.pool
+        ]
+
+    def _offer_now(self) -> None:
+        """Say what is offered, in order before whatever is asked next."""
+        try:
+            self._offer().add_done_callback(_observe)
+        except StoreUnavailable:
+            self.offer_soon()
+
+    def _offer(self) -> asyncio.Future[Any]:
+        models = self.pool.models() if self._accepting else set()
+        withdrawn = self._offered - models
+        workers = msgspec.json.encode(self.presence())
+        reply = self.scheduler.offer(
+            sorted(models), sorted(withdrawn), workers, OFFER_HOLD_MS, self._settings.no_worker_grace_ms
+        )
+        self._offered = models
+        self._offer_due = self.time() + OFFER_S
+        return reply
+
+    async def _keep_up(self) -> None:
+        """Offer, renew, sweep: in this order, so that what lives is not swept after an outage."""
+        while True:
+            wait = TICK_S
+            try:
+                if self.time() >= self._offer_due:
+                    await self._offer()
+                await self._renew()
+                next_ms, looked = await self.scheduler.sweep()
+                wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, TICK_S)
+            except StoreError:
+                wait = 0.2  # again when it answers
+            except Exception:  # upkeep must go on: what failed is tried again in a second
+                log.exception("upkeep failed")
+            self._check_attempts()
+            try:
+                async with asyncio.timeout(wait * random.uniform(0.95, 1.0)):  # noqa: S311 - spreads load only
+                    await self._nudge.wait()
+            except TimeoutError:
+                pass
+            self._nudge.clear()
+
+    async def _renew(self) -> None:
+        now = self.time()
+        held = [a for a in self.attempts.values() if a.held and now - a.renewed_at >= RENEW_S]
+        alive = self._hub.keeping_alive(now)
+        for at in range(0, max(len(held), 1), 500):
+            batch = held[at : at + 500]
+            if not batch and not alive:
+                return
+            replies = await self.scheduler.renew(
+                [(a.grant, a.worker.id) for a in batch], alive if at == 0 else ()
+            )
+            for attempt, reply in zip(batch, replies, strict=True):
+                if reply == 1:
+                    attempt.renewed_at = now
+                elif attempt.held and attempt.phase is not Phase.FINISHING:
+                    attempt.stop("client" if reply == 2 else "superseded")
+
+    def _check_attempts(self) -> None:
+        """Local time limits of attempts and workers."""
+        now = self.time()
+        dead_after = self._settings.dead_after_ms / 1000
+        for worker in self.pool:
+            if worker.version >= 2 and now - worker.heard_at > dead_after:
+                worker.close(1011, "silent for too long")
+        for attempt in list(self.attempts.values()):
+            worker = attempt.worker
+            if attempt.phase is Phase.SENT and worker.version >= 2 and now - attempt.started_at > ACK_S:
+                worker.missed_acks += 1
+                attempt.unacknowledged()
+                if worker.missed_acks >= MISSED_ACKS:
+                    worker.close(4408, "three tasks in a row were not acknowledged")
+            elif attempt.phase is Phase.RUNNING:
+                self._check_output(attempt, now)
+            elif attempt.phase is Phase.STOPPING:
+                late = now - (attempt.stop_until - self.stop_grace_s)
+                if now > attempt.stop_until:
+                    worker.close(1011, "did not stop a cancelled task")
+                elif worker.version >= 2 and late > self.cancel_grace_ms / 1000 + 2:
+                    worker.suspended = True
+
+    def _check_output(self, attempt: Attempt, now: float) -> None:
+        limits = self._settings.output_limits.get(attempt.grant.model)
+        if limits is None:
+            return
+        if limits.first_output_ms and not attempt.writer.has_output:
+            if now - attempt.started_at > limits.first_output_ms / 1000:
+                attempt.fail(
+                    "FIRST_OUTPUT_TIMEOUT",
+                    "The model did not begin to answer in time",
+                    retryable=False,
+                    stop=True,
+                )
+        elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
+            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop=True)
+
+    async def _until_answered(self, call: Callable[[], Awaitable[Any]], patience_s: float = 600.0) -> Any:
+        """Repeat a call that may be repeated until Redis answers it; gives up after `patience_s`."""
+        delay = 0.05
+        give_up_at = self.time() + patience_s
+        while True:
+            try:
+                return await call()
+            except StoreError:
+                if self.time() > give_up_at:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1.0)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a background step failed; leases end by themselves", error=repr(error))
+
+
+def _observe(reply: asyncio.Future[Any]) -> None:
+    """Take note of a reply that nobody waits for, so that it is not logged as never retrieved."""
+    if not reply.cancelled():
+        reply.exception()
