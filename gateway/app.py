@@ -143,7 +143,9 @@ class App:
                     return route
                 allowed.append(known)
         if allowed:
-            raise ApiError(405, "METHOD_NOT_ALLOWED", f"Use {' or '.join(sorted(set(allowed)))} for this path")
+            raise ApiError(
+                405, "METHOD_NOT_ALLOWED", f"Use {' or '.join(sorted(set(allowed)))} for this path"
+            )
         raise ApiError(404, "NOT_FOUND", f"There is no {method} {path[:200]}")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
@@ -170,11 +172,9 @@ def with_cors(app: App, origins: list[str]) -> Any:
     from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - only where it is wanted
 
     return CORSMiddleware(
-        app,  # type: ignore[arg-type]
+        app,
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=["X-Task-Id", "X-Request-Id", "Retry-After", "X-Replay-From"],
     )
-
-

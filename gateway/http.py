@@ -48,7 +48,9 @@ class Request:
 
     def query(self, name: str) -> str | None:
         if self._query is None:
-            self._query = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20)
+            self._query = parse_qs(
+                self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20
+            )
         values = self._query.get(name)
         return values[-1] if values else None
 
@@ -56,7 +58,9 @@ class Request:
         """The whole body, which must say that it is JSON. Raises ApiError (415, 413, 408) or ClientGone."""
         content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
-            raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json")
+            raise ApiError(
+                415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
+            )
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
             raise _too_large(limit)
@@ -75,7 +79,9 @@ class Request:
                             raise _too_large(limit)
                         parts.append(part)
             except TimeoutError:
-                raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+                raise ApiError(
+                    408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s"
+                ) from None
             body = b"".join(parts)
         if len(body) > limit:
             raise _too_large(limit)
@@ -117,7 +123,9 @@ class Departure:
 
     __slots__ = ("_handle", "_on_gone", "_receive", "_task", "gone")
 
-    def __init__(self, receive: Receive, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S) -> None:
+    def __init__(
+        self, receive: Receive, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
+    ) -> None:
         self.gone = False
         self._receive = receive
         self._on_gone = on_gone

@@ -201,7 +201,12 @@ def _priority(value: Any) -> int:
 def _keep(settings: Settings, value: Any) -> int:
     if value is None:
         return settings.task_result_ttl_ms
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value <= 0
+    ):
         raise bad_request("resultTtlMs must be a positive number of milliseconds", "resultTtlMs")
     return int(min(max(value, 1000), settings.max_result_ttl_ms))
 

@@ -83,6 +83,7 @@ class Gateway:
             self.dispatcher,
             lambda authorization: self.callers.authenticate_worker(authorization),
             SocketSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
+            refusal=lambda scope: self.callers.refuse_worker(scope),
         )
 
     async def start(self) -> None:
@@ -136,7 +137,9 @@ class Gateway:
     def check_model(self, caller: Caller, model: str) -> None:
         """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
         if not caller.may_use(model):
-            raise ApiError(404, "model_not_found", f"The model `{model}` does not exist or you do not have access to it")
+            raise ApiError(
+                404, "model_not_found", f"The model `{model}` does not exist or you do not have access to it"
+            )
 
     def stream_url(self, task_id: str, keep_ms: int) -> str:
         """Where to read a task's events without a key: a signed link for this one task, until its log expires."""
@@ -237,7 +240,7 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
 
 def _limits_of(settings: Settings) -> tuple[list[tuple[str, float, int]], list[tuple[str, int, str]]]:
     queues = [(name, queue.weight, queue.max_length or 0) for name, queue in settings.queues.items()]
-    models = [(name, model.concurrency or 0, model.cost) for name, model in settings.models.items()]
+    models = [(name, model.concurrency or 0, str(model.cost)) for name, model in settings.models.items()]
     return queues, models
 
 

@@ -7,6 +7,7 @@ the embedded Redis and the listening socket, starts the others anew when they di
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
 import socket
 import sys
@@ -20,10 +21,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.callers import Callers
+from fairlane.gateway.keys import with_first_start_keys
+from fairlane.gateway.logs import configure_logging
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
-from fairlane.queues.embedded import EmbeddedRedis
-from fairlane.queues.errors import StoreError
+from fairlane.queues.embedded import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError
+from fairlane.queues.errors import StoreRefused, StoreUnavailable
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -159,4 +162,113 @@ def run_loop(main: Any) -> None:
         uvloop.run(main)
 
 
-__all__ = ["StoreError", "bind", "make_server", "run_loop", "serve", "store", "sys", "multiprocessing", "time"]
+def run(settings: Settings, reload: Reload | None = None) -> int:
+    """Serve until told to stop; the exit code. Says on standard error, in a sentence, why it cannot.
+
+    `reload` reads the settings again, for SIGHUP.
+    """
+    configure_logging(settings.log_format, settings.log_level)
+    try:
+        settings, created = with_first_start_keys(settings)
+        for secret in created:
+            print(f"fairlane: new {secret.kind}, shown this once: {secret.secret}", flush=True)
+        listener = bind(settings)
+        with listener:
+            callers = Callers(settings)
+            if settings.processes > 1:
+                return Supervisor(settings, callers, listener).run()
+            run_loop(_serve_alone(settings, callers, listener, reload))
+    except (
+        OSError,
+        SettingsError,
+        StoreRefused,
+        StoreUnavailable,
+        DataDirInUseError,
+        EmbeddedRedisError,
+    ) as error:
+        print(f"fairlane: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve_alone(
+    settings: Settings, callers: Callers, listener: socket.socket, reload: Reload | None
+) -> None:
+    def reread() -> tuple[Settings, Callers]:
+        assert reload is not None
+        fresh, _ = with_first_start_keys(reload())
+        return fresh, Callers(fresh)
+
+    async with store(settings) as redis_url:
+        await serve(settings, callers, redis_url, sockets=[listener], reload=reread if reload else None)
+
+
+# ---- several processes ----------
+
+
+class Supervisor:
+    """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
+
+    def __init__(self, settings: Settings, callers: Callers, listener: socket.socket) -> None:
+        self._settings = settings
+        self._callers = callers
+        self._listener = listener
+        self._context = multiprocessing.get_context("spawn")
+        self._children: list[Any] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Supervise until a signal says stop."""
+        asyncio.run(self._supervise())
+        return 0
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        async with store(self._settings) as redis_url:
+            keepers = [asyncio.create_task(self._keep(redis_url)) for _ in range(self._settings.processes)]
+            try:
+                await stop.wait()
+            finally:
+                self._stopping = True
+                self._signal(signal.SIGTERM)
+                patience = self._settings.drain_ms / 1000 + 15
+                await asyncio.wait(keepers, timeout=patience)
+                for child in self._children:
+                    if child.is_alive():
+                        child.kill()
+                await asyncio.gather(*keepers)
+
+    async def _keep(self, redis_url: str) -> None:
+        """Keep one process running; a short-lived one is started again later and later."""
+        pause = 0.1
+        while not self._stopping:
+            child = self._context.Process(
+                target=_child_main,
+                args=(self._settings, self._callers, redis_url, self._listener),
+                daemon=False,
+            )
+            child.start()
+            self._children.append(child)
+            began = time.monotonic()
+            while child.is_alive():
+                await asyncio.sleep(0.1)
+            self._children.remove(child)
+            child.join()
+            if not self._stopping:
+                log.error("a gateway process died and is started again", exit_code=child.exitcode)
+                pause = 0.1 if time.monotonic() - began > 30 else min(pause * 2, 5.0)
+                await asyncio.sleep(pause)
+
+    def _signal(self, sig: int) -> None:
+        for child in self._children:
+            if child.pid is not None and child.is_alive():
+                os.kill(child.pid, sig)
+
+
+def _child_main(settings: Settings, callers: Callers, redis_url: str, listener: socket.socket) -> None:
+    configure_logging(settings.log_format, settings.log_level)
+    run_loop(serve(settings, callers, redis_url, sockets=[listener]))

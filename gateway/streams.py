@@ -17,7 +17,10 @@ from fairlane.streaming.hub import Lost, Reader
 class View(Protocol):
     """What draws events for one kind of client."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """Nothing follows."""
+        ...
 
     def feed(self, event: Event) -> bytes:
         """The bytes an event adds, often none."""
@@ -80,9 +83,8 @@ async def serve(
 ) -> bool:
     """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes."""
     send = request.send
-    wake = reader.feed.wake
-    departure = Departure(request.receive, wake)
-    closing.add(wake)
+    departure = Departure(request.receive, reader.interrupt)
+    closing.add(reader.interrupt)
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
         if first:
@@ -95,11 +97,11 @@ async def serve(
                 return True
             if departure.gone:
                 return False
-            body = b"".join([view.feed(event) for event in events]) if len(events) != 1 else view.feed(events[0])
+            body = (
+                b"".join([view.feed(event) for event in events]) if len(events) != 1 else view.feed(events[0])
+            )
             notice = reader.take_notice()
-            if notice is not None and not view.ended and reader.seq == 0:
-                body += surface.notice(notice)
-            elif notice is not None and not view.ended and notice.type == "progress":
+            if notice is not None and not view.ended and (reader.seq == 0 or notice.type == "progress"):
                 body += surface.notice(notice)
             if view.ended:
                 await send({"type": "http.response.body", "body": body})
@@ -114,5 +116,5 @@ async def serve(
             if not events:
                 await asyncio.sleep(0)  # a caller who has left makes `send` return at once: let others run
     finally:
-        closing.discard(wake)
+        closing.discard(reader.interrupt)
         departure.close()

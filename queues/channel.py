@@ -60,7 +60,7 @@ class Channel:
             connection = make_connection(self._url, self._timeout_ms)
             pinger: asyncio.Task[None] | None = None
             try:
-                await connection.connect()
+                await connection.connect()  # type: ignore[no-untyped-call]
                 await connection.send_command("SUBSCRIBE", self._name, check_health=False)
                 self._heard = asyncio.get_running_loop().time()
                 pinger = asyncio.create_task(self._ping(connection), name="redis-channel-ping")
@@ -73,7 +73,7 @@ class Channel:
                         backoff.reset()
                         self.listening.set()
                         self._on_change(True)
-            except (OSError, RedisError, asyncio.TimeoutError):
+            except (TimeoutError, OSError, RedisError):
                 pass  # listen again below; what was missed is found by checking again
             finally:
                 if pinger:

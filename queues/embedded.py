@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from fairlane.queues.companion import Companion, Guard
 from fairlane.queues.datalock import DataDirInUseError, DataLock
-from fairlane.queues.errors import StoreRefused
 
 __all__ = ["DataDirInUseError", "EmbeddedRedis", "EmbeddedRedisError", "find_server", "verify_server"]
 
@@ -344,25 +343,24 @@ def server_version(binary: Path) -> tuple[int, int] | None:
     return _version(answer.stdout, r"v=(\d+)\.(\d+)")
 
 
-def verify_server(info: Mapping[str, Any], maxmemory_policy: str | None = None) -> None:
-    """Refuse a server that is too old or might forget tasks.
+def verify_server(info: Mapping[str, Any], maxmemory_policy: str | None = None) -> str | None:
+    """Why a server is refused: it is too old or might forget tasks. None when it can be used.
 
-    `info` is its INFO as redis-py gives it; `maxmemory_policy` the answer of CONFIG GET where that is
-    permitted. Raises StoreRefused with what to change.
+    `info` is what its INFO tells, by name; `maxmemory_policy` the answer of CONFIG GET where that is
+    permitted, else INFO's counts. The sentence says what to change.
     """
     reported = str(info.get("redis_version", ""))
     version = _version(reported, r"^(\d+)\.(\d+)")
     if version is None or version < MIN_VERSION:
-        raise StoreRefused(
-            f"the Redis server is version {reported or 'unknown'}: use Redis 7.0 or Valkey 7.2, or newer"
-        )
+        return f"the Redis server is version {reported or 'unknown'}: use Redis 7.0 or Valkey 7.2, or newer"
     policy = maxmemory_policy or info.get("maxmemory_policy") or "noeviction"
-    may_fill_up = info.get("maxmemory") != 0
-    if policy != "noeviction" and may_fill_up:
-        raise StoreRefused(
-            f"the Redis server removes keys when its memory is full (maxmemory-policy {policy}), and tasks "
-            "would be lost: run CONFIG SET maxmemory-policy noeviction and set the same in its configuration"
-        )
+    never_full = str(info.get("maxmemory", "")) == "0"
+    if policy == "noeviction" or never_full:
+        return None
+    return (
+        f"the Redis server removes keys when its memory is full (maxmemory-policy {policy}), and tasks would "
+        "be lost: run CONFIG SET maxmemory-policy noeviction, and set the same in its configuration"
+    )
 
 
 def _version(text: str, pattern: str) -> tuple[int, int] | None:

@@ -57,7 +57,7 @@ def make_connection(url: str, timeout_ms: int) -> Connection:
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
-    connection: Connection = pool.make_connection()
+    connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
     return connection
 
 
@@ -168,7 +168,7 @@ class RedisLink:
         loop = asyncio.get_running_loop()
         if future is None:
             future = loop.create_future()
-        self._out.append(hiredis.pack_command(args))
+        self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
         self._pending.append(_Pending(future, loop.time(), script, args if script else ()))
         self._wanted.set()
         self.commands += 1
@@ -179,13 +179,13 @@ class RedisLink:
         while True:
             connection = make_connection(self._url, self._timeout_ms)
             try:
-                await connection.connect()
+                await connection.connect()  # type: ignore[no-untyped-call]
                 backoff.reset()
                 await self._serve(connection)
             except StoreRefused as refused:
                 self._fatal = refused
                 return
-            except (OSError, RedisError, StoreError, asyncio.TimeoutError):
+            except (TimeoutError, OSError, RedisError, StoreError):
                 pass  # what was under way has failed in _serve; try to connect again
             finally:
                 with contextlib.suppress(Exception):  # the socket may be broken in any way; it is given up

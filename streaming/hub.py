@@ -132,6 +132,7 @@ class Reader:
     def __init__(self, hub: "Hub", feed: Feed, attempt: int, seq: int) -> None:
         self._hub = hub
         self._notice = 0
+        self._interrupted = False
         self.feed = feed
         self.attempt = attempt
         self.seq = seq
@@ -154,9 +155,14 @@ class Reader:
             if self.feed.lost:
                 raise Lost
             left = deadline - self._hub.time()
-            if left <= 0 or self._notice != self.feed.notice_number:
+            if left <= 0 or self._interrupted or self._notice != self.feed.notice_number:
                 return []
             await self.feed.wait(left)
+
+    def interrupt(self) -> None:
+        """Let `next` return, now and from now on, also without events: there is something else to attend to."""
+        self._interrupted = True
+        self.feed.wake()
 
     def take_notice(self) -> Event | None:
         """The newest event that is not logged (`queued`, `progress`), if it is new to this reader."""

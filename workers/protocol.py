@@ -8,7 +8,7 @@ checked to be JSON but never built into objects.
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 SUBPROTOCOL = "fairlane.worker.v2"
 VERSION = 2
@@ -55,9 +55,9 @@ class Delta(Struct, rename="camel", omit_defaults=True):
     content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: Raw | None = None
+    tool_calls: Raw | UnsetType = UNSET
     finish_reason: str | None = None
-    extra: Raw | None = None
+    extra: Raw | UnsetType = UNSET
 
 
 class Stage(Struct, rename="camel"):
@@ -148,7 +148,7 @@ class TaskResult(_Message, tag="taskResult"):
     result: Raw = Raw(b"null")
     error: str | None = None
     error_info: ErrorInfo | None = None
-    usage: Raw | None = None
+    usage: Raw | UnsetType = UNSET
     timings: Timings | None = None
 
 

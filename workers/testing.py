@@ -74,14 +74,13 @@ class ProtocolViolationError(AssertionError):
 class Given:
     """A task that was given to a worker. `acknowledged`, `first_output` and `ended` are set as it goes on."""
 
-    def __init__(self, gateway: "FakeGateway", link: "Link", task_id: str, attempt: int) -> None:
+    def __init__(self, link: "Link", task_id: str, attempt: int) -> None:
         self.task_id = task_id
         self.attempt = attempt
         self.link = link
         self.acknowledged = asyncio.Event()
         self.first_output = asyncio.Event()
         self.ended = asyncio.Event()
-        self._gateway = gateway
         self._outcome = Outcome(task_id)
         self._lost: str | None = None
 
@@ -256,7 +255,7 @@ class FakeGateway:
     ) -> Given:
         """Give a task to a worker (`link`: to this one, even without a free slot) and return at once."""
         link = link or await self.worker(model)
-        given = Given(self, link, task_id or str(uuid.uuid4()), attempt)
+        given = Given(link, task_id or str(uuid.uuid4()), attempt)
         link.tasks[given.task_id] = given
         message = {"type": "task", "taskType": task_type, "taskId": given.task_id, "payload": payload}
         if link.version == 2:
@@ -355,8 +354,9 @@ class FakeGateway:
             if known and given is not None:
                 _finish(given, message, self._blame)
                 del link.tasks[given.task_id]
-            await self._acknowledge(link, key, "accepted" if known else self._status(key))
+            status = "accepted" if known else "duplicate" if key in self._finished else "unknown"
             self._finished.add(key)
+            await self._acknowledge(link, key, status)
         elif given is None or not known:
             self._blame(f"{message['type']} for a task that the worker does not hold")
         elif message["type"] == "taskChunk":
@@ -375,9 +375,6 @@ class FakeGateway:
         self._changed.set()
         await self.acks.wait()
         await link.send({"type": "resultAck", "taskId": key[0], "attempt": key[1], "status": status})
-
-    def _status(self, key: tuple[str, int]) -> str:
-        return "duplicate" if key in self._finished else "unknown"
 
     def _free(self, model: str) -> Link | None:
         for link in reversed(self.links):

@@ -73,7 +73,10 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
         "counts": {
             "queued": sum(row["waiting"] for row in queue_rows),
             "executing": sum(row["running"] for row in model_rows),
-            **{ended.value: int(totals.get(ended.value, 0)) for ended in (State.COMPLETED, State.FAILED, State.CANCELLED)},
+            **{
+                ended.value: int(totals.get(ended.value, 0))
+                for ended in (State.COMPLETED, State.FAILED, State.CANCELLED)
+            },
             "queuedBytes": int(totals.get("bytes", 0)),
         },
         "tasks": task_rows,

@@ -9,14 +9,7 @@ from fairlane.gateway.admission import submit
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, store_unavailable
 from fairlane.gateway.http import JSON, Departure, Request
-from fairlane.gateway.intake import (
-    Options,
-    make_task,
-    parse_object,
-    read_flag,
-    read_model,
-    split_payload,
-)
+from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -159,8 +152,8 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     departure: Departure | None = None
     try:
         submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
-        departure = Departure(request.receive, feed.wake)
         reader = Reader(hub, feed, 1, 0)
+        departure = Departure(request.receive, reader.interrupt)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
         started_ms = ended_ms = 0
         while True:
@@ -182,8 +175,10 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
                 raise ClientGone
             if hub.time() > give_up:
                 gateway.cancel_soon(task.id, "timeout")
-                raise store_unavailable() if not gateway.link.up else ApiError(
-                    500, "TIMEOUT", "Task timeout", task_id=task.id
+                raise (
+                    store_unavailable()
+                    if not gateway.link.up
+                    else ApiError(500, "TIMEOUT", "Task timeout", task_id=task.id)
                 )
     finally:
         if departure is not None:
@@ -334,7 +329,11 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
             answer |= {"result": msgspec.Raw(fold.result_json()), "completedAt": ended}
         elif state is State.FAILED:
             error = fold.error
-            answer |= {"error": error.error if error else "", "code": record.fields.get("co", ""), "failedAt": ended}
+            answer |= {
+                "error": error.error if error else "",
+                "code": record.fields.get("co", ""),
+                "failedAt": ended,
+            }
             if error:
                 answer["retryable"] = error.retryable
         else:
@@ -423,7 +422,9 @@ def _cursor(request: Request) -> tuple[int, int] | None:
     try:
         return parse_event_id(text)
     except ValueError:
-        raise bad_request("Last-Event-ID must be an event id of this stream, such as 1-7", "Last-Event-ID") from None
+        raise bad_request(
+            "Last-Event-ID must be an event id of this stream, such as 1-7", "Last-Event-ID"
+        ) from None
 
 
 async def _replay(
@@ -467,4 +468,3 @@ async def _replay(
         keepalive_s=gateway.settings.keepalive_ms / 1000,
         first=first,
     )
-

@@ -9,7 +9,15 @@ import msgspec
 from fairlane.gateway.admission import submit
 from fairlane.gateway.api.native import task_info, wait_for_end
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import CANCELLED, ApiError, Headers, bad_request, openai_error, openai_failure, store_unavailable
+from fairlane.gateway.errors import (
+    CANCELLED,
+    ApiError,
+    Headers,
+    bad_request,
+    openai_error,
+    openai_failure,
+    store_unavailable,
+)
 from fairlane.gateway.http import JSON, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
 from fairlane.gateway.streams import serve
@@ -106,7 +114,12 @@ async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
 
 
 def model_not_found(name: str) -> ApiError:
-    return ApiError(404, "model_not_found", f"The model `{name}` does not exist or you do not have access to it", param="model")
+    return ApiError(
+        404,
+        "model_not_found",
+        f"The model `{name}` does not exist or you do not have access to it",
+        param="model",
+    )
 
 
 # ---- the way of a request ----------

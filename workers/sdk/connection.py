@@ -228,6 +228,7 @@ class Connection:
                 self._next_heartbeat = self._registered_at + self._heartbeat_s
                 self._log.info("registered with %s as %s", self._url, effect.worker_id)
                 self.registered.set()
+                self._stir.set()  # the pulse has a heartbeat to keep from now on
             case effects.HandOver():
                 self._log.info("the gateway is going; %d ms to finish", effect.grace_ms)
                 self.reconnect = effect.reconnect

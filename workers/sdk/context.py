@@ -71,7 +71,7 @@ class Context:
         self.state = state
         self.deadline = deadline
         self.cancelled = Cancelled()
-        self.usage_json: msgspec.Raw | None = None
+        self.usage_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
         self.log = _TaskLog(log, {"task_id": task.task_id, "attempt": task.attempt})
         self._clock = clock
         self._send_progress = send_progress

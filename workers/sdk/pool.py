@@ -175,6 +175,8 @@ class _Running:
         return result
 
     async def _emit(self, delta: Delta) -> None:
+        if self._context.cancelled:  # the handler has swallowed its cancellation and goes on
+            raise asyncio.CancelledError
         encoded = protocol.encoder.encode(delta)
         if len(encoded) > self._session.max_delta_bytes:
             raise TaskError(

@@ -24,12 +24,13 @@ RETRY_WHEN_FULL_MS = 1000
 
 
 class Phase(Enum):
-    """`NEW → REGISTERING → READY → DRAINING`; the connection's end is the session's end."""
+    """`NEW → REGISTERING → READY → DRAINING → CLOSED`; any may be the last before CLOSED."""
 
     NEW = auto()
     REGISTERING = auto()
     READY = auto()
     DRAINING = auto()
+    CLOSED = auto()
 
 
 class Slots:
@@ -210,6 +211,7 @@ class Session:
 
     def end(self) -> None:
         """The socket is closed. Tasks of this session are no longer ours; their late results are dropped."""
+        self.phase = Phase.CLOSED
         self._tasks.clear()
         self._finished.clear()
         self._line.clear()

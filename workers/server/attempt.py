@@ -7,7 +7,7 @@ of its methods; the first one counts, the rest find it over.
 import enum
 from typing import TYPE_CHECKING
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.tasks import Finished, Fragment, Grant, State
 from fairlane.streaming.events import (
@@ -141,9 +141,9 @@ class Attempt:
             chunk(index, "reasoning", delta.reasoning)
         if delta.refusal is not None:
             chunk(index, "refusal", delta.refusal)
-        if delta.tool_calls is not None:
+        if delta.tool_calls is not UNSET:
             chunk(index, "tool", bytes(delta.tool_calls))
-        if delta.extra is not None:
+        if delta.extra is not UNSET:
             chunk(index, "extra", bytes(delta.extra))
         if delta.finish_reason is not None:
             chunk(index, "finish", delta.finish_reason)
@@ -265,6 +265,12 @@ class Attempt:
         self.phase = Phase.STOPPING
         self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
 
+    def withdraw(self) -> None:
+        """The task ended before its worker heard of it."""
+        if self.phase is Phase.SENT:
+            self.writer.close()
+            self._release(NO_USAGE)
+
     def unacknowledged(self) -> None:
         """The worker did not say in time that it has begun."""
         if self.phase is Phase.SENT:
@@ -351,8 +357,8 @@ class Attempt:
         return used_in, used_out
 
 
-def _raw(value: Raw | None) -> bytes | None:
-    return None if value is None else bytes(value)
+def _raw(value: Raw | UnsetType) -> bytes | None:
+    return None if value is UNSET else bytes(value)
 
 
 def cancelled_fragment(by: str) -> Fragment:

@@ -5,6 +5,7 @@ in callbacks of the scheduler's replies, so that a grant is never lost with the 
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted, Ta
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import NO_USAGE, Attempt, Phase, result_ack
+from fairlane.workers.server.attempt import Attempt, Phase, result_ack
 from fairlane.workers.server.pool import Pool, Worker
 
 log = structlog.get_logger("fairlane.workers")
@@ -229,7 +230,9 @@ class Dispatcher:
     def cancel_soon(self, task_id: str, why: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone; tried until Redis answers."""
         if why == "client":
-            self._spawn(self._end(task_id, State.CANCELLED, "cancelled", Fragment(fragment_cancelled(why), ""), why))
+            self._spawn(
+                self._end(task_id, State.CANCELLED, "cancelled", Fragment(fragment_cancelled(why), ""), why)
+            )
         else:
             end = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
             self._spawn(self._end(task_id, State.FAILED, "error", end, why))
@@ -240,10 +243,8 @@ class Dispatcher:
         if reserved is not None:
             self._take(*reserved, woken=model)
         elif targeted:
-            try:
+            with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
                 self.scheduler.take([model], 0, self.scheduler.nonce()).add_done_callback(_observe)
-            except StoreUnavailable:
-                pass  # the sweep repeats the wake-up
 
     def fill(self, worker: Worker) -> None:
         """Ask for tasks for all free slots of a worker."""
@@ -306,10 +307,7 @@ class Dispatcher:
         if attempt.phase is not Phase.SENT:
             return
         if payload is None:
-            attempt.stop("superseded")  # it ended between the grant and this read
-            if attempt.phase is Phase.STOPPING:
-                attempt.phase = Phase.OVER
-                self.release(attempt, NO_USAGE)
+            attempt.withdraw()  # it ended between the grant and this read
         else:
             attempt.started_at = self.time()
             attempt.send(payload)
@@ -363,9 +361,9 @@ class Dispatcher:
     def release(self, attempt: Attempt, used: tuple[int, int]) -> None:
         """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
         worker = self._forget(attempt)
-        self._spawn(self._release(attempt.grant, attempt.writer.chunks, worker, used))
+        self._spawn(self._release(attempt.grant, worker, used))
 
-    async def _release(self, grant: Grant, chunks: int, worker: Worker, used: tuple[int, int]) -> None:
+    async def _release(self, grant: Grant, worker: Worker, used: tuple[int, int]) -> None:
         nonce = self.scheduler.nonce()
         want = self.want_after(worker)
         self.pool.hold(worker, want)

@@ -118,24 +118,19 @@ class WorkerSocket:
         authenticate: Callable[[str | None], Identity | None],
         settings: SocketSettings,
         *,
-        allowed_origins: Callable[[], frozenset[str]] = frozenset,
         refusal: Callable[[Scope], str | None] = lambda _: None,
     ) -> None:
         self._dispatcher = dispatcher
         self._authenticate = authenticate
         self._settings = settings
-        self._allowed_origins = allowed_origins
         self._refusal = refusal
         self._sessions: set[Session] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._allowed_origins():
-            await _deny(
-                scope, send, 403, "Workers do not come from web pages: a request with an Origin is refused"
-            )
+        if "origin" in headers:
+            await _deny(scope, send, 403, "Workers do not come from web pages: an Origin is refused")
             return
         if (refused := self._refusal(scope)) is not None:
             await _deny(scope, send, 403, refused)
@@ -395,7 +390,7 @@ class Session:
         worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
         self.worker = worker
         log.info(
-            "worker connected", worker_id=worker.id, version=1, models=worker.models, key=self.identity.id
+            "worker connected", worker_id=worker.id, version=1, models=worker.models, key_id=self.identity.id
         )
         self._dispatcher.connected(worker)
 
@@ -462,7 +457,7 @@ class Session:
             version=2,
             models=worker.models,
             slots=worker.slots,
-            key=self.identity.id,
+            key_id=self.identity.id,
         )
         self._dispatcher.connected(worker)
         if older is not None and not older.draining:

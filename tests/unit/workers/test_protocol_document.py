@@ -12,7 +12,8 @@ from fairlane.workers import protocol
 DOCUMENT = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
 KEY = {"taskId", "attempt"}
 MESSAGES = {
-    cls.__struct_config__.tag: cls for cls in (*get_args(protocol.FromWorker), *get_args(protocol.FromGateway))
+    cls.__struct_config__.tag: cls
+    for cls in (*get_args(protocol.FromWorker), *get_args(protocol.FromGateway))
 }
 NESTED = {
     "sdk": protocol.Sdk,
@@ -128,7 +129,7 @@ def test_failure_codes_and_what_they_usually_mean_are_the_documented_ones() -> N
 
 
 def test_close_codes_are_the_documented_ones() -> None:
-    sentence = re.search(r"^Close codes: (.*)$", DOCUMENT, re.M)
+    sentence = re.search(r"^Close codes: (.*?)\. After", DOCUMENT, re.M | re.S)
     assert sentence is not None
     constants = {value for name, value in vars(protocol).items() if name.startswith("CLOSE_")}
     assert {int(code) for code in re.findall(r"\b\d{4}\b", sentence.group(1))} == constants

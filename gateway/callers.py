@@ -1,0 +1,205 @@
+"""Who is asking: callers by their keys, workers by their tokens.
+
+Pure and immutable. When the configuration is read again, a new `Callers` replaces the old one; requests that
+were already let in are not asked again.
+"""
+
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
+from fairlane.gateway.settings import CallerKey, Settings, WorkerKey, is_loopback
+
+Key = TypeVar("Key", CallerKey, WorkerKey)
+
+Headers = Callable[[bytes], str | None]
+"""Looks a request's header up by its name in lower case."""
+
+ANONYMOUS = "anonymous"
+OPEN_TIER = "free"
+OPEN_WORKER = "(open)"
+"""Stands for the token of workers that need none; no configured token can be named so."""
+
+MAX_USER_CHARS = 128
+_MAX_SECRET_CHARS = 512
+
+
+class Unauthorized(ApiError):  # noqa: N818 (an HTTP answer, named as in HTTP)
+    """No key, or one that is not valid. The same answer for both, so that it tells nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
+
+
+class BadTier(ApiError):  # noqa: N818
+    """The tier that a trusted caller named is none of the configured ones."""
+
+    def __init__(self, tiers: Sequence[str]) -> None:
+        message = f"X-Fairlane-Tier must be one of {', '.join(tiers)}"
+        super().__init__(400, "INVALID_REQUEST", message, param="X-Fairlane-Tier")
+
+
+class BadUser(ApiError):  # noqa: N818
+    """The user name that a trusted caller gave cannot be used."""
+
+    def __init__(self) -> None:
+        message = f"X-Fairlane-User must be 1 to {MAX_USER_CHARS} printable characters"
+        super().__init__(400, "INVALID_REQUEST", message, param="X-Fairlane-User")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asked. Fairness is between users; what a caller may see depends on user and key."""
+
+    user: str
+    tier: str
+    key_id: str
+    """Empty when the gateway is open."""
+    admin: bool = False
+    delegating: bool = False
+    weight: float = 1.0
+    open: bool = False
+    models: tuple[str, ...] = ("*",)
+
+    def may_use(self, model: str) -> bool:
+        """Whether the key covers a model."""
+        return "*" in self.models or model in self.models
+
+    def may_see(self, key_id: str, user: str) -> bool:
+        """Whether a task that `user` submitted with the key `key_id` is this caller's own."""
+        return key_id == self.key_id and user == self.user
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """Whose token a worker presented, and the models that it may offer (`*`: any)."""
+
+    id: str
+    models: tuple[str, ...]
+
+
+class RequestHead(Protocol):
+    """A request before its body is read."""
+
+    @property
+    def scope(self) -> Mapping[str, Any]: ...
+
+    def header(self, name: bytes) -> str | None: ...
+
+
+class Callers:
+    """Knows the keys of one configuration. Without keys it is open on loopback, and closed anywhere else."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.open = not settings.keys and settings.loopback
+        self.workers_open = not settings.workers and settings.loopback
+        self._keys = {key.sha256: key for key in settings.keys}
+        self._workers = {key.sha256: key for key in settings.workers}
+        self._tiers = settings.tiers
+        self._open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
+        self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        self._allowed_origins = frozenset(settings.cors_origins)
+
+    def authenticate(self, header: Headers) -> Caller:
+        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller
+        names.
+
+        1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; it
+        sees only what it has submitted itself. 3 Any other key is its own user, whatever the request says.
+        """
+        if self.open:  # 1
+            user = _user(header) or ANONYMOUS
+            tier = self._tier(header) or self._open_tier
+            return Caller(user, tier, key_id="", admin=True, delegating=True, open=True)
+        key = _find(self._keys, header(b"authorization"))
+        if key is None:
+            raise Unauthorized
+        user, tier = key.id, key.tier  # 3
+        if key.delegating:  # 2
+            user, tier = _user(header) or user, self._tier(header) or tier
+        return Caller(user, tier, key.id, key.admin, key.delegating, key.weight, models=tuple(key.models))
+
+    def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
+        """Whose worker it is, or None when it may not connect. An open gateway takes any."""
+        if self.workers_open:
+            return WorkerIdentity(OPEN_WORKER, ("*",))
+        key = _find(self._workers, authorization)
+        return WorkerIdentity(key.id, tuple(key.models)) if key else None
+
+    def worker_ids(self) -> frozenset[str]:
+        """The ids that `authenticate_worker` can answer; connections of any other were revoked."""
+        return (
+            frozenset([OPEN_WORKER]) if self.workers_open else frozenset(k.id for k in self._workers.values())
+        )
+
+    def refuse_request(self, request: RequestHead) -> str | None:
+        """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
+        return self._refuse(request.header, str(request.scope.get("method", "")), guarded=self.open)
+
+    def refuse_worker(self, scope: Mapping[str, Any]) -> str | None:
+        """The same for the handshake of a worker's WebSocket, from its ASGI scope."""
+        headers = dict(scope["headers"])
+
+        def header(name: bytes) -> str | None:
+            value = headers.get(name)
+            return None if value is None else value.decode("latin-1")
+
+        return self._refuse(header, "GET", guarded=self.workers_open, websocket=True)
+
+    def _refuse(self, header: Headers, method: str, *, guarded: bool, websocket: bool = False) -> str | None:
+        host = header(b"host")
+        if guarded:
+            return open_mode_refusal(
+                host,
+                header(b"origin"),
+                any(header(name) is not None for name in FORWARDING_HEADERS),
+                header(b"content-type"),
+                method,
+                websocket=websocket,
+                allowed_hosts=self._allowed_hosts,
+                allowed_origins=self._allowed_origins,
+            )
+        name = host_name(host)
+        if self._allowed_hosts and (name is None or not (name in self._allowed_hosts or is_loopback(name))):
+            return "This gateway does not answer to this host name; see allowed_hosts"
+        return None
+
+    def _tier(self, header: Headers) -> str | None:
+        tier = header(b"x-fairlane-tier")
+        if tier is not None and tier not in self._tiers:
+            raise BadTier(sorted(self._tiers))
+        return tier
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret: its SHA-256 in hex. Enough, because secrets are random and long."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _find(keys: Mapping[str, Key], authorization: str | None) -> Key | None:
+    """The key whose secret is presented. Only a look-up of its hash can be timed, which tells nothing."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not 0 < len(secret) <= _MAX_SECRET_CHARS:
+        return None
+    presented = digest(secret)
+    key = keys.get(presented)
+    return key if key is not None and hmac.compare_digest(key.sha256, presented) else None
+
+
+def _user(header: Headers) -> str | None:
+    """The user that the request names, or None. Raises BadUser."""
+    name = header(b"x-fairlane-user")
+    if name is None:
+        return None
+    with contextlib.suppress(UnicodeError):  # headers are read as Latin-1; other scripts come as UTF-8
+        name = name.encode("latin-1").decode("utf-8")
+    name = name.strip()
+    if not 0 < len(name) <= MAX_USER_CHARS or not name.isprintable():
+        raise BadUser
+    return name

@@ -1,0 +1,109 @@
+"""Makes secrets: keys for callers and tokens for workers, on request and at the first start."""
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from fairlane.gateway.callers import digest
+from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
+
+Kind = Literal["key", "worker"]
+
+FIRST_ID = "first"
+_FILES: dict[Kind, str] = {"key": "first-caller-key.json", "worker": "first-worker-token.json"}
+_PREFIXES: dict[Kind, str] = {"key": "fl", "worker": "flw"}
+
+
+def new_secret(
+    kind: Kind, key_id: str, random_bytes: Callable[[int], bytes] = secrets.token_bytes
+) -> tuple[str, str]:
+    """A new secret and its SHA-256: `fl_<id>_` (callers) or `flw_<id>_` (workers) and 43 characters, 256
+    bits.
+
+    The name in it helps people to tell secrets apart and scanners to find leaked ones; it is not trusted.
+    """
+    random = base64.urlsafe_b64encode(random_bytes(32)).decode("ascii").rstrip("=")
+    secret = f"{_PREFIXES[kind]}_{key_id}_{random}"
+    return secret, digest(secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A secret made just now. It can be shown once; only its hash is kept, in `path`."""
+
+    kind: Kind
+    secret: str
+    path: Path
+
+
+def with_first_start_keys(settings: Settings) -> tuple[Settings, list[Created]]:
+    """The settings with a caller key and a worker token, so that a gateway off loopback is never open.
+
+    On loopback, and for what is configured, nothing is added. Else the keys of earlier starts are loaded
+    from the data directory, or made: then they are in the list, to be shown once. Raises SettingsError when
+    the directory cannot be used.
+    """
+    if settings.loopback or (settings.keys and settings.workers):
+        return settings, []
+    keys, workers, created = first_start_keys(
+        settings.data_dir, caller=not settings.keys, worker=not settings.workers
+    )
+    return settings.model_copy(
+        update={"keys": keys or settings.keys, "workers": workers or settings.workers}
+    ), created
+
+
+def first_start_keys(
+    data_dir: Path, *, caller: bool = True, worker: bool = True
+) -> tuple[list[CallerKey], list[WorkerKey], list[Created]]:
+    """The first caller key (an admin's) and worker token of a data directory, as far as wanted; made when
+    missing.
+
+    Two gateways that start at once agree on one. Files hold hashes only and are their owner's alone;
+    deleting one makes the next start create another. Raises SettingsError.
+    """
+    created: list[Created] = []
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keys = [CallerKey(id=FIRST_ID, admin=True, sha256=_hash(data_dir, "key", created))] if caller else []
+        workers = [WorkerKey(id=FIRST_ID, sha256=_hash(data_dir, "worker", created))] if worker else []
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:
+        message = (
+            f"cannot make or read the first keys ({problem.__class__.__name__}); configure keys and workers"
+        )
+        raise SettingsError([Problem(str(data_dir), message)]) from problem
+    return keys, workers, created
+
+
+def _hash(data_dir: Path, kind: Kind, created: list[Created]) -> str:
+    path = data_dir / _FILES[kind]
+    if not path.exists():
+        secret, sha256 = new_secret(kind, FIRST_ID)
+        if _write_once(path, json.dumps({"id": FIRST_ID, "sha256": sha256}) + "\n"):
+            created.append(Created(kind, secret, path))
+    return str(json.loads(path.read_text(encoding="utf-8"))["sha256"])
+
+
+def _write_once(path: Path, text: str) -> bool:
+    """Create a private file with all of its text, or leave the existing one; whether it was created."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+            return True
+        return False
+    finally:
+        draft.unlink()

@@ -1,0 +1,75 @@
+"""A worker of the SDK, in this process or in one of its own."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fairlane.workers.sdk import Worker
+
+DEADLINE_S = 10.0
+REPOSITORY = Path(__file__).parents[3]
+COMMAND = ("-c", "from fairlane.workers.cli import app; app()")
+
+
+class Serving:
+    """A running worker; `stop` drains it and waits for its end."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.stopping = asyncio.Event()
+        self.aborting = asyncio.Event()
+        self.task = asyncio.create_task(worker.serve(self.stopping, self.aborting))
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        await self.ended()
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.task
+
+
+@contextlib.asynccontextmanager
+async def serving(worker: Worker) -> AsyncIterator[Serving]:
+    """Run `worker` for the block; afterwards it is stopped at once if it still runs."""
+    running = Serving(worker)
+    try:
+        yield running
+    finally:
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def process(
+    *arguments: str, program: str = sys.executable, cwd: Path | None = None, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A child process with piped output; killed at the end if it still runs."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    child = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        cwd=cwd,
+        env=known | environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def run_command(
+    *arguments: str, cwd: Path | None = None, stdin: str = "", **environment: str
+) -> tuple[int | None, str, str]:
+    """`fairlane worker …` to its end: exit code, output, error output."""
+    async with process(*COMMAND, *arguments, cwd=cwd, **environment) as child:
+        async with asyncio.timeout(DEADLINE_S):
+            out, err = await child.communicate(stdin.encode())
+        return child.returncode, out.decode(), err.decode()

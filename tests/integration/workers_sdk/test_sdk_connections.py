@@ -1,0 +1,249 @@
+"""Losing, refusing, replacing and ending connections."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from fairlane.workers.sdk import Context, GatewayRefusedError, Task, Worker
+from fairlane.workers.testing import FakeGateway
+
+from .sdk_bench import DEADLINE_S, serving
+
+pytestmark = pytest.mark.anyio
+
+
+def waiting_worker(
+    gateway: FakeGateway, slots: int = 1, **options: Any
+) -> tuple[Worker, asyncio.Event, list[str]]:
+    """A worker whose handler waits for the event; it notes how each task ended."""
+    worker = Worker(gateway=gateway.url, slots=slots, **options)
+    release, ends = asyncio.Event(), list[str]()
+
+    @worker.handler(models=["m"])
+    async def wait(task: Task, context: Context) -> str:
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            ends.append(context.cancelled.reason or "?")
+            raise
+        ends.append("finished")
+        return "done"
+
+    return worker, release, ends
+
+
+async def test_a_lost_connection_cancels_its_tasks_and_is_replaced(gateway: FakeGateway) -> None:
+    worker, release, ends = waiting_worker(gateway)
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        given.link.drop()
+        with pytest.raises(ConnectionError):
+            await given.outcome()
+        again = await gateway.give("x", {}, model="m", attempt=2, task_id=given.task_id)
+        assert again.link is not given.link
+        assert ends == ["disconnected"]
+        release.set()
+        assert (await again.outcome()).result == "done"
+    registers = gateway.from_workers("register")
+    assert registers[0]["instanceId"] == registers[1]["instanceId"]
+    assert [m["attempt"] for m in gateway.from_workers("taskResult")] == [2]
+
+
+async def test_an_unacknowledged_result_is_sent_again_after_a_reconnect(gateway: FakeGateway) -> None:
+    worker, release, _ = waiting_worker(gateway)
+    release.set()
+    gateway.acks.clear()
+    async with serving(worker) as running:
+        given = await gateway.give("x", {}, model="m")
+        await given.outcome()
+        given.link.drop()
+        await gateway.until(lambda: len(gateway.from_workers("taskResult")) == 2)
+        gateway.acks.set()
+        await running.stop()
+    first, second = gateway.from_workers("taskResult")
+    assert first == second
+    connections = [f.connection for f in gateway.frames if f.message["type"] == "taskResult"]
+    assert connections == [1, 2]
+    statuses = [f.message["status"] for f in gateway.frames if f.message["type"] == "resultAck"]
+    assert "duplicate" in statuses
+
+
+async def test_draining_finishes_tasks_waits_for_acknowledgements_and_closes_in_good_order(
+    gateway: FakeGateway,
+) -> None:
+    worker, release, ends = waiting_worker(gateway, slots=2)
+    async with serving(worker) as running:
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        running.stopping.set()
+        await gateway.until(lambda: given.link.draining)
+        late = await gateway.give("x", {}, model="m", link=given.link)
+        assert (await late.outcome()).rejected == "draining"
+        gateway.acks.clear()
+        release.set()
+        assert (await given.outcome()).result == "done"
+        assert not running.task.done()
+        gateway.acks.set()
+        await running.ended()
+    await gateway.until(lambda: given.link.close_code is not None)
+    assert given.link.close_code == 1000
+    assert ends == ["finished"]
+
+
+async def test_a_drain_that_takes_too_long_cancels_and_says_that_a_retry_helps(gateway: FakeGateway) -> None:
+    worker, _, ends = waiting_worker(gateway, drain_ms=20)
+    async with serving(worker) as running:
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        await running.stop()
+        outcome = await given.outcome()
+    assert outcome.error_info is not None
+    assert outcome.error_info["retryable"] is True
+    assert ends == ["shutdown"]
+
+
+async def test_abort_cancels_what_a_drain_waits_for(gateway: FakeGateway) -> None:
+    worker, _, ends = waiting_worker(gateway, drain_ms=60_000)
+    async with serving(worker) as running:
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        running.stopping.set()
+        await gateway.until(lambda: given.link.draining)
+        running.aborting.set()
+        await running.ended()
+    assert ends == ["shutdown"]
+
+
+async def test_a_gateway_that_goes_is_replaced_before_its_connection_ends(gateway: FakeGateway) -> None:
+    worker, release, ends = waiting_worker(gateway, slots=2)
+    async with serving(worker) as running:
+        old_task = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await old_task.acknowledged.wait()
+        old = old_task.link
+        await old.drain(reconnect=True, grace_ms=60_000)
+        await gateway.until(lambda: len(gateway.links) == 2)
+        assert gateway.links[1].slots == 1  # the other one is busy on the old connection
+        new_task = await gateway.give("x", {}, model="m")
+        assert new_task.link is not old
+        release.set()
+        assert (await old_task.outcome()).result == "done"
+        assert (await new_task.outcome()).result == "done"
+        await gateway.until(lambda: old.close_code is not None)
+        assert old.close_code == 1000
+        await gateway.until(lambda: gateway.links[0].slots == 2)
+        assert len(gateway.links) == 1
+        await running.stop()
+    assert ends == ["finished", "finished"]
+
+
+async def test_a_grace_that_is_over_ends_the_old_connection(gateway: FakeGateway) -> None:
+    worker, _, ends = waiting_worker(gateway)
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        await given.link.drain(reconnect=True, grace_ms=20)
+        with pytest.raises(ConnectionError):
+            await given.outcome()
+        await gateway.worker("m")
+    assert ends == ["disconnected"]
+
+
+async def test_a_gateway_that_goes_without_reconnect_is_left_when_idle_and_dialled_again(
+    gateway: FakeGateway,
+) -> None:
+    worker, _, _ = waiting_worker(gateway)
+    async with serving(worker):
+        old = await gateway.worker("m")
+        await old.drain(reconnect=False, grace_ms=60_000)
+        await gateway.until(lambda: old.close_code is not None)
+        assert (await gateway.worker("m")).number == 2
+
+
+async def test_the_token_is_shown_and_a_wrong_one_is_fatal() -> None:
+    async with FakeGateway(token="right") as gateway:
+        worker, release, _ = waiting_worker(gateway, token="right")
+        release.set()
+        async with serving(worker):
+            assert (await gateway.run("x", {}, model="m")).result == "done"
+        for token, sentence in (("wrong", "does not know"), (None, "asks for a worker token")):
+            worker.token = token
+            async with serving(worker) as running:
+                with pytest.raises(GatewayRefusedError, match=sentence) as caught:
+                    await running.ended()
+            assert "FAIRLANE_WORKER_TOKEN" in str(caught.value)
+            assert "wrong" not in str(caught.value)
+
+
+async def test_a_forbidden_worker_does_not_come_back(gateway: FakeGateway) -> None:
+    gateway.refusals.append((403, {}))
+    worker, _, _ = waiting_worker(gateway)
+    async with serving(worker) as running:
+        with pytest.raises(GatewayRefusedError, match="403"):
+            await running.ended()
+
+
+@pytest.mark.parametrize("code", [4400, 4401, 4426])
+async def test_a_fatal_close_code_ends_the_worker_with_advice(gateway: FakeGateway, code: int) -> None:
+    worker, _, _ = waiting_worker(gateway)
+    async with serving(worker) as running:
+        link = await gateway.worker("m")
+        await link.close(code, "because")
+        with pytest.raises(GatewayRefusedError, match=f"{code}.*because"):
+            await running.ended()
+
+
+@pytest.mark.parametrize("code", [1000, 1012, 4408, 4409, 4429])
+async def test_after_other_close_codes_the_worker_comes_back(gateway: FakeGateway, code: int) -> None:
+    worker, _, _ = waiting_worker(gateway)
+    async with serving(worker):
+        link = await gateway.worker("m")
+        await link.close(code)
+        await gateway.until(lambda: any(other is not link for other in gateway.links))
+
+
+async def test_a_busy_gateway_is_asked_again_not_before_it_wants(
+    gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.refusals.append((503, {"Retry-After": "0.2"}))
+    worker, _, _ = waiting_worker(gateway)
+    with caplog.at_level(logging.WARNING, "fairlane.worker"):
+        async with serving(worker):
+            await gateway.worker("m")
+    (record,) = [r for r in caplog.records if "next attempt" in r.message]
+    assert "503" in record.message
+    assert isinstance(record.args, tuple)
+    delay = record.args[1]
+    assert isinstance(delay, float)
+    assert 0.2 <= delay <= 0.7
+
+
+async def test_cancelling_serve_leaves_nothing_running(gateway: FakeGateway) -> None:
+    worker, _, ends = waiting_worker(gateway)
+    before = asyncio.all_tasks()
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+    assert ends == ["shutdown"]
+    await gateway.until(lambda: not gateway.links)
+    names = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not any("fairlane" in name for name in names)
+
+
+async def test_a_message_from_the_future_is_ignored(gateway: FakeGateway) -> None:
+    worker, release, _ = waiting_worker(gateway)
+    release.set()
+    async with serving(worker):
+        link = await gateway.worker("m")
+        await link.send({"type": "somethingNew", "x": 1})
+        await link.send({"type": "error", "code": "x", "message": "careful"})
+        assert (await gateway.run("x", {}, model="m")).result == "done"

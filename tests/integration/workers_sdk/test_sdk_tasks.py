@@ -1,0 +1,393 @@
+"""Tasks on a connected worker: streams, results, failures, cancels, slots, backpressure."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlane.workers.sdk import Context, Delta, Result, Stage, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk.output import MAX_WAITING_DELTAS
+from fairlane.workers.testing import FakeGateway
+
+from .sdk_bench import DEADLINE_S, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_generator_streams_and_ends_with_usage_and_result(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def words(task: Task, context: Context) -> AsyncIterator[Any]:
+        yield task.payload["first"]
+        yield ""
+        yield Delta(content="b", index=1)
+        yield Delta(finish_reason="stop", extra=msgspec.Raw(b'{"logprobs":{"x":1}}'))
+        yield Usage(input_tokens=3, output_tokens=2, details={"cached": 1})
+        yield Result({"done": True})
+
+    async with serving(worker):
+        outcome = await gateway.run("openaiLike", {"first": "a"}, model="m", stream=True)
+    assert outcome.deltas == [
+        {"content": "a"},
+        {"index": 1, "content": "b"},
+        {"finishReason": "stop", "extra": {"logprobs": {"x": 1}}},
+    ]
+    assert outcome.usage == {"inputTokens": 3, "outputTokens": 2, "cached": 1}
+    assert (outcome.result, outcome.error) == ({"done": True}, None)
+    assert outcome.timings is not None
+    assert outcome.timings.keys() == {"ttftMs", "totalMs"}
+
+
+async def test_coroutines_and_functions_return_the_result(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    threads: list[bool] = []
+
+    @worker.handler(models=["coroutine"])
+    async def coroutine(task: Task, context: Context) -> Any:
+        return msgspec.Raw(task.payload_bytes)
+
+    @worker.handler(models=["function"])
+    def function(task: Task, context: Context) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return [task.type, task.model, task.attempt, context.remaining() > 0]
+
+    async with serving(worker):
+        assert (await gateway.run("x", {"n": 1.5}, model="coroutine")).result == {"n": 1.5}
+        assert (await gateway.run("y", {}, model="function")).result == ["y", "function", 1, True]
+    assert threads == [False]
+
+
+async def test_the_first_token_does_not_wait_for_the_second(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    seen = asyncio.Event()
+
+    @worker.handler(models=["m"])
+    async def slow(task: Task, context: Context) -> AsyncIterator[str]:
+        yield "first"
+        await seen.wait()
+        yield "second"
+
+    async with serving(worker):
+        await gateway.worker("m")
+        given = await gateway.give("x", {}, model="m", stream=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await given.first_output.wait()
+        assert given.so_far.text == "first"
+        seen.set()
+        assert (await given.outcome()).text == "firstsecond"
+
+
+async def test_tokens_that_are_ready_together_share_frames(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def burst(task: Task, context: Context) -> AsyncIterator[str]:
+        for number in range(1000):
+            yield f"{number} "
+
+    async with serving(worker):
+        outcome = await gateway.run("x", {}, model="m", stream=True)
+    assert outcome.text == "".join(f"{number} " for number in range(1000))
+    assert len(outcome.deltas) == 1000
+    assert len(outcome.chunks) <= 1000 / MAX_WAITING_DELTAS * 2
+
+
+async def test_a_gateway_that_does_not_read_suspends_the_handler(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    piece = "x" * 100_000
+    made = 0
+
+    @worker.handler(models=["m"])
+    async def flood(task: Task, context: Context) -> AsyncIterator[str]:
+        nonlocal made
+        for _ in range(300):
+            made += 1
+            yield piece
+
+    async with serving(worker):
+        link = await gateway.worker("m")
+        given = await gateway.give("x", {}, model="m", stream=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await given.first_output.wait()
+            link.pause_reading()
+            before = -1
+            while made != before:  # until nothing has moved for a while
+                before = made
+                await asyncio.sleep(0.1)
+        assert made < 300
+        link.resume_reading()
+        outcome = await given.outcome()
+    assert len(outcome.deltas) == 300
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            TaskError("MODEL_TOO_BUSY", "later", retry_after_ms=50, http_status=429),
+            {
+                "code": "MODEL_TOO_BUSY",
+                "retryable": True,
+                "message": "later",
+                "httpStatus": 429,
+                "retryAfterMs": 50,
+            },
+        ),
+        (ValueError("what"), {"code": "WORKER_ERROR", "message": "ValueError: what"}),
+        (
+            asyncio.CancelledError(),
+            {"code": "WORKER_ERROR", "message": "The handler was cancelled from inside."},
+        ),
+    ],
+)
+async def test_a_failure_arrives_with_its_code(
+    gateway: FakeGateway, error: BaseException, expected: dict[str, Any]
+) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def fail(task: Task, context: Context) -> AsyncIterator[str]:
+        context.set_usage(Usage(input_tokens=4))
+        yield "some"
+        raise error
+
+    async with serving(worker):
+        outcome = await gateway.run("x", {"secret": "payload"}, model="m", stream=True)
+    assert outcome.error == expected["message"]
+    assert outcome.error_info == expected
+    assert outcome.usage == {"inputTokens": 4}
+    assert outcome.text == "some"
+
+
+@pytest.mark.parametrize("value", [object(), msgspec.Raw(b"{"), "\ud800", msgspec.Raw(b'"\xff"')])
+async def test_a_result_that_is_not_json_fails_its_task_and_no_other(
+    gateway: FakeGateway, value: Any
+) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["bad"])
+    async def bad(task: Task, context: Context) -> Any:
+        return value
+
+    @worker.handler(models=["good"])
+    async def good(task: Task, context: Context) -> Any:
+        return 1
+
+    async with serving(worker):
+        outcome = await gateway.run("x", {}, model="bad")
+        assert outcome.error_info is not None
+        assert outcome.error_info["code"] == "WORKER_ERROR"
+        assert (await gateway.run("x", {}, model="good")).result == 1
+    assert len(gateway.from_workers("register")) == 1
+
+
+@pytest.mark.parametrize("item", [3, None, "\ud800", "x" * 70_000])
+async def test_an_item_that_cannot_be_sent_fails_its_task(item: Any) -> None:
+    async with FakeGateway(max_message_bytes=65_536) as gateway:
+        worker = Worker(gateway=gateway.url)
+
+        @worker.handler(models=["m"])
+        async def bad(task: Task, context: Context) -> AsyncIterator[Any]:
+            yield item
+
+        async with serving(worker):
+            assert (await gateway.run("x", {}, model="m", stream=True)).error
+        assert len(gateway.from_workers("register")) == 1
+
+
+async def test_progress_reaches_the_gateway_in_order(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def staged(task: Task, context: Context) -> AsyncIterator[str]:
+        await context.progress(pct=50, note="half", stage=Stage(name="load", index=1, of=2, status="done"))
+        yield "x"
+        with pytest.raises(msgspec.ValidationError):
+            await context.progress(pct=101)
+
+    async with serving(worker):
+        outcome = await gateway.run("x", {}, model="m")
+    (progress,) = outcome.progress
+    assert (progress["pct"], progress["note"]) == (50, "half")
+    assert progress["stage"] == {"name": "load", "index": 1, "of": 2, "status": "done"}
+
+
+async def test_cancel_raises_in_the_handler_and_is_answered(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    cancelled: list[str | None] = []
+
+    @worker.handler(models=["m"])
+    async def wait(task: Task, context: Context) -> AsyncIterator[str]:
+        yield "x"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(context.cancelled.reason)
+            raise
+
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m", stream=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await given.first_output.wait()
+        outcome = await gateway.cancel(given, "timeout", grace_ms=60_000)
+        assert outcome.error
+        assert cancelled == ["timeout"]
+        assert (await gateway.worker("m")).tasks == {}
+
+
+async def test_a_handler_that_ignores_its_cancel_is_answered_for_and_keeps_its_slot(
+    gateway: FakeGateway,
+) -> None:
+    worker = Worker(gateway=gateway.url, slots=2)
+    release = threading.Event()
+
+    @worker.handler(models=["m"])
+    def stubborn(task: Task, context: Context) -> bool:
+        release.wait(DEADLINE_S)
+        return bool(context.cancelled)
+
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        outcome = await gateway.cancel(given, grace_ms=50)
+        assert outcome.error
+        other = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await other.acknowledged.wait()
+        third = await gateway.give("x", {}, model="m", link=other.link)
+        assert (await third.outcome()).rejected == "capacity"
+        release.set()
+        assert (await other.outcome()).result is False
+        await gateway.until(lambda: gateway.from_workers("register")[-1].get("slots") == 2)
+
+
+async def test_a_generator_that_swallows_its_cancel_ends_at_its_next_yield(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    closed = asyncio.Event()
+
+    @worker.handler(models=["m"])
+    async def deaf(task: Task, context: Context) -> AsyncIterator[str]:
+        try:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.001)
+                yield "x"
+        finally:
+            closed.set()
+
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m", stream=True)
+        async with asyncio.timeout(DEADLINE_S):
+            await given.first_output.wait()
+        assert (await gateway.cancel(given, grace_ms=60_000)).error
+        assert closed.is_set()
+
+
+async def test_a_plain_function_can_see_that_it_is_cancelled(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    seen: list[bool] = []
+
+    @worker.handler(models=["m"])
+    def look(task: Task, context: Context) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not context.cancelled and time.monotonic() < until:
+            time.sleep(0.001)
+        seen.append(bool(context.cancelled))
+
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        await gateway.cancel(given)
+        assert seen == [True]
+
+
+async def test_slots_bound_what_runs_at_a_time(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url, slots=3)
+    running = 0
+    most = 0
+
+    @worker.handler(models=["m"])
+    async def count(task: Task, context: Context) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    async with serving(worker):
+        outcomes = await asyncio.gather(*(gateway.run("x", {}, model="m") for _ in range(12)))
+    assert most == 3
+    assert all(outcome.error is None for outcome in outcomes)
+
+
+async def test_a_task_beyond_the_slots_or_for_another_model_is_rejected(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"], task_types=["x"])
+    async def wait(task: Task, context: Context) -> None:
+        await context.cancelled
+
+    async with serving(worker):
+        link = await gateway.worker("m")
+        await gateway.give("x", {}, model="m", link=link)
+        for model, type, reason in (
+            ("m", "x", "capacity"),
+            ("other", "x", "unsupported"),
+            ("m", "y", "unsupported"),
+        ):
+            given = await gateway.give(type, {}, model=model, link=link)
+            assert (await given.outcome()).rejected == reason
+
+
+async def test_the_heartbeat_lists_what_runs() -> None:
+    async with FakeGateway(heartbeat_ms=50) as gateway:
+        worker = Worker(gateway=gateway.url)
+
+        @worker.handler(models=["m"])
+        async def wait(task: Task, context: Context) -> None:
+            await context.cancelled
+
+        async with serving(worker):
+            given = await gateway.give("x", {}, model="m", attempt=2)
+            expected = [{"taskId": given.task_id, "attempt": 2}]
+            await gateway.until(
+                lambda: any(beat.get("running") == expected for beat in gateway.from_workers("heartbeat"))
+            )
+            await gateway.cancel(given)
+            count = len(gateway.from_workers("heartbeat"))
+            await gateway.until(lambda: len(gateway.from_workers("heartbeat")) > count)
+            assert "running" not in gateway.from_workers("heartbeat")[-1]
+
+
+async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    order: list[str] = []
+
+    @worker.on_startup
+    async def load(state: Any) -> None:
+        state.model = "loaded"
+
+    @worker.on_shutdown
+    async def first(state: Any) -> None:
+        order.append("first")
+
+    @worker.on_shutdown
+    async def second(state: Any) -> None:
+        order.append("second")
+
+    @worker.handler(models=["m"])
+    async def tell(task: Task, context: Context) -> Any:
+        return context.state.model
+
+    async with serving(worker) as running:
+        assert (await gateway.run("x", {}, model="m")).result == "loaded"
+        await running.stop()
+    assert order == ["second", "first"]

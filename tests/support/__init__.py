@@ -1,0 +1,1 @@
+"""Helpers of the tests: real servers that a test starts, uses and ends."""

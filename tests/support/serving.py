@@ -1,0 +1,60 @@
+"""Gateways for tests: in this process (fast, inspectable) on a real port, with a real Redis."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlane.gateway.callers import Callers
+from fairlane.gateway.runtime import Gateway, open_gateway
+from fairlane.gateway.server import make_server
+from fairlane.gateway.settings import Settings
+
+DEADLINE_S = 15.0
+
+
+@dataclass
+class Served:
+    """A gateway that answers at `url`; workers connect to `ws`."""
+
+    gateway: Gateway
+    url: str
+    ws: str
+
+
+@contextlib.asynccontextmanager
+async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
+    """A gateway in this process on a free port, with settings on top of the defaults."""
+    settings = Settings(**{"port": 0, "data_dir": tmp_path, "drain_ms": 200, **overrides})
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with open_gateway(settings, Callers(settings), redis_url) as gateway:
+        server = make_server(gateway, settings)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await until(lambda: server.started)
+            yield Served(gateway, f"http://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/ws")
+        finally:
+            server.should_exit = True
+            await task
+
+
+async def until(
+    condition: Callable[[], bool | Awaitable[bool]],
+    what: str = "the condition",
+    deadline_s: float = DEADLINE_S,
+) -> None:
+    """Wait for a state; fails after the deadline with what was waited for."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + deadline_s
+    while True:
+        value = condition()
+        if (await value) if isinstance(value, Awaitable) else value:
+            return
+        if loop.time() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain for {what}")
+        await asyncio.sleep(0.01)

@@ -1,0 +1,236 @@
+"""Who a request is from."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.callers import OPEN_WORKER, BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.openmode import host_name, open_mode_refusal
+from fairlane.gateway.settings import Settings
+
+
+def sha(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+CONFIGURED: dict[str, Any] = {
+    "keys": [
+        {"id": "acme", "tier": "paid", "sha256": sha("acme-secret"), "weight": 2.5, "models": ["m1"]},
+        {"id": "site", "delegating": True, "sha256": sha("site-secret")},
+        {"id": "ops", "admin": True, "sha256": sha("ops-secret").upper()},
+    ],
+    "workers": [{"id": "gpu-1", "sha256": sha("gpu-secret"), "models": ["m1", "m2"]}],
+}
+
+
+def callers(**values: Any) -> Callers:
+    return Callers(Settings.model_validate(values))
+
+
+def asked(headers: Mapping[str, str], **values: Any) -> Caller:
+    known = {name.encode(): value for name, value in headers.items()}
+    return callers(**(values or CONFIGURED)).authenticate(known.get)
+
+
+def bearer(secret: str, **more: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}", **{k.replace("_", "-"): v for k, v in more.items()}}
+
+
+def test_key_is_its_own_user_whatever_the_headers_say() -> None:
+    headers = bearer("acme-secret", x_fairlane_user="root", x_fairlane_tier="free")
+    assert asked(headers) == Caller("acme", "paid", "acme", weight=2.5, models=("m1",))
+
+
+def test_delegating_key_names_user_and_tier() -> None:
+    headers = bearer("site-secret", x_fairlane_user="alice", x_fairlane_tier="paid")
+    caller = asked(headers)
+    assert (caller.user, caller.tier, caller.key_id, caller.delegating) == ("alice", "paid", "site", True)
+    assert asked(bearer("site-secret")).user == "site"
+    assert asked(bearer("site-secret")).tier == "free"
+
+
+def test_admin_key_is_an_admin_and_others_are_not() -> None:
+    assert asked(bearer("ops-secret")).admin
+    assert not asked(bearer("site-secret")).admin
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "acme-secret"},
+        {"authorization": "Basic acme-secret"},
+        bearer("acme-secret2"),
+        bearer("acme-secre"),
+        bearer(sha("acme-secret")),
+        bearer("gpu-secret"),
+        bearer("x" * 10_000),
+        bearer("\ud800"),
+    ],
+)
+def test_anything_but_a_valid_key_gets_the_same_refusal(headers: dict[str, str]) -> None:
+    with pytest.raises(Unauthorized) as refused:
+        asked(headers)
+    assert (refused.value.status, refused.value.message) == (401, Unauthorized().message)
+
+
+def test_scheme_is_read_in_any_case() -> None:
+    assert asked({"authorization": "bearer  acme-secret "}).user == "acme"
+
+
+def test_unknown_tier_of_a_trusted_caller_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadTier, match="free, paid"):
+        asked(bearer("site-secret", x_fairlane_tier="gold"))
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 129, "a\x00b", "a\tb", "a\nb", "\x7f"])
+def test_unusable_user_names_are_refused(name: str) -> None:
+    with pytest.raises(BadUser):
+        asked(bearer("site-secret", x_fairlane_user=name))
+
+
+@pytest.mark.parametrize("name", ["alice", "a b", "x" * 128, "李雷", "Zoë", "user@example.com", "a:b"])
+def test_user_names_in_any_script_are_read_from_header_bytes(name: str) -> None:
+    as_header = name.encode("utf-8").decode("latin-1")
+    assert asked(bearer("site-secret", x_fairlane_user=as_header)).user == name
+
+
+def test_without_keys_on_loopback_headers_count_at_face_value() -> None:
+    plain = asked({"authorization": "Bearer sk-anything"}, host="127.0.0.1")
+    assert plain == Caller("anonymous", "free", "", admin=True, delegating=True, open=True)
+    named = asked({"x-fairlane-user": "bob", "x-fairlane-tier": "paid"}, host="127.0.0.1")
+    assert (named.user, named.tier) == ("bob", "paid")
+
+
+def test_without_keys_off_loopback_nobody_is_let_in() -> None:
+    with pytest.raises(Unauthorized):
+        asked({}, host="0.0.0.0")
+    assert callers(host="0.0.0.0").authenticate_worker(None) is None
+
+
+def test_keys_close_a_gateway_on_loopback_too() -> None:
+    with pytest.raises(Unauthorized):
+        asked({})
+
+
+def test_task_is_seen_only_by_its_user_through_the_same_key() -> None:
+    alice = asked(bearer("site-secret", x_fairlane_user="alice"))
+    assert alice.may_see("site", "alice")
+    assert not alice.may_see("site", "bob")
+    impostor = asked(bearer("site-secret", x_fairlane_user="acme"))
+    assert not impostor.may_see("acme", "acme")
+
+
+def test_key_covers_its_models_only() -> None:
+    acme, site = asked(bearer("acme-secret")), asked(bearer("site-secret"))
+    assert (acme.may_use("m1"), acme.may_use("m2"), site.may_use("m2")) == (True, False, True)
+
+
+def test_worker_is_known_by_its_token() -> None:
+    known = callers(**CONFIGURED)
+    identity = known.authenticate_worker("Bearer gpu-secret")
+    assert identity is not None
+    assert (identity.id, identity.models) == ("gpu-1", ("m1", "m2"))
+    for authorization in (None, "", "Bearer acme-secret", "gpu-secret"):
+        assert known.authenticate_worker(authorization) is None
+    assert known.worker_ids() == {"gpu-1"}
+
+
+def test_any_worker_may_connect_on_loopback_when_no_token_is_configured() -> None:
+    known = callers(keys=CONFIGURED["keys"])
+    identity = known.authenticate_worker(None)
+    assert identity is not None
+    assert identity.models == ("*",)
+    assert known.worker_ids() == {OPEN_WORKER}
+
+
+class Head:
+    def __init__(self, method: str = "GET", **headers: str) -> None:
+        self.scope: dict[str, Any] = {"method": method}
+        self._headers = {name.replace("_", "-").encode(): value for name, value in headers.items()}
+
+    def header(self, name: bytes) -> str | None:
+        return self._headers.get(name)
+
+
+def test_open_gateway_refuses_before_asking_and_one_with_keys_does_not() -> None:
+    head = Head(host="evil.example", x_forwarded_for="10.0.0.1")
+    assert callers().refuse_request(head) is not None
+    assert callers(**CONFIGURED).refuse_request(head) is None
+
+
+def test_gateway_with_allowed_hosts_answers_to_no_other_name() -> None:
+    known = callers(**CONFIGURED, allowed_hosts=["LLM.example"])
+    assert known.refuse_request(Head(host="llm.example:8080")) is None
+    assert known.refuse_request(Head(host="127.0.0.1:8080")) is None
+    assert known.refuse_request(Head(host="other.example")) is not None
+    assert known.refuse_request(Head()) is not None
+
+
+def test_handshake_of_a_worker_is_held_to_the_same_rules() -> None:
+    scope = {"type": "websocket", "headers": [(b"host", b"localhost:8080")]}
+    assert callers().refuse_worker(scope) is None
+    assert callers().refuse_worker({"headers": [(b"host", b"evil.example")]}) is not None
+    assert callers().refuse_worker({"headers": [*scope["headers"], (b"via", b"1.1 x")]}) is not None
+
+
+LOCAL = {"host": "localhost:8080", "origin": None, "forwarded": False, "content_type": None, "method": "GET"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"host": "127.0.0.1"},
+        {"host": "[::1]:8080"},
+        {"host": "gpu.lan:8080"},
+        {"method": "POST", "content_type": "application/json; charset=utf-8"},
+        {"method": "POST", "content_type": "application/problem+json"},
+        {"method": "POST"},
+        {"origin": "http://localhost:8080"},
+        {"origin": "https://app.example"},
+        {"websocket": True},
+    ],
+)
+def test_open_gateway_takes_what_this_machine_asks(changed: dict[str, Any]) -> None:
+    allowed: dict[str, Any] = {"allowed_hosts": {"gpu.lan"}, "allowed_origins": {"https://app.example"}}
+    assert open_mode_refusal(**{**LOCAL, **allowed, **changed}) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"forwarded": True}, "proxy"),
+        ({"host": None}, "localhost"),
+        ({"host": ""}, "localhost"),
+        ({"host": "evil.example"}, "localhost"),
+        ({"host": "localhost.evil.example"}, "localhost"),
+        ({"host": "192.168.0.7:8080"}, "localhost"),
+        ({"host": "x/y?"}, "localhost"),
+        ({"host": "127.0.0.1@evil.example"}, "localhost"),
+        ({"origin": "https://evil.example"}, "web page"),
+        ({"origin": "http://localhost:3000"}, "web page"),
+        ({"origin": "null"}, "web page"),
+        ({"origin": "http://localhost:8080", "websocket": True}, "web pages"),
+        ({"method": "POST", "content_type": "text/plain"}, "JSON"),
+        ({"method": "POST", "content_type": "application/x-www-form-urlencoded"}, "JSON"),
+        ({"method": "PUT", "content_type": "multipart/form-data; boundary=x"}, "JSON"),
+        ({"method": "POST", "content_type": ""}, "JSON"),
+    ],
+)
+def test_open_gateway_refuses_strangers_with_a_reason(changed: dict[str, Any], word: str) -> None:
+    refusal = open_mode_refusal(**{**LOCAL, **changed})
+    assert refusal is not None
+    assert word in refusal
+
+
+def test_host_header_is_read_without_its_port() -> None:
+    assert host_name("LocalHost:1") == "localhost"
+    assert host_name("[::1]:8080") == "::1"
+    assert host_name("a b") is None
+    assert host_name("a:b:c") is None

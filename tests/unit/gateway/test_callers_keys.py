@@ -1,0 +1,63 @@
+"""Secrets that the gateway makes."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from fairlane.gateway.callers import Callers
+from fairlane.gateway.keys import first_start_keys, new_secret, with_first_start_keys
+from fairlane.gateway.settings import Settings, SettingsError
+
+SHA = "a" * 64
+
+
+def test_secret_names_its_key_and_carries_256_bits() -> None:
+    secret, sha256 = new_secret("key", "acme")
+    assert re.fullmatch(r"fl_acme_[A-Za-z0-9_-]{43}", secret)
+    assert sha256 == hashlib.sha256(secret.encode()).hexdigest()
+    assert new_secret("worker", "gpu-1")[0].startswith("flw_gpu-1_")
+    assert new_secret("key", "acme")[0] != secret
+
+
+def test_first_start_off_loopback_makes_keys_once_and_loads_them_later(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", data_dir=tmp_path / "data")
+    first, created = with_first_start_keys(settings)
+    assert [made.kind for made in created] == ["key", "worker"]
+    for made in created:
+        assert made.path.stat().st_mode & 0o777 == 0o600
+        assert made.secret not in made.path.read_text()
+    again, none = with_first_start_keys(settings)
+    assert none == []
+    assert (again.keys, again.workers) == (first.keys, first.workers)
+    callers = Callers(again)
+    assert callers.authenticate({b"authorization": f"Bearer {created[0].secret}"}.get).admin
+    assert callers.authenticate_worker(f"Bearer {created[1].secret}") is not None
+    assert len(list((tmp_path / "data").iterdir())) == 2
+
+
+def test_loopback_needs_no_keys(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    assert with_first_start_keys(settings) == (settings, [])
+    assert not (tmp_path / "data").exists()
+
+
+def test_configured_keys_are_left_alone_and_only_what_is_missing_is_made(tmp_path: Path) -> None:
+    values = {"host": "0.0.0.0", "data_dir": tmp_path, "keys": [{"id": "a", "sha256": SHA}]}
+    settings, created = with_first_start_keys(Settings.model_validate(values))
+    assert [key.id for key in settings.keys] == ["a"]
+    assert [made.kind for made in created] == ["worker"]
+
+
+def test_spoilt_key_file_is_an_error_and_never_opens_the_gateway(tmp_path: Path) -> None:
+    first_start_keys(tmp_path)
+    (tmp_path / "first-caller-key.json").write_text("{}")
+    with pytest.raises(SettingsError, match="first keys"):
+        first_start_keys(tmp_path)
+
+
+def test_unusable_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="configure keys and workers"):
+        first_start_keys(tmp_path / "file")

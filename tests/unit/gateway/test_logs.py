@@ -1,0 +1,189 @@
+"""What reaches the log, and what never does."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from fairlane.gateway.logs import (
+    HIDDEN,
+    LogFormat,
+    configure_logging,
+    hide_in_text,
+    hide_secrets,
+    log_context,
+)
+
+KEY = "fl_acme_" + "A" * 43
+CANARIES = ("hunter2", "A" * 43, "once upon a time")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logger = logging.getLogger(name)
+        logger.disabled, logger.propagate = False, True
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_line_has_time_level_logger_and_ids() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    with log_context(task_id="t1", worker_id="w1"):
+        structlog.get_logger("fairlane.gateway").info("task ended", attempt=2)
+    structlog.get_logger("fairlane.gateway").info("later")
+    first, second = lines(stream)
+    assert first["event"] == "task ended"
+    assert (first["task_id"], first["worker_id"], first["attempt"]) == ("t1", "w1", 2)
+    assert (first["level"], first["logger"]) == ("info", "fairlane.gateway")
+    assert first["time"].endswith("Z")
+    assert "task_id" not in second
+
+
+def test_lines_below_the_level_are_left_out() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "warning", stream)
+    structlog.get_logger("a").info("no")
+    logging.getLogger("b").info("no")
+    structlog.get_logger("a").warning("yes")
+    assert [line["event"] for line in lines(stream)] == ["yes"]
+
+
+def test_a_second_call_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure_logging("json", "info", first)
+    configure_logging("json", "info", second)
+    logging.getLogger("x").warning("once")
+    assert first.getvalue() == ""
+    assert len(lines(second)) == 1
+
+
+def test_other_libraries_use_the_same_form() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn.info("Started server process [%d]", 7, extra={"color_message": "in colours"})
+    [line] = lines(stream)
+    assert line["event"] == "Started server process [7]"
+    assert line["logger"] == "uvicorn.error"
+    assert "color_message" not in line
+
+
+def test_access_lines_of_uvicorn_are_never_written() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "debug", stream)
+    logging.getLogger("uvicorn.access").info('"GET /api/task/x/events?token=%s"', "hunter2")
+    assert stream.getvalue() == ""
+
+
+def test_auto_is_json_off_a_terminal_and_human_on_one() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    plain, terminal = io.StringIO(), Terminal()
+    for stream in (plain, terminal):
+        configure_logging("auto", "info", stream)
+        structlog.get_logger("x").info("hello", answer=42)
+    assert lines(plain)[0]["answer"] == 42
+    assert "hello" in terminal.getvalue()
+    assert not terminal.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize("log_format", ["json", "human"])
+def test_canaries_reach_no_line(log_format: LogFormat) -> None:
+    stream = io.StringIO()
+    configure_logging(log_format, "debug", stream)
+    log = structlog.get_logger("fairlane")
+    log.info("call", authorization=f"Bearer {KEY}", payload={"prompt": "once upon a time"})
+    log.info("call", request={"messages": [{"content": "once upon a time"}], "apiKey": "hunter2"})
+    log.info("call", streamToken="hunter2", worker_token="hunter2", secret="hunter2")  # noqa: S106
+    log.info("call", error=ValueError(f"bad key {KEY}"), body=b"once upon a time")
+    log.info("GET /api/task/x/events?after=1-2&token=hunter2 by " + KEY)
+    logging.getLogger("redis").warning("cannot connect to redis://user:hunter2@db:6379/0")
+    logging.getLogger("other").warning("sent %s", {"Authorization": f"Bearer {KEY}"})
+    logging.getLogger("other").warning("extra", extra={"prompt": "once upon a time"})
+    try:
+        local_prompt = "once upon a time"
+        raise RuntimeError(f"rejected Authorization: Bearer {KEY}" if local_prompt else "")
+    except RuntimeError:
+        log.exception("failed")
+        logging.getLogger("other").exception("failed")
+    written = stream.getvalue()
+    assert "RuntimeError" in written
+    assert "redis://" in written
+    for canary in CANARIES:
+        assert canary not in written, canary
+    if log_format == "json":
+        assert len(lines(stream)) == 10
+
+
+def hidden(**fields: Any) -> EventDict:
+    return dict(hide_secrets(None, "info", fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "key",
+        "api_key",
+        "apikey",
+        "apiKey",
+        "token",
+        "worker_token",
+        "streamToken",
+        "secret",
+        "client-secret",
+        "authorization",
+        "Authorization",
+        "payload",
+        "prompt",
+        "system_prompt",
+        "messages",
+        "content",
+        "cookie",
+        "password",
+    ],
+)
+def test_values_are_masked_by_their_names(name: str) -> None:
+    assert hidden(**{name: "x"}) == {name: HIDDEN}
+    assert hidden(outer=[{name: "x"}]) == {"outer": [{name: HIDDEN}]}
+
+
+@pytest.mark.parametrize(
+    "name", ["key_id", "output_tokens", "content_type", "payload_bytes", "monkey", "keys_read", "task_id"]
+)
+def test_harmless_names_that_look_alike_are_kept(name: str) -> None:
+    assert hidden(**{name: 3}) == {name: 3}
+
+
+def test_endless_nesting_ends() -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    assert HIDDEN in str(hidden(value=endless))
+
+
+def test_text_without_secrets_stays_as_it_is() -> None:
+    text = "task 018bcfe5-6800-8000 went to queue paid_stream at http://127.0.0.1:8080/v1?after=1-2 (a@b.example)"
+    assert hide_in_text(text) == text
+
+
+def test_masked_text_says_where_something_was() -> None:
+    assert hide_in_text("redis://:pw@db/0") == f"redis://{HIDDEN}@db/0"
+    assert hide_in_text("/x?token=abc&after=1") == f"/x?token={HIDDEN}&after=1"
+    assert hide_in_text("Bearer abc") == f"Bearer {HIDDEN}"

@@ -1,0 +1,115 @@
+"""OpenAI chunks as deltas."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlane.workers import protocol
+from fairlane.workers.adapters.chunks import ChunkReader, StreamError
+
+
+def read(*chunks: Any) -> tuple[list[dict[str, Any]], ChunkReader]:
+    reader = ChunkReader()
+    deltas = [delta for chunk in chunks for delta in reader.read(msgspec.json.encode(chunk))]
+    return [msgspec.json.decode(protocol.encoder.encode(delta)) for delta in deltas], reader
+
+
+def choice(index: int = 0, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expected"),
+    [
+        (choice(content="a"), [{"content": "a"}]),
+        (choice(index=2, content="a"), [{"index": 2, "content": "a"}]),
+        (choice(reasoning_content="r"), [{"reasoning": "r"}]),
+        (choice(reasoning="r"), [{"reasoning": "r"}]),
+        (choice(reasoning="r", reasoning_content="r"), [{"reasoning": "r"}]),
+        (choice(refusal="no"), [{"refusal": "no"}]),
+        (
+            choice(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]),
+            [{"toolCalls": [{"index": 0, "function": {"arguments": "{"}}]}],
+        ),
+        (choice(finish="stop"), [{"finishReason": "stop"}]),
+        (choice(finish="stop", content="end"), [{"content": "end", "finishReason": "stop"}]),
+        (choice(role="assistant", content=""), []),
+        (choice(role="assistant", content=None), []),
+        (choice(content=None, tool_calls=None, refusal=None, reasoning_content=None), []),
+        (choice(tool_calls=[]), []),
+        ({"choices": []}, []),
+        ({"choices": None}, []),
+        ({"object": "something else"}, []),
+        ({"choices": [{"index": 0, "delta": None, "finish_reason": "length"}]}, [{"finishReason": "length"}]),
+        ({"choices": [{"text": "plain", "index": 0, "logprobs": None}]}, [{"content": "plain"}]),
+        (
+            {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": []}, "x": None}]},
+            [{"content": "a", "extra": {"logprobs": {"content": []}}}],
+        ),
+        (
+            choice(audio={"id": "1"}, function_call={"name": "f"}, content="a"),
+            [{"content": "a", "extra": {"delta": {"audio": {"id": "1"}, "function_call": {"name": "f"}}}}],
+        ),
+        (
+            choice(content=[{"type": "text", "text": "a"}]),
+            [{"extra": {"delta": {"content": [{"type": "text", "text": "a"}]}}}],
+        ),
+        (
+            {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]},
+            [{"content": "a"}, {"index": 1, "content": "b"}],
+        ),
+    ],
+)
+def test_a_chunk_becomes_these_deltas(chunk: Any, expected: list[Any]) -> None:
+    assert read(chunk)[0] == expected
+
+
+def test_the_usage_chunk_is_consumed_and_keeps_the_upstream_s_members() -> None:
+    deltas, reader = read(
+        choice(content="a"),
+        {
+            "choices": [],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8, "x": {"y": 1}},
+        },
+        {"choices": [], "usage": None},
+    )
+    assert deltas == [{"content": "a"}]
+    assert reader.usage is not None
+    assert msgspec.json.decode(reader.usage.as_json()) == {
+        "inputTokens": 3,
+        "outputTokens": 5,
+        "prompt_tokens": 3,
+        "completion_tokens": 5,
+        "total_tokens": 8,
+        "x": {"y": 1},
+    }
+
+
+def test_a_stream_is_complete_when_every_choice_has_ended() -> None:
+    assert not read(choice(content="a"))[1].complete
+    assert not read(choice(content="a", finish="stop"), choice(index=1, content="b"))[1].complete
+    assert read(choice(finish="stop"), choice(index=1, finish="length"))[1].complete
+
+
+def test_an_error_object_stops_the_reading() -> None:
+    with pytest.raises(StreamError) as caught:
+        read({"error": {"message": "boom"}})
+    assert msgspec.json.decode(caught.value.error) == {"message": "boom"}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b"{",
+        b"[]",
+        b"text",
+        b'{"choices":[1]}',
+        b'{"choices":[{"delta":3}]}',
+        b'{"choices":[{"index":"x"}]}',
+        b'{"choices":[{"delta":{"audio":"\xff\xfe"}}]}',
+    ],
+)
+def test_what_is_not_a_chunk_is_a_value_error(event: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ChunkReader().read(event)

@@ -1,0 +1,358 @@
+"""The OpenAI-compatible adapter against scripted upstreams."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import respx
+
+from fairlane.workers.adapters.openai import Limits, OpenAIAdapter
+from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
+
+pytestmark = pytest.mark.anyio
+BASE = "http://upstream.test/v1"
+CHAT = f"{BASE}/chat/completions"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, model: str = "m") -> Task:
+    raw = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+    return Task(task_id="t", type=type, model=model, payload_bytes=raw, stream=stream)
+
+
+async def run(adapter: OpenAIAdapter, task: Task, remaining_s: float | None = None) -> list[Any]:
+    loop = asyncio.get_running_loop()
+
+    async def no_progress(_: Any) -> None:
+        return None
+
+    context = Context(
+        task,
+        state=SimpleNamespace(),
+        deadline=None if remaining_s is None else loop.time() + remaining_s,
+        clock=loop.time,
+        send_progress=no_progress,
+        log=logging.getLogger("test"),
+    )
+    try:
+        return [item async for item in adapter(task, context)]
+    finally:
+        await adapter.aclose()
+
+
+def adapter(**options: Any) -> OpenAIAdapter:
+    return OpenAIAdapter(**{"base_url": BASE, "models": ["m"], **options})
+
+
+def sse(*events: Any, done: bool = True) -> httpx.Response:
+    lines = [e if isinstance(e, bytes) else msgspec.json.encode(e) for e in events]
+    if done:
+        lines.append(b"[DONE]")
+    body = b"".join(b"data: " + line + b"\n\n" for line in lines)
+    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=body)
+
+
+def word(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def sent(route: respx.Route) -> Any:
+    return msgspec.json.decode(route.calls.last.request.content)
+
+
+@respx.mock
+async def test_a_stream_becomes_deltas_and_usage() -> None:
+    route = respx.post(CHAT).mock(
+        return_value=sse(
+            word("a"),
+            word("b", "stop"),
+            {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}},
+        )
+    )
+    items = await run(adapter(api_key="sk-1"), task({"messages": [], "seed": 7}))
+    assert [i.content for i in items if isinstance(i, Delta)] == ["a", "b"]
+    assert [(i.input_tokens, i.output_tokens) for i in items if isinstance(i, Usage)] == [(1, 2)]
+    assert sent(route) == {
+        "messages": [],
+        "seed": 7,
+        "model": "m",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert route.calls.last.request.headers["Authorization"] == "Bearer sk-1"
+
+
+@respx.mock
+async def test_the_payload_s_other_members_keep_their_bytes() -> None:
+    route = respx.post(CHAT).mock(return_value=httpx.Response(200, json={"choices": []}))
+    payload = (
+        b'{"model":"x","temperature":1.50,"big":12345678901234567890123,"stream":true,"stream_options":{}}'
+    )
+    await run(adapter(models={"m": "real"}), task(payload, stream=False))
+    assert (
+        route.calls.last.request.content
+        == b'{"model":"real","temperature":1.50,"big":12345678901234567890123,"stream":false}'
+    )
+
+
+@respx.mock
+async def test_stream_options_of_the_caller_are_kept() -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    await run(adapter(), task({"stream_options": {"include_usage": False, "other": 1}}))
+    assert sent(route)["stream_options"] == {"include_usage": True, "other": 1}
+
+
+@pytest.mark.parametrize(
+    ("type", "path"),
+    [
+        ("openaiLike", "/chat/completions"),
+        ("openaiCompletion", "/completions"),
+        ("openaiEmbedding", "/embeddings"),
+    ],
+)
+@respx.mock
+async def test_a_whole_answer_is_the_result_as_it_came(type: str, path: str) -> None:
+    body = b'{"id": "1", "usage": {"prompt_tokens": 3, "total_tokens": 3}, "data": [1.50]}'
+    route = respx.post(BASE + path).mock(return_value=httpx.Response(200, content=body))
+    items = await run(adapter(), task({"input": "a"}, type=type, stream=type == "openaiEmbedding"))
+    assert [bytes(i.value) for i in items if isinstance(i, Result)] == [body]
+    assert [i.input_tokens for i in items if isinstance(i, Usage)] == [3]
+    assert ("stream" in sent(route)) is (type != "openaiEmbedding")
+
+
+@respx.mock
+async def test_an_upstream_that_ignores_stream_gives_a_whole_answer() -> None:
+    respx.post(CHAT).mock(return_value=httpx.Response(200, json={"choices": []}))
+    assert isinstance((await run(adapter(), task({})))[-1], Result)
+
+
+@respx.mock
+async def test_a_completion_stream_carries_texts() -> None:
+    respx.post(f"{BASE}/completions").mock(
+        return_value=sse({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}, done=False)
+    )
+    (delta,) = await run(adapter(), task({"prompt": "x"}, type="openaiCompletion"))
+    assert (delta.content, delta.finish_reason) == ("a", "stop")
+
+
+def body(message: str = "why", **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
+
+
+REFUSALS: list[tuple[int, Any, str, bool]] = [
+    (429, body(), "MODEL_TOO_BUSY", True),
+    (503, body(), "MODEL_TOO_BUSY", True),
+    (529, body(type="overloaded_error"), "MODEL_TOO_BUSY", True),
+    (408, body(), "MODEL_TOO_BUSY", True),
+    (429, body(code="insufficient_quota"), "UPSTREAM_QUOTA", False),
+    (429, body("Request too large: too many tokens per minute"), "MODEL_TOO_BUSY", True),
+    (402, body("Insufficient Balance"), "UPSTREAM_QUOTA", False),
+    (401, body(), "UPSTREAM_AUTH", False),
+    (403, body(), "UPSTREAM_AUTH", False),
+    (400, body(), "BAD_REQUEST", False),
+    (404, body(code="model_not_found"), "BAD_REQUEST", False),
+    (413, body(), "BAD_REQUEST", False),
+    (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, "BAD_REQUEST", False),
+    (400, body(code="context_length_exceeded"), "CONTEXT_LENGTH", False),
+    (400, body(type="exceed_context_size_error", n_ctx=512), "CONTEXT_LENGTH", False),
+    (400, body("This model's maximum context length is 8192 tokens."), "CONTEXT_LENGTH", False),
+    (400, {"message": "the request exceeds the available context size"}, "CONTEXT_LENGTH", False),
+    (500, body("the prompt is larger than the context window"), "CONTEXT_LENGTH", False),
+    (400, body(code="content_filter"), "CONTENT_FILTERED", False),
+    (400, body(innererror={"code": "content_filter"}), "CONTENT_FILTERED", False),
+    (500, body(), "UPSTREAM_ERROR", True),
+    (502, "<html>Bad Gateway</html>", "UPSTREAM_ERROR", True),
+    (504, "", "UPSTREAM_ERROR", True),
+    (301, "", "UPSTREAM_ERROR", False),
+]
+
+
+@pytest.mark.parametrize(("status", "answer", "code", "retryable"), REFUSALS)
+@respx.mock
+async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: str, retryable: bool) -> None:
+    content = answer.encode() if isinstance(answer, str) else msgspec.json.encode(answer)
+    respx.post(CHAT).mock(return_value=httpx.Response(status, content=content, headers={"Retry-After": "7"}))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({}))
+    error = caught.value
+    assert (error.code, error.retryable, error.http_status) == (code, retryable, status)
+    assert error.retry_after_ms == 7000
+    assert str(status) in error.message
+
+
+@respx.mock
+async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> None:
+    respx.post(CHAT).mock(return_value=httpx.Response(401, json=body("bad key sk-secret " + "x" * 9000)))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(api_key="sk-secret"), task({}))
+    assert "sk-secret" not in caught.value.message
+    assert "bad key ***" in caught.value.message
+    assert len(caught.value.message) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retryable"),
+    [
+        (httpx.ConnectError("refused"), "UPSTREAM_ERROR", True),
+        (httpx.ConnectTimeout("slow"), "MODEL_TOO_BUSY", True),
+        (httpx.RemoteProtocolError("hung up"), "UPSTREAM_ERROR", True),
+        (httpx.ReadError("reset"), "UPSTREAM_ERROR", True),
+    ],
+)
+@respx.mock
+async def test_a_broken_connection_becomes_this_failure(error: Exception, code: str, retryable: bool) -> None:
+    respx.post(CHAT).mock(side_effect=error)
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({}))
+    assert (caught.value.code, caught.value.retryable) == (code, retryable)
+
+
+STREAMS: list[tuple[httpx.Response, str, bool]] = [
+    (sse(word("a"), {"error": {"message": "boom", "code": 500}}), "UPSTREAM_ERROR", True),
+    (sse({"error": {"message": "later", "type": "overloaded_error"}}), "MODEL_TOO_BUSY", True),
+    (sse({"error": {"message": "later", "code": 429}}), "MODEL_TOO_BUSY", True),
+    (sse({"error": {"message": "x", "code": "context_length_exceeded"}}), "CONTEXT_LENGTH", False),
+    (sse({"error": "just text"}), "UPSTREAM_ERROR", True),
+    (sse(word("a"), done=False), "UPSTREAM_TRUNCATED", True),
+    (sse(done=False), "UPSTREAM_TRUNCATED", True),
+    (sse(b'{"choices": [', word("b")), "JSON_PARSE_FAILED", False),
+    (sse(b"not json"), "JSON_PARSE_FAILED", False),
+]
+
+
+@pytest.mark.parametrize(("response", "code", "retryable"), STREAMS)
+async def test_a_bad_stream_becomes_this_failure(
+    response: httpx.Response, code: str, retryable: bool
+) -> None:
+    with respx.mock:
+        respx.post(CHAT).mock(return_value=response)
+        with pytest.raises(TaskError) as caught:
+            await run(adapter(), task({}))
+    assert (caught.value.code, caught.value.retryable) == (code, retryable)
+
+
+async def test_an_event_that_is_cut_off_at_the_end_is_a_truncation() -> None:
+    content = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: {"choi'
+    with respx.mock:
+        respx.post(CHAT).mock(return_value=httpx.Response(200, content=content))
+        with pytest.raises(TaskError) as caught:
+            await run(adapter(), task({}))
+    assert caught.value.code == "UPSTREAM_TRUNCATED"
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[1]", b'{"a":"\xff"}'])
+@respx.mock
+async def test_a_whole_answer_that_is_no_json_object_is_a_parse_failure(answer: bytes) -> None:
+    respx.post(CHAT).mock(return_value=httpx.Response(200, content=answer))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({}, stream=False))
+    assert caught.value.code == "JSON_PARSE_FAILED"
+
+
+@respx.mock
+async def test_an_error_object_in_a_whole_answer_fails_the_task() -> None:
+    respx.post(CHAT).mock(return_value=httpx.Response(200, json={"error": {"message": "m", "code": 503}}))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({}, stream=False))
+    assert caught.value.code == "MODEL_TOO_BUSY"
+
+
+async def test_a_payload_that_is_no_object_is_refused_without_a_request() -> None:
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task([1]))
+    assert caught.value.code == "BAD_REQUEST"
+
+
+class Script(httpx.AsyncByteStream, httpx.AsyncBaseTransport):
+    """A transport whose answer is written by a coroutine; `closed` is set when the adapter lets go of it."""
+
+    def __init__(self, write: Callable[[], AsyncIterator[bytes]]) -> None:
+        self._write = write
+        self.reading = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=self)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.reading.set()
+        return self._write()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+async def silence() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def token_then_silence() -> AsyncIterator[bytes]:
+    yield b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    await asyncio.Event().wait()
+
+
+async def comments_only() -> AsyncIterator[bytes]:
+    while True:
+        yield b": keep-alive\n\n"
+        await asyncio.sleep(0.005)
+
+
+LONG = 60_000
+
+
+@pytest.mark.parametrize(
+    ("write", "limits", "remaining_s", "sentence"),
+    [
+        (silence, Limits(ttft_ms=30, idle_ms=LONG), None, "no output within 30 ms"),
+        (comments_only, Limits(ttft_ms=30, idle_ms=LONG), None, "no output within 30 ms"),
+        (silence, Limits(ttft_ms=LONG, idle_ms=30), None, "silent for 30 ms"),
+        (token_then_silence, Limits(ttft_ms=LONG, idle_ms=30), None, "silent for 30 ms"),
+        (comments_only, Limits(ttft_ms=LONG, idle_ms=LONG, total_ms=30), None, "not done after 30 ms"),
+        (token_then_silence, Limits(), 0.03, "not done after 30 ms"),
+    ],
+)
+async def test_each_time_limit_ends_the_request(
+    write: Callable[[], AsyncIterator[bytes]], limits: Limits, remaining_s: float | None, sentence: str
+) -> None:
+    upstream = Script(write)
+    with pytest.raises(TaskError, match=sentence) as caught:
+        await run(adapter(transport=upstream, limits=limits), task({}), remaining_s)
+    assert caught.value.code == "MODEL_TOO_BUSY"
+    assert upstream.closed.is_set()
+
+
+async def test_cancellation_closes_the_upstream_connection() -> None:
+    upstream = Script(token_then_silence)
+    running = asyncio.create_task(run(adapter(transport=upstream), task({})))
+    async with asyncio.timeout(5):
+        await upstream.reading.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert upstream.closed.is_set()
+
+
+async def test_a_stream_that_breaks_off_is_a_truncation() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+        raise httpx.RemoteProtocolError("incomplete chunked read")
+
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(transport=Script(broken)), task({}))
+    assert caught.value.code == "UPSTREAM_TRUNCATED"
+
+
+@pytest.mark.parametrize("base_url", ["localhost:8000", "ftp://h/v1", ""])
+def test_a_base_url_that_is_none_is_refused_with_a_sentence(base_url: str) -> None:
+    with pytest.raises(ValueError, match="base URL"):
+        adapter(base_url=base_url)
