@@ -19,8 +19,10 @@ LogFormat = Literal["auto", "json", "human"]
 HIDDEN = "[hidden]"
 
 _HIDDEN_WORDS = frozenset(
-    ("key", "token", "secret", "password", "authorization", "cookie")
-    + ("payload", "prompt", "messages", "content", "body", "delta")
+    {
+        *("key", "token", "secret", "password", "authorization", "cookie"),
+        *("payload", "prompt", "messages", "content", "body", "delta"),
+    }
 )
 _HARMLESS = frozenset(
     {"key_id", "content_type", "content_length", "payload_bytes", "body_bytes", "caller_key_id"}

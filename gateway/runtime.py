@@ -50,6 +50,7 @@ class Gateway:
         self.keys = Keys(self.prefix)
         self.ready = False
         self.draining = False
+        self.stopping = False
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
         self.started_at = time.time()
@@ -99,6 +100,7 @@ class Gateway:
     async def stop(self) -> None:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
         self.ready = False
+        self.stopping = True
         await self.dispatcher.close()
         await self.watch.close()
         await self.hub.close()
@@ -195,7 +197,8 @@ class Gateway:
             self.hub.check_soon()
         else:
             self.store_down_since = time.time()
-            log.warning("lost the connection to Redis", replica=self.replica)
+            if not self.stopping:
+                log.warning("lost the connection to Redis", replica=self.replica)
 
     def _channel_changed(self, up: bool) -> None:
         if up:

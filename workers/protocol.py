@@ -172,7 +172,7 @@ class Registered(_Message, tag="registered"):
     heartbeat_ms: Millis
     dead_after_ms: Millis
     limits: Limits
-    protocol: int = VERSION
+    protocol: int
 
 
 class Task(_Message, tag="task"):

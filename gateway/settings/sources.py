@@ -22,7 +22,7 @@ ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
 
 OTHER_NAMES = frozenset(
-    {"FAIRLANE_GATEWAY", "FAIRLANE_WORKER_TOKEN", "FAIRLANE_ADMIN_KEY", "FAIRLANE_CONFIG"}
+    f"FAIRLANE_{name}" for name in ("GATEWAY", "WORKER_TOKEN", "ADMIN_KEY", "CONFIG", "TRACEBACK")
 )
 """Variables of ours that are no settings: the command line and workers read them."""
 

@@ -447,7 +447,7 @@ class Session:
         limits = Limits(self._settings.max_message_bytes)
         self.send(
             encoder.encode(
-                Registered(worker.id, self._settings.heartbeat_ms, self._settings.dead_after_ms, limits)
+                Registered(worker.id, self._settings.heartbeat_ms, self._settings.dead_after_ms, limits, VERSION)
             )
         )
         log.info(

@@ -1,0 +1,31 @@
+# Fairlane. Two stages: wheels are built in the first, the second holds Python, the wheels and nothing to build with.
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE requirements.lock ./
+COPY src ./src
+COPY gateway ./gateway
+COPY queues ./queues
+COPY streaming ./streaming
+COPY workers ./workers
+COPY web ./web
+RUN python -m venv /opt/fairlane \
+ && /opt/fairlane/bin/pip install --no-cache-dir -c requirements.lock .
+
+FROM python:3.13-slim
+RUN useradd --system --uid 10001 --home-dir /var/lib/fairlane --create-home fairlane
+COPY --from=build /opt/fairlane /opt/fairlane
+ENV PATH=/opt/fairlane/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    FAIRLANE_HOST=0.0.0.0 \
+    FAIRLANE_PORT=8080 \
+    FAIRLANE_DATA_DIR=/var/lib/fairlane/data \
+    FAIRLANE_LOG_FORMAT=json
+USER 10001
+WORKDIR /var/lib/fairlane
+VOLUME /var/lib/fairlane
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["fairlane"]
+CMD ["serve"]

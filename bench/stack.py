@@ -1,0 +1,246 @@
+"""One gateway with its Redis, workers and load, each a process of its own, all ended when the block ends.
+
+The gateway gets a core for itself; Redis, workers and load share the others. With a single core they all share it, and
+the figures say little.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from redis.asyncio import Redis
+
+from bench.specs import MODEL, LoadResult, LoadSpec, WorkerCount, WorkerSpec
+from fairlane.queues.embedded import EmbeddedRedis
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVE = ("-m", "fairlane.gateway.cli", "serve")
+READY_S = 30.0
+END_S = 15.0
+POLL_S = 0.02
+LINE_LIMIT = 1 << 20
+
+
+
+class BenchError(Exception):
+    """The benchmark cannot go on; the message says what was seen."""
+
+
+def split_cores() -> tuple[set[int], set[int]]:
+    """(the gateway's core, the cores of everything else), out of those this process may use."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[0]}, set(cores[1:]) or {cores[0]}
+
+
+def raise_file_limit() -> int:
+    """Permit as many open files as the system lets us; inherited by what is started here. Returns the limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+@dataclass
+class Child:
+    """A process of ours."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def ended(self, what: str) -> BenchError:
+        """What to say when it ended and should not have."""
+        said = self.log.read_text("utf-8", "replace")[-1500:]
+        return BenchError(f"{what} ended with status {self.process.returncode}: {said or 'it said nothing'}")
+
+
+async def end(child: Child) -> None:
+    """Ask a process to end, and kill it when it does not."""
+    if child.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(END_S):
+                await child.process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.kill()
+            await child.process.wait()
+
+
+@dataclass
+class Workers:
+    """A process of workers."""
+
+    child: Child
+    count: WorkerCount = field(default_factory=lambda: WorkerCount(0, 0, 0))
+
+    async def follow(self) -> None:
+        """Read what it says until it ends."""
+        assert self.child.process.stdout is not None
+        while line := await self.child.process.stdout.readline():
+            self.count = msgspec.json.decode(line, type=WorkerCount)
+
+
+class Stack:
+    """What `running` made: ports and process ids, and ways to add workers and load."""
+
+    def __init__(self, directory: Path, port: int, redis_pid: int, redis: Redis) -> None:
+        self._directory = directory
+        self._exits = contextlib.AsyncExitStack()
+        self._started = 0
+        self.port = port
+        self.redis_pid = redis_pid
+        self.redis = redis
+        self.gateway: Child
+
+    @property
+    def pid(self) -> int:
+        """The gateway's process id."""
+        return self.gateway.process.pid
+
+    @property
+    def watch(self) -> dict[str, int]:
+        """The processes whose CPU time counts."""
+        return {"gateway": self.pid, "redis": self.redis_pid}
+
+    async def start(
+        self, arguments: Sequence[str], *, cores: set[int], environ: Mapping[str, str] = {}, lines: bool = True
+    ) -> Child:
+        """Start a Python process that ends with the stack; `lines`: its output is read by line."""
+        self._started += 1
+        log = self._directory / f"{self._started}.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if lines else output,
+                stderr=output,
+                cwd=ROOT,
+                env={**os.environ, **environ},
+                limit=LINE_LIMIT,
+            )
+        child = Child(process, log)
+        self._exits.push_async_callback(end, child)
+        os.sched_setaffinity(process.pid, cores)
+        return child
+
+    async def workers(self, spec: WorkerSpec) -> Workers:
+        """Start workers; on return the gateway offers their model."""
+        child = await self.start(["-m", "bench.worker", text(spec)], cores=split_cores()[1])
+        workers = Workers(child)
+        follower = asyncio.create_task(workers.follow())
+        self._exits.callback(follower.cancel)
+
+        async def offered() -> bool:
+            if child.process.returncode is not None:
+                raise child.ended("a worker")
+            if workers.count.registered < spec.connections:
+                return False
+            return MODEL.encode() in await get(self.port, "/v1/models")
+
+        await until(offered, "the workers to be offered")
+        return workers
+
+    async def load(self, spec: LoadSpec) -> LoadResult:
+        """Run one measurement to its end."""
+        child = await self.start(["-m", "bench.load", text(spec)], cores=split_cores()[1])
+        assert child.process.stdout is not None
+        line = b""
+        while following := await child.process.stdout.readline():
+            line = following
+        await child.process.wait()
+        if child.process.returncode != 0 or not line.startswith(b"{"):
+            raise child.ended(f"the load {spec.kind!r}")
+        if self.gateway.process.returncode is not None:
+            raise self.gateway.ended("the gateway")
+        return msgspec.json.decode(line, type=LoadResult)
+
+    async def calls(self) -> dict[str, int]:
+        """How often Redis has run each command since it started."""
+        stats = await self.redis.info("commandstats")
+        return {name.removeprefix("cmdstat_"): int(value["calls"]) for name, value in stats.items()}
+
+    async def close(self) -> None:
+        """End what was started, the newest first."""
+        await self._exits.aclose()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: Mapping[str, str] = {}, wrapper: Sequence[str] = ()
+) -> AsyncIterator[Stack]:
+    """A gateway with default settings but for `settings` (environment), and a Redis as it would start for itself.
+
+    `wrapper`: arguments of the interpreter before the gateway's own, for a profiler.
+    """
+    with tempfile.TemporaryDirectory(prefix="fairlane-bench-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        async with EmbeddedRedis(directory / "redis") as embedded:
+            redis = Redis.from_url(embedded.url)
+            stack = Stack(directory, free_port(), embedded.pid, redis)
+            try:
+                arguments = [*wrapper, *SERVE, "--port", str(stack.port), "--redis-url", embedded.url]
+                stack.gateway = await stack.start(
+                    [*arguments, "--data-dir", str(directory / "gateway")],
+                    cores=split_cores()[0],
+                    environ={"FAIRLANE_LOG_LEVEL": "warning", "FAIRLANE_DRAIN_MS": "0", **settings},
+                    lines=False,
+                )
+                await until(lambda: _ready(stack), "the gateway to be ready")
+                yield stack
+            finally:
+                await stack.close()
+                await redis.aclose()
+
+
+async def _ready(stack: Stack) -> bool:
+    if stack.gateway.process.returncode is not None:
+        raise stack.gateway.ended("the gateway")
+    return (await get(stack.port, "/health/ready")).startswith(b"HTTP/1.1 200")
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = READY_S) -> None:
+    """Wait for a state. Raises BenchError after the deadline."""
+    end_at = time.monotonic() + deadline_s
+    while not await condition():
+        if time.monotonic() > end_at:
+            raise BenchError(f"waited {deadline_s:.0f} s in vain for {what}")
+        await asyncio.sleep(POLL_S)
+
+
+async def get(port: int, path: str) -> bytes:
+    """The whole answer to a GET, empty when nobody listens."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return b""
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(READY_S):
+            return await reader.read()
+    except OSError:
+        return b""
+    finally:
+        writer.close()
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def text(spec: msgspec.Struct) -> str:
+    """A specification as an argument."""
+    return msgspec.json.encode(spec).decode()

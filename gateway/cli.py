@@ -1,0 +1,232 @@
+"""The command `fairlane`: serve, demo, check, key, status, worker.
+
+Mistakes of the user end in one sentence on stderr and exit code 2. The server is imported only by the
+commands that run it, so that `fairlane worker` stays small.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import structlog
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fairlane import __version__
+from fairlane.gateway.logs import configure_logging
+from fairlane.gateway.settings import (
+    CallerKey,
+    Settings,
+    SettingsError,
+    WorkerKey,
+    describe,
+    load_settings,
+    settings_table,
+)
+from fairlane.workers import cli as workers_cli
+
+USAGE_EXIT = 2
+INTERRUPTED_EXIT = 130
+
+app = typer.Typer(
+    name="fairlane",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""An LLM gateway that queues instead of refusing.
+
+See it work with simulated models:  fairlane demo
+
+Serve, and connect a worker in a second terminal:
+
+  fairlane serve
+
+  fairlane worker echo
+""",
+)
+key_app = typer.Typer(no_args_is_help=True, help="Make keys for callers and tokens for workers.")
+app.add_typer(key_app, name="key")
+app.add_typer(workers_cli.app, name="worker")
+
+
+def main() -> None:
+    """The console command. Ends the process."""
+    try:
+        app()
+    except SettingsError as error:
+        for problem in error.problems:
+            typer.echo(f"fairlane: {problem}", err=True)
+        sys.exit(USAGE_EXIT)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
+    except Exception as error:
+        # The edge of the program: nothing is running any more, and the user is told what it was.
+        if os.environ.get("FAIRLANE_TRACEBACK"):
+            raise
+        hint = "set FAIRLANE_TRACEBACK=1 to see where"
+        typer.echo(f"fairlane: unexpected {error.__class__.__name__}: {error} ({hint})", err=True)
+        sys.exit(USAGE_EXIT)
+
+
+def _about(setting: str) -> str:
+    """What a flag does: the first sentences of its setting's own text."""
+    return " ".join((Settings.model_fields[setting].description or "").split())
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="FAIRLANE_CONFIG", help="YAML file with settings. [default: ./fairlane.yaml, if any]"
+    ),
+]
+Url = Annotated[
+    str,
+    typer.Option("--gateway", envvar="FAIRLANE_GATEWAY", help="Address of the gateway, http://host:port."),
+]
+LogFormat = Literal["auto", "json", "human"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fairlane {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help=_about("host"))] = None,
+    port: Annotated[int | None, typer.Option(help=_about("port"))] = None,
+    config: Config = None,
+    redis_url: Annotated[str | None, typer.Option(help=_about("redis_url"))] = None,
+    data_dir: Annotated[Path | None, typer.Option(help=_about("data_dir"))] = None,
+    processes: Annotated[int | None, typer.Option(help=_about("processes"))] = None,
+    log_format: Annotated[LogFormat | None, typer.Option(help=_about("log_format"))] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help=_about("log_level"))] = None,
+) -> None:
+    """Run the gateway.
+
+    Every setting can also stand in the file or in the environment; `fairlane check` shows those in force and
+    `fairlane check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
+    keys and limits again.
+    """
+    from fairlane.gateway.server import run  # noqa: PLC0415 (the server, for this command only)
+
+    flags: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "redis_url": redis_url,
+        "data_dir": data_dir,
+        "processes": processes,
+        "log_format": log_format,
+        "log_level": log_level,
+    }
+
+    def load() -> Settings:
+        settings, warnings = load_settings(config, flags, os.environ)
+        configure_logging(settings.log_format, settings.log_level)
+        for warning in warnings:
+            structlog.get_logger("fairlane.settings").warning(warning)
+        return settings
+
+    raise typer.Exit(run(load(), load))
+
+
+@app.command()
+def demo(port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port on loopback.")] = 8080) -> None:
+    """Run a gateway with two simulated models, to try it out; leaves nothing behind."""
+    from fairlane.gateway.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
+
+    raise typer.Exit(run_demo(port))
+
+
+@app.command()
+def check(
+    config: Config = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the reference of all settings instead, as Markdown.")
+    ] = False,
+) -> None:
+    """Check the settings and print those in force, secrets hidden."""
+    if markdown:
+        typer.echo(settings_table(), nl=False)
+        return
+    settings, warnings = load_settings(config, {}, os.environ)
+    for warning in warnings:
+        typer.echo(f"fairlane: {warning}", err=True)
+    table = Table("setting", "value", box=None, pad_edge=False)
+    for name, value in describe(settings):
+        table.add_row(Text(name), Text(value))
+    Console(soft_wrap=True).print(table)
+
+
+@key_app.command("new")
+def key_new(
+    key_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the key. [default: a random one]")
+    ] = None,
+    tier: Annotated[str | None, typer.Option(help="Tier of its tasks. [default: free]")] = None,
+    delegating: Annotated[bool, typer.Option("--delegating", help="It may name users and tiers.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="It may read the admin pages.")] = False,
+    worker: Annotated[bool, typer.Option("--worker", help="Make a token for workers instead.")] = False,
+) -> None:
+    """Make a key: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
+    from fairlane.gateway.keys import new_secret  # noqa: PLC0415 (pulls in what callers need)
+
+    if worker and (tier or delegating or admin):
+        _stop("a worker token has no --tier, --delegating or --admin")
+    kind: Literal["key", "worker"] = "worker" if worker else "key"
+    key_id = key_id or f"{kind}-{os.urandom(3).hex()}"
+    secret, sha256 = new_secret(kind, key_id)
+    try:
+        if worker:
+            WorkerKey(id=key_id, sha256=sha256)
+        else:
+            CallerKey(id=key_id, sha256=sha256, tier=tier or "free")
+    except ValidationError:
+        _stop("--id and --tier must be 1 to 64 letters, digits, dots, dashes or underscores")
+    fields = [f'id: "{key_id}"', *([f'tier: "{tier}"'] if tier else [])]
+    fields += [f"{name}: true" for name, wanted in (("delegating", delegating), ("admin", admin)) if wanted]
+    line = ", ".join([*fields, f'sha256: "{sha256}"'])
+    typer.echo(f"{'Worker token' if worker else 'Key'}, shown this once:\n\n  {secret}\n")
+    typer.echo(f"In fairlane.yaml:\n\n{'workers' if worker else 'keys'}:\n  - {{{line}}}")
+
+
+@app.command()
+def status(
+    gateway: Url = "http://127.0.0.1:8080",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")] = False,
+) -> None:
+    """Show queues, models and workers. A gateway with keys wants an admin's in FAIRLANE_ADMIN_KEY."""
+    from fairlane.gateway.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        raw, state = fetch_state(gateway, os.environ.get("FAIRLANE_ADMIN_KEY"))
+    except StatusError as error:
+        _stop(str(error))
+    if as_json:
+        typer.echo(raw)
+    else:
+        print_state(state, Console())
+
+
+def _stop(sentence: str) -> NoReturn:
+    typer.echo(f"fairlane: {sentence}", err=True)
+    raise typer.Exit(USAGE_EXIT)
+
+
+if __name__ == "__main__":
+    main()

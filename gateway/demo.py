@@ -1,0 +1,99 @@
+"""`fairlane demo`: a gateway on loopback with two simulated models, its data in a directory that is removed at the end."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlane.gateway.server import run
+from fairlane.gateway.settings import Settings
+from fairlane.queues.companion import Companion
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModel:
+    """A pretended model: how many tasks at a time, and how fast it answers."""
+
+    name: str
+    slots: int
+    ttft_ms: int
+    tokens_per_second: int
+
+
+MODELS = (
+    SimulatedModel("demo-fast", slots=8, ttft_ms=150, tokens_per_second=80),
+    SimulatedModel("demo-small", slots=1, ttft_ms=400, tokens_per_second=20),
+)
+"""`demo-small` has one slot, so that a second request shows what waiting looks like."""
+
+
+def demo_settings(port: int, data_dir: Path) -> Settings:
+    """Settings of the demo: they depend on nothing else, above all not on a configuration that lies around."""
+    return Settings(port=port, data_dir=data_dir, log_level="warning", drain_ms=2000)
+
+
+def worker_command(model: SimulatedModel, url: str) -> list[str]:
+    """The command that runs a simulated model's worker."""
+    return [
+        *(sys.executable, "-P", "-m", "fairlane.gateway.cli", "worker", "simulate"),
+        *("--gateway", url, "--name", model.name, "--model", model.name, "--slots", str(model.slots)),
+        *("--ttft-ms", str(model.ttft_ms), "--tokens-per-second", str(model.tokens_per_second)),
+    ]
+
+
+def banner(url: str) -> str:
+    """What to try, ready to be copied."""
+    fast, small = (model.name for model in MODELS)
+    return f"""\
+Fairlane runs at {url} with two simulated models, {fast} and {small}. Ctrl-C ends it. Try in another terminal:
+
+1. An answer:
+
+curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{{"model": "{fast}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+
+2. A stream. {small} does one thing at a time; start two, and the second tells its position:
+
+curl -N {url}/api/openai -H 'Content-Type: application/json' \\
+  -d '{{"model": "{small}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+
+3. OpenAI's Python SDK:
+
+from openai import OpenAI
+client = OpenAI(base_url="{url}/v1", api_key="none")
+stream = client.chat.completions.create(
+    model="{fast}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="", flush=True)
+
+To watch queues and workers: fairlane status --gateway {url}
+"""
+
+
+@contextlib.contextmanager
+def simulated_workers(url: str) -> Iterator[list[Companion]]:
+    """Workers for all demo models, each a process that reconnects until it finds the gateway; killed at the end."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    workers: list[Companion] = []
+    try:
+        for model in MODELS:
+            command = worker_command(model, url)
+            workers.append(Companion(command, output=subprocess.DEVNULL, env=environ))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def run_demo(port: int) -> int:
+    """Run the demo until Ctrl-C; the exit code. Nothing of it outlives this call."""
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="fairlane-demo-") as data_dir, simulated_workers(url):
+        print(banner(url), flush=True)
+        return run(demo_settings(port, Path(data_dir)))

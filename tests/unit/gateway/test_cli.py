@@ -1,0 +1,299 @@
+"""The command line: what it prints, how it fails, and what it does not import."""
+
+import hashlib
+import http.server
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from fairlane import __version__
+from fairlane.gateway import cli
+from fairlane.gateway.settings import Settings, SettingsError, settings_table
+from fairlane.gateway.status import StatusError, state_url
+
+STATE: dict[str, Any] = {
+    "queues": [
+        {
+            "queue": "paid_stream",
+            "tier": "paid",
+            "mode": "stream",
+            "weight": 8.0,
+            "waiting": 3,
+            "running": 2,
+            "maxLength": 1000,
+            "maxWaitMs": None,
+        }
+    ],
+    "models": [
+        {
+            "model": "demo-fast",
+            "running": 2,
+            "limit": None,
+            "waiting": 3,
+            "workers": 1,
+            "slots": 2,
+            "cost": "tokens",
+        }
+    ],
+    "workers": [
+        {
+            "workerId": "w1",
+            "name": "[red]gpu\x1b[31m-1",
+            "replica": "r1",
+            "version": 2,
+            "models": ["demo-fast"],
+            "slots": 2,
+            "running": 2,
+            "heartbeatAgeMs": 3200,
+            "draining": True,
+        }
+    ],
+    "counts": {"queued": 3, "executing": 2, "completed": 70, "failed": 1, "cancelled": 0},
+    "tasks": [],
+    "replicas": [{"replica": "r1", "ageMs": 5}],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fairlane(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "120", **environ})
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it."""
+    command = [sys.executable, "-P", "-m", "fairlane.gateway.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_version_is_the_packages() -> None:
+    assert fairlane("--version").output == f"fairlane {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "check", "status", "key", "worker"])
+def test_every_command_is_mounted_and_has_help(command: str) -> None:
+    assert command in fairlane("--help").output
+    assert fairlane(command, "--help").exit_code == 0
+
+
+def test_worker_commands_do_not_import_the_server() -> None:
+    script = (
+        "import sys; sys.argv = ['fairlane', 'worker', '--help']\n"
+        "from fairlane.gateway.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.server', 'fairlane.queues')"
+        " if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_check_shows_settings_in_force_without_secrets() -> None:
+    Path("fairlane.yaml").write_text("port: 81\nredis_url: redis://:hunter2@db/0\n")
+    answer = fairlane("check", FAIRLANE_LEASE_MS="20000", TASK_TIMEOUT_MS="x")
+    assert answer.exit_code == 0
+    assert re.search(r"^port +81", answer.stdout, re.MULTILINE)
+    assert re.search(r"^lease_ms +20000", answer.stdout, re.MULTILINE)
+    assert "hunter2" not in answer.output
+    assert "TASK_TIMEOUT_MS='x' is ignored" in answer.stderr
+
+
+def test_check_prints_the_reference_as_markdown() -> None:
+    assert fairlane("check", "--markdown").stdout == settings_table()
+
+
+def test_check_names_all_mistakes_and_exits_with_2() -> None:
+    Path("fairlane.yaml").write_text("prot: 81\nlease_ms: soon\n")
+    answer = process("check")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    lines = answer.stderr.splitlines()
+    assert "fairlane: fairlane.yaml: prot: unknown setting; did you mean port?" in lines
+    assert len(lines) == 2
+
+
+def test_serve_refuses_bad_settings_before_it_starts() -> None:
+    answer = process("serve", "--port", "70000", "--config", "missing.yaml")
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines() == [
+        "fairlane: missing.yaml: there is no such file",
+        "fairlane: --port: Input should be less than or equal to 65535; got 70000",
+    ]
+
+
+def test_unexpected_error_is_one_sentence_unless_a_traceback_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.delenv("FAIRLANE_TRACEBACK", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "unexpected RuntimeError: a bug" in line
+    monkeypatch.setenv("FAIRLANE_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        cli.main()
+
+
+def test_serve_hands_settings_and_a_way_to_read_them_again_to_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def run(settings: Settings, reload: Any) -> int:
+        seen.append(settings)
+        Path("fairlane.yaml").write_text("port: 9\nmax_queue_length: 7\n")
+        seen.append(reload())
+        Path("fairlane.yaml").write_text("prot: 9\n")
+        with pytest.raises(SettingsError):
+            reload()
+        return 5
+
+    logged: list[tuple[str, str]] = []
+    monkeypatch.setattr("fairlane.gateway.server.run", run)
+    monkeypatch.setattr(cli, "configure_logging", lambda *how: logged.append(how))
+    answer = fairlane(
+        "serve", "--port", "0", "--log-format", "json", "--data-dir", "d", FAIRLANE_PROCESSES="2"
+    )
+    assert answer.exit_code == 5
+    first, again = seen
+    assert (first.port, first.log_format, first.data_dir, first.processes) == (0, "json", Path("d"), 2)
+    assert (again.port, again.max_queue_length) == (0, 7)
+    assert logged[0] == ("json", "info")
+
+
+def test_new_key_can_be_pasted_into_the_file() -> None:
+    answer = fairlane("key", "new", "--id", "acme", "--tier", "paid", "--admin")
+    assert answer.exit_code == 0
+    found = re.search(r"fl_acme_[A-Za-z0-9_-]{43}", answer.stdout)
+    assert found
+    pasted = answer.stdout.partition("In fairlane.yaml:\n")[2]
+    settings = Settings.model_validate(yaml.safe_load(pasted))
+    [key] = settings.keys
+    assert (key.id, key.tier, key.admin, key.delegating) == ("acme", "paid", True, False)
+    assert key.sha256 == hashlib.sha256(found[0].encode()).hexdigest()
+    assert answer.stdout.count(found[0]) == 1
+
+
+def test_new_worker_token_and_keys_without_a_name_can_be_pasted_too() -> None:
+    token = fairlane("key", "new", "--worker").stdout.partition("In fairlane.yaml:\n")[2]
+    assert Settings.model_validate(yaml.safe_load(token)).workers[0].id.startswith("worker-")
+    numeric = fairlane("key", "new", "--id", "007").stdout.partition("In fairlane.yaml:\n")[2]
+    assert Settings.model_validate(yaml.safe_load(numeric)).keys[0].id == "007"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--id", "a b"], ["--id", "x" * 65], ["--tier", "a,b"], ["--worker", "--admin"]]
+)
+def test_unusable_names_of_keys_are_refused(arguments: list[str]) -> None:
+    answer = fairlane("key", "new", *arguments)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def admin_server() -> Iterator[str]:
+    """Answers like a gateway with one admin key, `letmein`."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/state"
+            body = json.dumps(STATE if known else {"error": "no"}).encode()
+            self.send_response(200 if known else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> None:
+    answer = fairlane("status", "--gateway", f"http://{admin_server}", FAIRLANE_ADMIN_KEY="letmein")
+    assert answer.exit_code == 0
+    assert "tasks: 3 queued, 2 executing, 70 completed, 1 failed, 0 cancelled" in answer.stdout
+    assert re.search(r"^paid_stream +8 +3 +2 +1000 +-", answer.stdout, re.MULTILINE)
+    assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
+    assert re.search(
+        r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
+    )
+    assert "\x1b" not in answer.stdout
+
+
+def test_status_as_json_is_the_gateways_answer(admin_server: str) -> None:
+    answer = fairlane(
+        "status", "--json", "--gateway", f"ws://{admin_server}/ws", FAIRLANE_ADMIN_KEY="letmein"
+    )
+    assert json.loads(answer.stdout) == STATE
+
+
+def test_status_without_the_admins_key_says_what_to_set(admin_server: str) -> None:
+    answer = fairlane("status", "--gateway", admin_server)
+    assert answer.exit_code == 2
+    assert "FAIRLANE_ADMIN_KEY" in answer.stderr
+
+
+def test_status_of_no_gateway_is_one_sentence() -> None:
+    answer = fairlane("status", "--gateway", "http://127.0.0.1:1")
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("fairlane: no gateway answers at http://127.0.0.1:1")
+
+
+def test_status_of_something_else_is_one_sentence(tmp_path: Path) -> None:
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        answer = fairlane("status", "--gateway", f"127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+        thread.join()
+    assert answer.exit_code == 2
+    assert "no gateway of this version" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://h:1", "http://h:1/api/admin/state"),
+        ("https://h/", "https://h/api/admin/state"),
+        ("ws://h:1/ws", "http://h:1/api/admin/state"),
+        ("wss://h/base/ws", "https://h/base/api/admin/state"),
+        ("h:8080", "http://h:8080/api/admin/state"),
+    ],
+)
+def test_address_of_a_gateway_is_understood_in_every_form(given: str, url: str) -> None:
+    assert state_url(given) == url
+
+
+@pytest.mark.parametrize("given", ["", "ftp://h", "http://"])
+def test_address_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(StatusError, match="write http://host:port"):
+        state_url(given)
