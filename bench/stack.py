@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,10 +36,18 @@ class BenchError(Exception):
     """The benchmark cannot go on; the message says what was seen."""
 
 
-def split_cores() -> tuple[set[int], set[int]]:
-    """(the gateway's core, the cores of everything else), out of those this process may use."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {cores[0]}, set(cores[1:]) or {cores[0]}
+@dataclass(frozen=True)
+class Cores:
+    """Who runs where."""
+
+    gateway: int
+    others: frozenset[int]
+
+    @classmethod
+    def split(cls) -> "Cores":
+        """The first core for the gateway, out of those this process may use, the rest for everything else."""
+        cores = sorted(os.sched_getaffinity(0))
+        return cls(cores[0], frozenset(cores[1:]) or frozenset(cores))
 
 
 def raise_file_limit() -> int:
@@ -93,10 +101,11 @@ class Workers:
 class Stack:
     """What `running` made: ports and process ids, and ways to add workers and load."""
 
-    def __init__(self, directory: Path, port: int, redis_pid: int, redis: Redis) -> None:
+    def __init__(self, directory: Path, cores: Cores, port: int, redis_pid: int, redis: Redis) -> None:
         self._directory = directory
         self._exits = contextlib.AsyncExitStack()
         self._started = 0
+        self.cores = cores
         self.port = port
         self.redis_pid = redis_pid
         self.redis = redis
@@ -113,7 +122,7 @@ class Stack:
         return {"gateway": self.pid, "redis": self.redis_pid}
 
     async def start(
-        self, arguments: Sequence[str], *, cores: set[int], environ: Mapping[str, str] = {}, lines: bool = True
+        self, arguments: Sequence[str], *, cores: Iterable[int], environ: Mapping[str, str] = {}, lines: bool = True
     ) -> Child:
         """Start a Python process that ends with the stack; `lines`: its output is read by line."""
         self._started += 1
@@ -136,7 +145,7 @@ class Stack:
 
     async def workers(self, spec: WorkerSpec) -> Workers:
         """Start workers; on return the gateway offers their model."""
-        child = await self.start(["-m", "bench.worker", text(spec)], cores=split_cores()[1])
+        child = await self.start(["-m", "bench.worker", text(spec)], cores=self.cores.others)
         workers = Workers(child)
         follower = asyncio.create_task(workers.follow())
         self._exits.callback(follower.cancel)
@@ -153,7 +162,7 @@ class Stack:
 
     async def load(self, spec: LoadSpec) -> LoadResult:
         """Run one measurement to its end."""
-        child = await self.start(["-m", "bench.load", text(spec)], cores=split_cores()[1])
+        child = await self.start(["-m", "bench.load", text(spec)], cores=self.cores.others)
         assert child.process.stdout is not None
         line = b""
         while following := await child.process.stdout.readline():
@@ -177,7 +186,7 @@ class Stack:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: Mapping[str, str] = {}, wrapper: Sequence[str] = ()
+    cores: Cores, settings: Mapping[str, str] = {}, wrapper: Sequence[str] = ()
 ) -> AsyncIterator[Stack]:
     """A gateway with default settings but for `settings` (environment), and a Redis as it would start for itself.
 
@@ -185,14 +194,15 @@ async def running(
     """
     with tempfile.TemporaryDirectory(prefix="fairlane-bench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
+        os.sched_setaffinity(0, cores.others)  # inherited by Redis
         async with EmbeddedRedis(directory / "redis") as embedded:
             redis = Redis.from_url(embedded.url)
-            stack = Stack(directory, free_port(), embedded.pid, redis)
+            stack = Stack(directory, cores, free_port(), embedded.pid, redis)
             try:
                 arguments = [*wrapper, *SERVE, "--port", str(stack.port), "--redis-url", embedded.url]
                 stack.gateway = await stack.start(
                     [*arguments, "--data-dir", str(directory / "gateway")],
-                    cores=split_cores()[0],
+                    cores={cores.gateway},
                     environ={"FAIRLANE_LOG_LEVEL": "warning", "FAIRLANE_DRAIN_MS": "0", **settings},
                     lines=False,
                 )

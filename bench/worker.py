@@ -26,15 +26,15 @@ class Counters:
         self.last_ns = 0
 
 
-def _field(message: bytes, name: bytes) -> bytes:
-    """The value of a top-level text or number field, found without parsing the payload before it."""
-    at = message.rindex(b'"' + name + b'":') + len(name) + 3
-    if message[at : at + 1] == b'"':
-        return message[at + 1 : message.index(b'"', at + 1)]
+def _key(message: bytes) -> bytes:
+    """The two members that name a task's attempt, found without parsing the payload between them."""
+    at = message.index(b'"taskId":"') + 10
+    task_id = message[at : message.index(b'"', at)]
+    at = message.rindex(b'"attempt":') + 10
     end = at
     while message[end : end + 1].isdigit():
         end += 1
-    return message[at:end]
+    return b'"taskId":"%b","attempt":%b' % (task_id, message[at:end])
 
 
 class BenchWorker(WebSocket):
@@ -54,11 +54,12 @@ class BenchWorker(WebSocket):
     def on_message(self, data: bytes) -> None:
         if data.startswith(b'{"type":"task"'):
             began = time.monotonic_ns()
-            task_id = data[data.index(b'"taskId":"') + 10 :].partition(b'"')[0]
-            key = b'"taskId":"%b","attempt":%b' % (task_id, _field(data, b"attempt"))
+            key = _key(data)
             if self.spec.acknowledge:
                 self.send(b'{"type":"taskAck",%b}' % key)
             self.on_task(key, began)
+        elif data.startswith(b'{"type":"cancel"'):
+            self.on_cancel(_key(data))
         elif data.startswith(b'{"type":"resultAck"'):
             self.counters.acknowledged += 1
             self.counters.last_ns = time.monotonic_ns()
@@ -67,6 +68,10 @@ class BenchWorker(WebSocket):
 
     def on_task(self, key: bytes, began: int) -> None:
         """Run a task; `key` names it in frames, `began` is when it came (monotonic ns)."""
+
+    def on_cancel(self, key: bytes) -> None:
+        """End a task early."""
+        self.send(b'{"type":"taskResult",%b,"lastSeq":0,"result":null,"error":"cancelled"}' % key)
 
 
 class Echo(BenchWorker):
@@ -95,9 +100,14 @@ class Streamer(BenchWorker):
     def __init__(self, spec: WorkerSpec, counters: Counters, clock: "Clock") -> None:
         super().__init__(spec, counters)
         self._clock = clock
+        self._wanted: set[bytes] = set()
 
     def on_task(self, key: bytes, began: int) -> None:
+        self._wanted.add(key)
         self._clock.begin(self, self._run(key, began))
+
+    def on_cancel(self, key: bytes) -> None:
+        self._wanted.discard(key)
 
     def _run(self, key: bytes, began: int) -> Iterator[tuple[int, bytes]]:
         """(the instant of the next frame, the frames to send now). Waits while the connection is blocked."""
@@ -106,7 +116,7 @@ class Streamer(BenchWorker):
         head = b'{"type":"taskChunk",%b,"seq":' % key
         sent = seq = 0
         due = time.monotonic_ns()
-        while sent < spec.tokens:
+        while sent < spec.tokens and key in self._wanted:
             if self.paused:
                 yield time.monotonic_ns() + gap_ns, b""
                 continue
@@ -120,13 +130,10 @@ class Streamer(BenchWorker):
             sent += count
             due += count * gap_ns
             yield due, frame(b'%b%d,"deltas":[%b]}' % (head, seq, deltas))
-        yield (
-            0,
-            frame(
-                b'{"type":"taskResult",%b,"lastSeq":%d,"result":null,"error":null,'
-                b'"usage":{"inputTokens":5,"outputTokens":%d}}' % (key, seq, sent)
-            ),
-        )
+        error = b"null" if key in self._wanted else b'"cancelled"'
+        self._wanted.discard(key)
+        result = b'{"type":"taskResult",%b,"lastSeq":%d,"result":null,"error":%b,' % (key, seq, error)
+        yield 0, frame(result + b'"usage":{"inputTokens":5,"outputTokens":%d}}' % sent)
 
 
 class Clock:

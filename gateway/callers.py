@@ -29,14 +29,14 @@ MAX_USER_CHARS = 128
 _MAX_SECRET_CHARS = 512
 
 
-class Unauthorized(ApiError):  # noqa: N818 (an HTTP answer, named as in HTTP)
+class Unauthorized(ApiError):
     """No key, or one that is not valid. The same answer for both, so that it tells nothing."""
 
     def __init__(self) -> None:
         super().__init__(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
 
 
-class BadTier(ApiError):  # noqa: N818
+class BadTier(ApiError):
     """The tier that a trusted caller named is none of the configured ones."""
 
     def __init__(self, tiers: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class BadTier(ApiError):  # noqa: N818
         super().__init__(400, "INVALID_REQUEST", message, param="X-Fairlane-Tier")
 
 
-class BadUser(ApiError):  # noqa: N818
+class BadUser(ApiError):
     """The user name that a trusted caller gave cannot be used."""
 
     def __init__(self) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 import uvicorn
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.callers import Callers
 from fairlane.gateway.keys import with_first_start_keys
 from fairlane.gateway.logs import configure_logging
+from fairlane.gateway.protocols import HttpProtocol, WorkerProtocol
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError
@@ -31,15 +31,6 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 log = structlog.get_logger("fairlane.gateway")
 
 Reload = Callable[[], Settings]
-
-
-class WorkerProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, cut off when the peer is silent: waiting for its buffer to drain would take for ever."""
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        if hasattr(self.transport, "abort"):
-            self.transport.abort()
 
 
 class Server(uvicorn.Server):
@@ -69,7 +60,7 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
         with_cors(App(gateway), settings.cors_origins),
         host=settings.host,
         port=settings.port,
-        http="httptools",
+        http=HttpProtocol,
         ws=WorkerProtocol,
         ws_max_size=settings.max_worker_message_bytes,
         ws_ping_interval=20.0,

@@ -22,89 +22,37 @@ class Key:
     removed: str
 
 
+# fmt: off
 KEYS = (
     Key("task", "t:{id}", "hash", "a task's record (fields: see RECORD)", "EXPIRE, set when it ends"),
     Key("payload", "p:{id}", "string", "the request body", "first output, or the end"),
-    Key(
-        "log",
-        "e:{id}",
-        "stream",
-        "the event log, id attempt-seq, fields type and data",
-        "EXPIRE with the record",
-    ),
-    Key(
-        "model",
-        "m:{model}",
-        "hash",
-        "limit, cost, lane tags and means of a model",
-        "sweep, when idle for an hour",
-    ),
-    Key(
-        "slots",
-        "s:{model}",
-        "zset",
-        "task -> lease end (ms): the concurrency limit's leases",
-        "emptied by ending",
-    ),
-    Key(
-        "lanes", "a:{model}", "zset", "queue -> start tag, of lanes with waiting tasks", "emptied by dispatch"
-    ),
-    Key(
-        "flows",
-        "l:{queue}:{model}",
-        "zset",
-        "user -> start tag, of flows with waiting tasks",
-        "emptied by dispatch",
-    ),
-    Key(
-        "debts",
-        "d:{queue}:{model}",
-        "zset",
-        "user -> start tag, of idle flows not yet forgotten",
-        "finish, sweep",
-    ),
-    Key(
-        "flow",
-        "f:{queue}:{#model}:{model}:{user}",
-        "zset",
-        "task -> order of one user",
-        "emptied by dispatch",
-    ),
+    Key("log", "e:{id}", "stream", "the events: id attempt-seq, fields type, data", "EXPIRE with the record"),
+    Key("model", "m:{model}", "hash", "limit, cost, tags, means (fields: see MODEL)", "sweep, when idle for an hour"),
+    Key("slots", "s:{model}", "zset", "task -> lease end (ms), of tasks that hold a slot", "emptied by ending"),
+    Key("lanes", "a:{model}", "zset", "queue -> start tag, of lanes with waiting tasks", "emptied by dispatch"),
+    Key("flows", "l:{queue}:{model}", "zset", "user -> start tag, of flows that wait", "emptied by dispatch"),
+    Key("debts", "d:{queue}:{model}", "zset", "user -> start tag, of idle flows not forgotten", "finish, sweep"),
+    Key("lifts", "v:{queue}:{model}", "zset", "user -> sum of lifts while tasks of it run", "emptied by ending"),
+    Key("flow", "f:{queue}:{#model}:{model}:{user}", "zset", "task -> order of one user", "emptied by dispatch"),
     Key("busy", "u:{queue}:{#model}:{model}:{user}", "set", "running tasks of one flow", "emptied by ending"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
-    Key(
-        "queue",
-        "q:{queue}",
-        "hash",
-        "weight, limit and number of waiting tasks of a queue",
-        "kept: configured",
-    ),
+    Key("queue", "q:{queue}", "hash", "weight, limit and number of waiting tasks of a queue", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> last grant (us)", "emptied by dispatch"),
     Key("look", "x", "zset", "task -> next instant (ms) the sweep must look at it", "emptied by ending"),
-    Key("pool", "pool", "hash", "queued bytes, last sweep, totals of ended tasks", "kept: one per pool"),
+    Key("pool", "pool", "hash", "bytes of payloads, last sweep, totals of ended tasks", "kept: one per pool"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
-    Key("models", "models", "zset", "known model -> last use (ms)", "sweep, when idle for an hour"),
-    Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by submit"),
-    Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "offer, sweep"),
+    Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
+    Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
+    Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "PX, renewed by offer"),
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
-    Key(
-        "idle",
-        "i:{model}",
-        "zset",
-        "replica with a free slot for the model -> since (ms)",
-        "popped by a wake-up",
-    ),
+    Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
-    Key(
-        "presence",
-        "w:{replica}",
-        "string",
-        "JSON: the workers connected to a replica",
-        "PX, renewed by offer",
-    ),
+    Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, as long as a grant"),
+    Key("presence", "w:{replica}", "string", "JSON: the workers connected to a replica", "PX, renewed by offer"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
+# fmt: on
 
 ANY_MODEL = "*"
 """Stands for a model in `offers` and `idle` when a worker takes every model."""
@@ -121,7 +69,7 @@ RECORD = {
     "pr": "priority",
     "ei": "input tokens, estimated from the request",
     "mo": "output tokens the caller asks for at most",
-    "w": "weight of the flow",
+    "w": "weight of the flow, unless 1",
     "dl": "total deadline, ms",
     "wd": "deadline of the wait, ms",
     "rl": "run limit from the grant, ms",
@@ -142,6 +90,9 @@ RECORD = {
     "bg": "1: a worker has begun this attempt",
     "tr": "tries",
     "ch": "cost charged at dispatch",
+    "lw": "weight of the lane at dispatch",
+    "ll": "lifts of the lane until dispatch",
+    "lf": "lifts of the flow until dispatch",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
     "ls": "workers that were lost with it, comma-separated",
@@ -152,6 +103,21 @@ RECORD = {
     "ng": "tasks granted by the call named in fn or by its submit",
 }
 """Fields of a task's record, by their short names: they are stored with every queued task."""
+
+MODEL = {
+    "limit": "concurrency limit, 0 = none",
+    "cost": "tokens or requests",
+    "fixed": "1: it is configured",
+    "out": "mean output, tokens",
+    "ms": "mean duration of an attempt, ms",
+    "used": "last grant, us",
+    "V": "virtual time of its lanes: largest start tag served",
+    "v:{queue}": "virtual time of the lane's flows",
+    "S:{queue}": "start tag of the lane, valid while it is idle",
+    "L:{queue}": "sum of the lane's lifts",
+    "n:{queue}": "waiting tasks",
+}
+"""Fields of a model's hash."""
 
 _PART = re.compile(r"\{(#?\w+)\}")
 

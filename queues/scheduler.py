@@ -215,7 +215,6 @@ class Scheduler:
             grant.task_id,
             grant.attempt,
             grant.token,
-            self.replica,
             why,
             cause,
             b"1" if begun else b"0",
@@ -233,16 +232,7 @@ class Scheduler:
     ) -> Ended:
         """End a task from outside, whatever it does. With `tombstone_ms`, a submit of it that comes later is refused."""
         reply = await self._link.run(
-            "cancel",
-            task_id,
-            state,
-            kind,
-            end.rest,
-            end.code,
-            why,
-            self.limits.stop_grace_ms,
-            tombstone_ms,
-            self.replica,
+            "cancel", task_id, state, kind, end.rest, end.code, why, self.limits.stop_grace_ms, tombstone_ms
         )
         outcome = reply[0].decode()
         if outcome == "ended":
@@ -269,7 +259,6 @@ class Scheduler:
             "sweep",
             limits.lease_ms,
             limits.stop_grace_ms,
-            self.replica,
             *ends.timeout,
             *ends.queue_timeout,
             *ends.worker_lost,

@@ -1,7 +1,7 @@
-"""The Lua scripts: one file per transition, each behind the shared parts that its `uses:` line names."""
+"""The Lua scripts: one file per transition, behind those of the shared functions that it uses."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -23,6 +23,8 @@ NAMES = (
     "configure",
     "offer",
 )
+SHARED = ("base", "waking", "lanes", "granting", "ending", "placing", "retrying")
+"""The shared parts, in the order in which they may refer to each other."""
 
 _REDIS_CLOCK = """local function clock_us()
   local t = redis.call('TIME')
@@ -31,7 +33,9 @@ end
 """
 _TEST_CLOCK = """local function clock_us() return tonumber(redis.call('GET', key_clock())) end
 """
-_USES = re.compile(r"^-- uses: (.*)$", re.MULTILINE)
+_DEFINES = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)")
+_COMMENT = re.compile(r"\s*--.*$", re.MULTILINE)
+_WORD = re.compile(r"\b[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,36 @@ class Script:
 def load_scripts(*, test_clock: bool = False) -> Mapping[str, Script]:
     """All scripts by name. With `test_clock` they read the time from a key instead of the server, for simulations."""
     folder = files("fairlane.queues") / "lua"
+    shared = [lua_builders(), _TEST_CLOCK if test_clock else _REDIS_CLOCK]
+    shared += [(folder / "shared" / f"{part}.lua").read_text() for part in SHARED]
+    definitions = [definition for text in shared for definition in _definitions(text)]
     scripts = {}
     for name in NAMES:
-        body = (folder / f"{name}.lua").read_text()
-        uses = _USES.search(body)
-        parts = ["base", *(uses.group(1).split() if uses else [])]
-        shared = [(folder / "shared" / f"{part}.lua").read_text() for part in parts]
-        head = "local P = KEYS[1]\n" + lua_builders() + (_TEST_CLOCK if test_clock else _REDIS_CLOCK)
-        text = head + "\n".join([*shared, body])
+        text = _assemble(definitions, (folder / f"{name}.lua").read_text())
         scripts[name] = Script(name, text, sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts by it
     return scripts
+
+
+def _definitions(text: str) -> Iterator[tuple[frozenset[str], str]]:
+    """The top-level definitions of a shared part: the names each defines, and its text."""
+    lines: list[str] = []
+    for line in [*_COMMENT.sub("", text).splitlines(), "local"]:
+        if line.startswith("local") and lines:
+            block = "\n".join(lines)
+            match = _DEFINES.match(block)
+            assert match, block
+            yield frozenset(match.group(1).split(", ")), block
+            lines = []
+        if line:
+            lines.append(line)
+
+
+def _assemble(definitions: list[tuple[frozenset[str], str]], body: str) -> str:
+    """`body` behind the definitions that it needs, directly or through others: each costs time at every call."""
+    wanted = set(_WORD.findall(_COMMENT.sub("", body)))
+    used = []
+    for names, text in reversed(definitions):
+        if names & wanted:
+            used.append(text)
+            wanted.update(_WORD.findall(text))
+    return "\n".join(["local P = KEYS[1]", *reversed(used), body])

@@ -9,7 +9,6 @@
 -- ARGV[7…] type, data of each event
 -- returns  {'ok'} | {'stale', state} the grant is not current: stop | {'hole', top} the log ends at `top`: refill or end.
 --          Events at or below the top are success: they were appended by an earlier call whose reply was lost.
--- uses: ending lanes
 local id, attempt, seq = ARGV[1], ARGV[2], tonumber(ARGV[4])
 local key = key_task(id)
 local t = call('HMGET', key, 'st', 'at', 'gt', 'sq', 'rd', 'fo', 'pb')
@@ -19,7 +18,7 @@ if seq > top + 1 then return { 'hole', top } end
 local log = key_log(id)
 for i = 7, #ARGV, 2 do
   if seq > top then
-    local event_id = attempt .. '-' .. int(seq)
+    local event_id = attempt .. '-' .. seq
     call('XADD', log, event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
     if t[5] and t[5] ~= ARGV[5] then publish_event(t[5], id, event_id, ARGV[i], ARGV[i + 1], ARGV[5]) end
     top = seq
@@ -27,9 +26,9 @@ for i = 7, #ARGV, 2 do
   seq = seq + 1
 end
 if ARGV[6] == '1' and not t[6] then
-  call('HSET', key, 'sq', int(top), 'fo', int(NOW))
-  drop_payload(id, { pb = t[7] })
+  call('HSET', key, 'sq', top, 'fo', NOW)
+  drop_payload(id, t[7])
 else
-  call('HSET', key, 'sq', int(top))
+  call('HSET', key, 'sq', top)
 end
 return { 'ok' }

@@ -1,5 +1,4 @@
 -- cancel: end a task from outside (its caller, an operator, a time limit), whatever it does
--- uses: waking lanes ending
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- ARGV[2]  state it ends in: cancelled | failed
@@ -9,13 +8,13 @@
 -- ARGV[6]  why, told to the owner: client | timeout | admin
 -- ARGV[7]  grace, ms: how long a running task's slot may stay `stopping` until its worker confirms
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
--- ARGV[9]  replica
 -- returns  {'ended', state, event id, data} now | {'over', state} it had ended before | {'unknown'}
+-- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
 local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])
 local t = load(id)
 if not t or t.st == 'gone' then
-  if not t and tombstone > 0 then
+  if tombstone > 0 then
     call('HSET', key_task(id), 'st', 'gone')
     call('PEXPIRE', key_task(id), tombstone)
   end
@@ -26,10 +25,9 @@ local data = event_data(id, rest)
 local event_id
 if t.st == 'queued' then
   dequeue(id, t)
-  event_id = end_task(id, t, state, kind, data, code, ARGV[9])
-  forget_idle_flows(t.q, t.m)
+  event_id = end_task(id, t, state, kind, data, code, '')
 else
-  event_id = end_task(id, t, state, kind, data, code, ARGV[9], NOW + grace)
+  event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
   tell_owner(id, t, why)
 end
 return { 'ended', state, event_id, data }

@@ -1,6 +1,5 @@
 -- follow: begin to read a task here: its record, its place, and the log after a cursor; from now on its events are published
 -- to this replica's channel. One step, so no event falls between the page and the channel.
--- uses: placing
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- ARGV[2]  replica
@@ -16,10 +15,12 @@ if t.st == 'queued' or t.st == 'executing' then
   local readers = t.rd or ''
   if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then
     t.rd = readers == '' and replica or readers .. ',' .. replica
+    even_if_full()
     call('HSET', key_task(id), 'rd', t.rd)
   end
   if ARGV[5] == '1' and t.lg then
-    t.lv = int(NOW + num(t.lg))
+    t.lv = NOW + num(t.lg)
+    even_if_full()
     call('HSET', key_task(id), 'lv', t.lv)
     local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(t.m), id)))
     call('ZADD', key_look(), instant, id)
@@ -32,4 +33,4 @@ for field, value in pairs(t) do
   record[#record + 1] = value
 end
 local from = ARGV[3] == '-' and '-' or '(' .. ARGV[3]
-return { position, eta, int(NOW), record, call('XRANGE', key_log(id), from, '+', 'COUNT', ARGV[4]) }
+return { position, eta, NOW, record, call('XRANGE', key_log(id), from, '+', 'COUNT', ARGV[4]) }

@@ -1,5 +1,4 @@
 -- offer: say which models a replica's workers serve, and that it lives
--- uses: waking
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  replica
 -- ARGV[2]  how long this holds, ms
@@ -9,19 +8,31 @@
 -- returns  1
 local replica, hold, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local offered = tonumber(ARGV[5])
+even_if_full()
 call('ZADD', key_replicas(), NOW + hold, replica)
-call('SET', key_presence(replica), ARGV[4], 'PX', int(hold))
+call('SET', key_presence(replica), ARGV[4], 'PX', hold)
+
+local function hold_offer(model, ms)
+  local offers = key_offers(model)
+  call('ZADD', offers, NOW + ms, replica)
+  call('ZREMRANGEBYSCORE', offers, '-inf', NOW - 600000)
+  call('PEXPIRE', offers, ms + 600000)
+  call('ZADD', key_offered(), 'GT', NOW + ms, model)
+end
+
 for i = 6, #ARGV do
   local model = ARGV[i]
   if i < 6 + offered then
-    call('ZADD', key_offers(model), NOW + hold, replica)
-    call('ZADD', key_offered(), 'GT', NOW + hold, model)
-  elseif grace > 0 then
-    call('ZADD', key_offers(model), NOW + grace, replica)
+    hold_offer(model, hold)
+    call('PEXPIRE', key_idle(model), 600000)
   else
-    call('ZREM', key_offers(model), replica)
     call('ZREM', key_idle(model), replica)
-    if call('ZCOUNT', key_offers(model), '(' .. int(NOW), '+inf') == 0 then call('ZREM', key_offered(), model) end
+    if grace > 0 then
+      hold_offer(model, grace)
+    else
+      call('ZREM', key_offers(model), replica)
+      if call('ZCOUNT', key_offers(model), '(' .. NOW, '+inf') == 0 then call('ZREM', key_offered(), model) end
+    end
   end
 end
 return 1

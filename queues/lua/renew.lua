@@ -1,5 +1,4 @@
 -- renew: keep the leases of running tasks, and the interest of their readers
--- uses: ending
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace behind a deadline, ms
@@ -9,6 +8,7 @@
 local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local replies = {}
 local at = 4
+even_if_full()
 for i = 1, held do
   local id = ARGV[at]
   local key = key_task(id)
@@ -35,7 +35,7 @@ for i = at, #ARGV do
   local id = ARGV[i]
   local f = call('HMGET', key_task(id), 'st', 'lg', 'wd', 'dl', 'xd', 'm')
   if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
-    local leave = int(NOW + num(f[2]))
+    local leave = NOW + num(f[2])
     call('HSET', key_task(id), 'lv', leave)
     local instant
     if f[1] == 'queued' then

@@ -1,135 +1,162 @@
 -- sweep: end what is out of time, take back what its holder lost, repeat wake-ups that may have been lost
--- uses: waking lanes ending retrying
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
--- ARGV[3]  replica
--- ARGV[4…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker; rest of `cancelled`
+-- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker; rest of `cancelled`
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at}
 -- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass.
-local lease, grace, replica = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local timeout = { rest = ARGV[4], code = ARGV[5] }
-local queue_timeout = { rest = ARGV[6], code = ARGV[7] }
-local lost = { rest = ARGV[8], code = ARGV[9] }
-local no_worker = { rest = ARGV[10], code = ARGV[11] }
-local left_rest = ARGV[12]
+local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
+local timeout = { rest = ARGV[3], code = ARGV[4] }
+local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
+local lost = { rest = ARGV[7], code = ARGV[8] }
+local no_worker = { rest = ARGV[9], code = ARGV[10] }
+local left_rest = ARGV[11]
 local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
-local look = key_look()
+local look, pool = key_look(), key_pool()
 
-local last = num(call('HGET', key_pool(), 'swept'))
-call('HSET', key_pool(), 'swept', int(NOW))
-if last > 0 and NOW - last > lease / 3 then
-  local gap = NOW - last
+even_if_full()
+local last = num(call('HGET', pool, 'swept'))
+call('HSET', pool, 'swept', NOW)
+
+-- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give.
+local gap = last > 0 and NOW - last or 0
+if gap > lease / 3 then
+  local function moved(at, most) return max(at, min(at + gap, NOW + most)) end
+
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
     for i = 1, #held, 2 do
-      local id, lease_end = held[i], tonumber(held[i + 1]) + gap
-      call('ZADD', key_slots(model), lease_end, id)
+      local id = held[i]
       local f = call('HMGET', key_task(id), 'st', 'xd', 'lv')
-      if f[3] then
-        f[3] = int(num(f[3]) + gap)
-        call('HSET', key_task(id), 'lv', f[3])
-      end
-      call('ZADD', look, f[1] == 'executing' and run_instant({ xd = f[2], lv = f[3] }, lease_end) or lease_end, id)
+      local running = f[1] == 'executing'
+      local lease_end = moved(tonumber(held[i + 1]), running and lease or grace)
+      call('ZADD', key_slots(model), lease_end, id)
+      call('ZADD', look, running and run_instant({ xd = f[2], lv = f[3] }, lease_end) or lease_end, id)
     end
   end
-  for _, key in ipairs({ key_replicas(), key_offered() }) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', NOW + lease)) do
+    local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
+    if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
+      local leave = moved(num(f[2]), num(f[3]))
+      call('HSET', key_task(id), 'lv', leave)
+      local t = { lv = leave, wd = f[4], dl = f[5], xd = f[6] }
+      local waits = f[1] == 'queued'
+      call('ZADD', look, waits and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(f[7]), id))), id)
+    end
+  end
+  local function move_all(key)
     local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #members, 2 do
-      call('ZADD', key, tonumber(members[i + 1]) + gap, members[i])
-      if key == key_offered() then
-        local offers = key_offers(members[i])
-        local replicas = call('ZRANGE', offers, 0, -1, 'WITHSCORES')
-        for k = 1, #replicas, 2 do call('ZADD', offers, tonumber(replicas[k + 1]) + gap, replicas[k]) end
-      end
-    end
+    for i = 1, #members, 2 do call('ZADD', key, moved(tonumber(members[i + 1]), lease), members[i]) end
+    return members
   end
-  return { int(NOW + 1000), int(NOW), 0 }
+  move_all(key_replicas())
+  local offered = move_all(key_offered())
+  for i = 1, #offered, 2 do move_all(key_offers(offered[i])) end
+  return { NOW + 1000, NOW, 0 }
 end
 
+-- 2. Tasks whose instant has come.
 local function fail(id, t, why, stop_until)
-  end_task(id, t, 'failed', 'error', event_data(id, why.rest), why.code, nil, stop_until)
+  end_task(id, t, 'failed', 'error', event_data(id, why.rest), why.code, '', nil, stop_until)
 end
 
-local function passed(instant) return num(instant) > 0 and num(instant) <= NOW end
+local function look_at_queued(id, t)
+  local waited, late = passed(t.wd), passed(t.dl)
+  if not waited and not late and not passed(t.lv) then
+    call('ZADD', look, wait_instant(t), id)
+    return
+  end
+  dequeue(id, t)
+  if late then
+    fail(id, t, timeout)
+  elseif waited then
+    fail(id, t, queue_timeout)
+  else
+    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', '')
+  end
+end
 
-local due = call('ZRANGEBYSCORE', look, '-inf', int(NOW), 'LIMIT', 0, 100)
+local function look_at_running(id, t, lease_end)
+  if passed(t.xd) and lease_end > NOW then
+    fail(id, t, timeout, NOW + grace)
+    tell_owner(id, t, 'timeout')
+  elseif passed(t.xd) then
+    release(id, t)
+    settle(t, -1, -1, false)
+    fail(id, t, timeout)
+    tell_owner(id, t, 'timeout')
+  elseif lease_end <= NOW then
+    put_back(id, t, 'lease over', 'lost', false, failures, '')
+  elseif passed(t.lv) then
+    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', '', nil, NOW + grace)
+    tell_owner(id, t, 'client')
+  else
+    call('ZADD', look, run_instant(t, lease_end), id)
+  end
+end
+
+local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
 local touched = {}
 for _, id in ipairs(due) do
   local t = load(id)
   if not t or t.st == 'gone' then
     call('ZREM', look, id)
   elseif t.st == 'queued' then
-    if passed(t.lv) or passed(t.wd) or passed(t.dl) then
-      dequeue(id, t)
-      if passed(t.dl) then
-        fail(id, t, timeout)
-      elseif passed(t.wd) then
-        fail(id, t, queue_timeout)
-      else
-        end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '')
-      end
-      forget_idle_flows(t.q, t.m)
-    else
-      call('ZADD', look, wait_instant(t), id)
-    end
+    look_at_queued(id, t)
   else
     local lease_end = num(call('ZSCORE', key_slots(t.m), id))
     touched[t.m] = true
-    if t.st ~= 'executing' then
-      if lease_end <= NOW then
-        release(id, t)
-        settle(id, t, -1, -1)
-      else
-        call('ZADD', look, lease_end, id)
-      end
-    elseif passed(t.xd) then
-      local stop_until = lease_end > NOW and NOW + grace or nil
-      if not stop_until then release(id, t) end
-      fail(id, t, timeout, stop_until)
-      tell_owner(id, t, 'timeout')
-    elseif lease_end <= NOW then
-      put_back(id, t, 'lease over', 'lost', failures)
-    elseif passed(t.lv) then
-      end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', nil, NOW + grace)
-      tell_owner(id, t, 'client')
-    else
-      call('ZADD', look, run_instant(t, lease_end), id)
+    if t.st == 'executing' then
+      look_at_running(id, t, lease_end)
+    elseif lease_end > NOW then
+      call('ZADD', look, lease_end, id)
+    elseif release(id, t) then
+      settle(t, -1, -1, false)
     end
   end
 end
-
 for model in pairs(touched) do wake(model) end
-if NOW - num(call('HGET', key_pool(), 'woke')) >= 900 then
-  call('HSET', key_pool(), 'woke', int(NOW))
-  for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 99)) do
+
+-- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
+if NOW - num(call('HGET', pool, 'woke')) >= 900 then
+  call('HSET', pool, 'woke', NOW)
+  for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 999)) do
     if has_free_lease(model) then
       for _, offered in ipairs({ model, '*' }) do
-        for _, other in ipairs(call('ZRANGEBYSCORE', key_offers(offered), '(' .. int(NOW), '+inf', 'LIMIT', 0, 16)) do
+        for _, other in ipairs(call('ZRANGEBYSCORE', key_offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
           tell(other, 'r\n' .. model)
         end
       end
     end
   end
-end
 
-for _, key in ipairs({ key_replicas(), key_offered() }) do
-  for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', int(NOW - 60000), 'LIMIT', 0, 20)) do
-    call('ZREM', key, member)
-    if key == key_offered() then call('DEL', key_offers(member), key_idle(member)) end
+  call('ZREMRANGEBYRANK', key_recent(), 0, -10001)
+  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 20)) do
+    for _, model in ipairs(call('ZRANGE', key_offered(), 0, -1)) do call('ZREM', key_idle(model), replica) end
+    call('ZREM', key_replicas(), replica)
   end
-end
-for _, model in ipairs(call('ZRANGEBYSCORE', key_models(), '-inf', int(NOW - 3600000), 'LIMIT', 0, 20)) do
-  if call('EXISTS', key_lanes(model), key_slots(model)) > 0 then
-    call('ZADD', key_models(), NOW, model)
-  else
-    for _, q in ipairs(call('SMEMBERS', key_queues())) do call('DEL', key_debts(q, model)) end
-    if not call('HGET', key_model(model), 'fixed') then call('DEL', key_model(model)) end
-    call('ZREM', key_models(), model)
+  for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 20)) do
+    call('DEL', key_offers(model), key_idle(model))
+    call('ZREM', key_offered(), model)
+  end
+
+  local queues = call('SMEMBERS', key_queues())
+  local models = call('ZRANGE', key_models(), 0, -1, 'WITHSCORES')
+  for i = 1, #models, 2 do
+    local model = models[i]
+    if tonumber(models[i + 1]) > NOW - 3600000 then
+      for _, q in ipairs(queues) do forget_excess(q, model) end
+    elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0 then
+      call('ZADD', key_models(), NOW, model)
+    else
+      for _, q in ipairs(queues) do call('DEL', key_debts(q, model), key_lifts(q, model)) end
+      if not call('HGET', key_model(model), 'fixed') then call('DEL', key_model(model)) end
+      call('ZREM', key_models(), model)
+    end
   end
 end
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
 local next_at = NOW + 1000
 if head[2] then next_at = max(min(next_at, tonumber(head[2])), NOW) end
-return { int(next_at), int(NOW), #due }
+return { next_at, NOW, #due }

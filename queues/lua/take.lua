@@ -1,5 +1,4 @@
 -- take: hand out the next tasks of a worker's models to a replica
--- uses: waking lanes granting
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  replica
 -- ARGV[2]  nonce of this call: grant tokens are nonce:1, nonce:2, …
@@ -8,6 +7,7 @@
 -- ARGV[5]  worker they are for
 -- ARGV[6…] models; '*' alone: every model
 -- returns  grants (see granting.lua, describe). What stays unfilled is recorded as idle for the models.
+--          Repeating it returns the same grants while they hold, for as long as a grant holds unrenewed.
 local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local models = {}
 for i = 6, #ARGV do models[#models + 1] = ARGV[i] end
@@ -15,5 +15,4 @@ if want == 0 then
   for _, model in ipairs(models) do wake(model) end
   return {}
 end
-local grants = take(models, want, replica, ARGV[5], nonce, grant_ms)
-return grants
+return take_once(models, want, replica, ARGV[5], nonce, grant_ms)

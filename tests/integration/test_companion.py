@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ SLEEP = ["/bin/sleep", "60"]
 
 
 @pytest.fixture(params=GUARDS)
-def guard(request: pytest.FixtureRequest) -> Iterator[Guard]:
-    yield request.param
+def guard(request: pytest.FixtureRequest) -> Guard:
+    guard: Guard = request.param
+    return guard
 
 
 def run_for_status(argv: list[str], output: Path, guard: Guard) -> int:

@@ -1,9 +1,9 @@
--- What every script begins with: the pool's prefix, the time, records.
+-- What every script begins with: the time, records, messages. (scripts.py leaves out what a script does not use.)
 local call = redis.call
-local tonumber, tostring, max, min, floor = tonumber, tostring, math.max, math.min, math.floor
+local tonumber, max, min, floor = tonumber, math.max, math.min, math.floor
 
 local US = clock_us() -- microseconds
-local NOW = floor(US / 1000) -- milliseconds
+local NOW = floor(US / 1000) -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
 local FOREVER = 9007199254740991
 
 -- A record as a table of strings; nil when there is none.
@@ -15,30 +15,29 @@ local function load(id)
   return t
 end
 
+-- A stored number; 0 when there is none.
 local function num(text) return tonumber(text or 0) or 0 end
 
--- Redis would write a large number as 1.7e+12.
-local function int(n) return string.format('%.0f', n) end
-
--- The instant at which the sweep must look at a task that waits (0 = never set).
-local function wait_instant(t)
-  local at = FOREVER
-  for _, field in ipairs({ 'wd', 'dl', 'lv' }) do
-    local v = num(t[field])
-    if v > 0 then at = min(at, v) end
-  end
-  return at
+-- Has this instant come? An absent one never comes.
+local function passed(instant)
+  local at = num(instant)
+  return at > 0 and at <= NOW
 end
+
+local function earlier(at, instant)
+  local v = num(instant)
+  return v > 0 and v < at and v or at
+end
+
+-- The instant at which the sweep must look at a task that waits.
+local function wait_instant(t) return earlier(earlier(earlier(FOREVER, t.wd), t.dl), t.lv) end
 
 -- The same for a task that runs, whose lease ends at `lease_end`.
-local function run_instant(t, lease_end)
-  local at = lease_end
-  for _, field in ipairs({ 'xd', 'lv' }) do
-    local v = num(t[field])
-    if v > 0 then at = min(at, v) end
-  end
-  return at
-end
+local function run_instant(t, lease_end) return earlier(earlier(lease_end, t.xd), t.lv) end
+
+-- A full Redis refuses a script whose first write adds; behind a removal it takes everything. For scripts that free more
+-- than they take, or keep alive what runs.
+local function even_if_full() call('ZREM', key_look(), '') end
 
 -- Publish to a replica; the number of receivers.
 local function tell(replica, message) return call('PUBLISH', P .. 'c:' .. replica, message) end
@@ -62,4 +61,4 @@ local function publish_event(readers, id, event_id, kind, data, except)
 end
 
 -- The data of an event made here: `rest` is its fields without braces.
-local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. int(NOW) .. ',' .. rest .. '}' end
+local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW .. ',' .. rest .. '}' end

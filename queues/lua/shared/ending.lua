@@ -1,79 +1,88 @@
 -- The payload is of no more use: no retry is possible.
-local function drop_payload(id, t)
-  local bytes = num(t.pb)
-  if bytes > 0 then
-    call('DEL', key_payload(id))
-    call('HINCRBY', key_pool(), 'bytes', -bytes)
-    call('HDEL', key_task(id), 'pb')
-    t.pb = nil
-  end
+local function drop_payload(id, bytes)
+  if bytes and call('DEL', key_payload(id)) == 1 then call('HINCRBY', key_pool(), 'bytes', -num(bytes)) end
 end
 
--- Give a task's slot back. True when it held one.
+-- Record and log of an ended task go when its time is over. While it holds a slot it has no end: the sweep needs its record.
+local function expire(id, keep)
+  keep = floor(max(keep, 1000))
+  call('PEXPIRE', key_task(id), keep)
+  call('PEXPIRE', key_log(id), keep)
+end
+
+-- Give a task's slot back. True when it held one, which is once per attempt.
 local function release(id, t)
-  if call('ZREM', key_slots(t.m), id) == 0 then return false end
+  local held = call('ZREM', key_slots(t.m), id) == 1
   call('ZREM', key_look(), id)
-  call('SREM', key_busy(t.q, t.m, t.u), id)
+  if not held then return false end
+  local busy = key_busy(t.q, t.m, t.u)
+  call('SREM', busy, id)
+  if t.ed then expire(id, num(t.ed) + num(t.tl) - NOW) end
   return true
 end
 
--- Settle the charge of dispatch with what was used; `input` or `output` < 0: unknown, the estimate stands.
-local function settle(id, t, input, output)
-  if not t.ch then return end
-  if input >= 0 or output >= 0 then
-    local unit = call('HGET', key_model(t.m), 'cost')
-    if unit ~= 'requests' then
-      local used = max(input, 0) + 2 * max(output, 0)
-      charge(t, used - tonumber(t.ch))
-      local mean = key_mean(t.m, t.u)
+-- Close the account of an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
+-- `input`, `output`: tokens, < 0 unknown; `learn_ms`: how long it ran, false unless it was completed.
+local function settle(t, input, output, learn_ms)
+  local q, m, u = t.q, t.m, t.u
+  local model, lifts = key_model(m), key_lifts(q, m)
+  local s = call('HMGET', model, 'cost', 'out', 'ms', 'S:' .. q, 'L:' .. q, 'v:' .. q)
+  local mean_out, mean_ms = num(s[2]), num(s[3])
+  local lane_tag
+  if s[1] ~= 'requests' and (input >= 0 or output >= 0) then
+    if output < 0 then output = (num(t.ch) - num(t.ei)) / 2 end
+    if input < 0 then input = num(t.ei) end
+    local used = min(input + 2 * output, 16777216)
+    if used ~= num(t.ch) then lane_tag = charge(t, used - num(t.ch), num(s[4]), num(s[5])) end
+    if learn_ms then
+      local mean = key_mean(m, u)
       local old = num(call('GET', mean))
       call('SET', mean, old == 0 and max(output, 1) or old + 0.3 * (output - old), 'EX', 3600)
-      local model = key_model(t.m)
-      local all = num(call('HGET', model, 'out'))
-      call('HSET', model, 'out', all == 0 and max(output, 1) or all + 0.05 * (output - all))
+      mean_out = mean_out == 0 and max(output, 1) or mean_out + 0.05 * (output - mean_out)
     end
   end
-  call('HDEL', key_task(id), 'ch')
-  t.ch = nil
-  forget_idle_flows(t.q, t.m)
+  if learn_ms then mean_ms = mean_ms == 0 and max(learn_ms, 1) or mean_ms + 0.1 * (learn_ms - mean_ms) end
+  if lane_tag then
+    call('HSET', model, 'out', mean_out, 'ms', mean_ms, 'S:' .. q, lane_tag)
+  elseif learn_ms then
+    call('HSET', model, 'out', mean_out, 'ms', mean_ms)
+  end
+  if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', lifts, u) end
+  forget_idle_flows(q, m, num(s[6]))
 end
 
 -- Take back the whole charge of an attempt that will not count.
-local function refund(id, t)
-  if not t.ch then return end
-  charge(t, -tonumber(t.ch))
-  call('HDEL', key_task(id), 'ch')
-  t.ch = nil
+local function refund(t)
+  local q, m = t.q, t.m
+  local s = call('HMGET', key_model(m), 'S:' .. q, 'L:' .. q)
+  local lane_tag = charge(t, -num(t.ch), num(s[1]), num(s[2]))
+  if lane_tag then call('HSET', key_model(m), 'S:' .. q, lane_tag) end
+  if call('EXISTS', key_busy(q, m, t.u)) == 0 then call('ZREM', key_lifts(q, m), t.u) end
 end
 
--- End a task: the only writer of terminal events and final states. `kind` and `data` are the terminal event. The caller has
--- taken the task out of its lane or released its slot, or leaves the slot `stopping` until `stop_until`.
--- Returns the terminal event's id.
-local function end_task(id, t, state, kind, data, code, except, stop_until)
+-- End a task: the only writer of terminal events and final states. `kind` and `data` are the terminal event, `nonce` names the
+-- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
+-- `stopping` until `stop_until`. Returns the terminal event's id.
+local function end_task(id, t, state, kind, data, code, nonce, except, stop_until)
+  call('ZREM', key_look(), id)
+  drop_payload(id, t.pb)
+  local attempt, seq = max(num(t.at), 1), num(t.sq) + 1
+  local event_id = attempt .. '-' .. seq
+  call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
+  call('HSET', key_task(id), 'st', state, 'ed', NOW, 'sq', seq, 'co', code, 'fn', nonce)
+  t.st, t.sq, t.ed = state, seq, NOW
   if stop_until then
     call('ZADD', key_slots(t.m), stop_until, id)
     call('ZADD', key_look(), stop_until, id)
   else
-    call('ZREM', key_look(), id)
+    expire(id, num(t.tl))
   end
-  drop_payload(id, t)
-  local attempt, seq = max(num(t.at), 1), num(t.sq) + 1
-  local event_id = attempt .. '-' .. seq
-  local log = key_log(id)
-  call('XADD', log, event_id, 'type', kind, 'data', data)
-  local keep = max(num(t.tl), 1000)
-  if stop_until then keep = max(keep, stop_until - NOW + 60000) end
-  local key = key_task(id)
-  call('HSET', key, 'st', state, 'ed', int(NOW), 'sq', seq, 'co', code)
-  call('PEXPIRE', key, int(keep))
-  call('PEXPIRE', log, int(keep))
   call('HINCRBY', key_pool(), state, 1)
-  t.st, t.sq, t.ed = state, tostring(seq), int(NOW)
   publish_event(t.rd, id, event_id, kind, data, except)
   return event_id
 end
 
 -- Ask the owner of a running task to stop its worker.
-local function tell_owner(id, t, why, except)
-  if t.ow and t.ow ~= except then tell(t.ow, 's\n' .. id .. '\n' .. t.at .. '\n' .. why) end
+local function tell_owner(id, t, why)
+  if t.ow then tell(t.ow, 's\n' .. id .. '\n' .. t.at .. '\n' .. why) end
 end

@@ -1,28 +1,57 @@
 -- Lanes and flows: start-time fair queueing at two levels. A lane (a queue of one model) and a flow (one user in a lane) each
 -- have a start tag; the smallest is served, then its tag advances by cost / weight. One that returns from idle is lifted to
--- the virtual time: the start tag last served. (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996.)
+-- the virtual time: the largest start tag served so far. (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996.)
+--
+-- An idle flow keeps its tag in `debts` while it is ahead of the virtual time or has tasks running. A lift forgives what the
+-- flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts only beyond
+-- it. So each lift is added up (`lifts`, field L:queue), and an attempt remembers the sum at its beginning.
+
+local function flow_weight(t)
+  local weight = num(t.w)
+  return weight > 0 and weight or 1
+end
+
+-- The weight of a queue, as stored.
+local function lane_weight(stored)
+  local weight = num(stored)
+  return weight > 0 and weight or 1
+end
+
+-- The virtual time that the next flow to return will find: flows that return at the same time stand in line, so that no name
+-- sorts before another for ever.
+local function just_after(v) return v + max(v, 1) / 1125899906842624 end
+
+-- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
+local function note_lift(q, m, u, amount)
+  if call('EXISTS', key_busy(q, m, u)) == 1 then call('ZINCRBY', key_lifts(q, m), amount, u) end
+end
+
+-- The start tag of a flow that returns from idle at virtual time `v`; the virtual time behind it; its debt, if it has one.
+local function flow_returns(q, m, u, v)
+  local debt = call('ZSCORE', key_debts(q, m), u)
+  local owed = tonumber(debt or v)
+  if owed > v then return owed, v, debt end
+  if owed < v then note_lift(q, m, u, v - owed) end
+  return v, just_after(v), debt
+end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
-  local model = key_model(m)
-  local flow = key_flow(q, m, u)
+  local model, flow, flows = key_model(m), key_flow(q, m, u), key_flows(q, m)
   call('ZADD', flow, t['or'], id)
   if call('ZCARD', flow) == 1 then
-    local flows = key_flows(q, m)
-    local debts = key_debts(q, m)
-    local tags = call('HMGET', model, 'v:' .. q, 'V', 'S:' .. q)
-    local start = num(tags[1])
-    local debt = call('ZSCORE', debts, u)
-    if debt then
-      call('ZREM', debts, u)
-      start = max(start, tonumber(debt))
-    end
+    local s = call('HMGET', model, 'v:' .. q, 'V', 'S:' .. q, 'L:' .. q, 'used')
+    local V, lane_tag, lane_lifts = num(s[2]), num(s[3]), num(s[4])
+    local start, v, debt = flow_returns(q, m, u, num(s[1]))
+    if debt then call('ZREM', key_debts(q, m), u) end
     call('ZADD', flows, start, u)
     if call('ZCARD', flows) == 1 then
-      call('ZADD', key_lanes(m), max(num(tags[2]), num(tags[3])), q)
-      call('ZADD', key_backlog(), 'NX', num(call('HGET', model, 'used')), m)
+      call('ZADD', key_lanes(m), max(V, lane_tag), q)
+      call('ZADD', key_backlog(), 'NX', num(s[5]), m)
+      lane_lifts = lane_lifts + max(V - lane_tag, 0)
     end
+    call('HSET', model, 'v:' .. q, v, 'L:' .. q, lane_lifts)
   end
   call('HINCRBY', model, 'n:' .. q, 1)
   call('HINCRBY', key_queue(q), 'n', 1)
@@ -34,58 +63,74 @@ local function dequeue(id, t, flow_tag, lane_tag)
   local q, m, u = t.q, t.m, t.u
   local model = key_model(m)
   local flow, flows, lanes = key_flow(q, m, u), key_flows(q, m), key_lanes(m)
-  if call('ZREM', flow, id) == 0 then return false end
+  if call('ZREM', flow, id) == 0 then return end
   call('HINCRBY', model, 'n:' .. q, -1)
   call('HINCRBY', key_queue(q), 'n', -1)
+  local lane_waits = true
   if call('EXISTS', flow) == 1 then
     if flow_tag then call('ZADD', flows, flow_tag, u) end
-    if lane_tag then call('ZADD', lanes, lane_tag, q) end
-    return true
+  else
+    flow_tag = flow_tag or call('ZSCORE', flows, u)
+    call('ZREM', flows, u)
+    call('ZADD', key_debts(q, m), flow_tag, u)
+    lane_waits = call('EXISTS', flows) == 1
   end
-  flow_tag = flow_tag or call('ZSCORE', flows, u)
-  call('ZREM', flows, u)
-  call('ZADD', key_debts(q, m), flow_tag, u)
-  if call('EXISTS', flows) == 1 then
+  if lane_waits then
     if lane_tag then call('ZADD', lanes, lane_tag, q) end
-    return true
+  else
+    lane_tag = lane_tag or call('ZSCORE', lanes, q)
+    call('ZREM', lanes, q)
+    call('HSET', model, 'S:' .. q, lane_tag)
+    if call('EXISTS', lanes) == 0 then call('ZREM', key_backlog(), m) end
   end
-  lane_tag = lane_tag or call('ZSCORE', lanes, q)
-  call('ZREM', lanes, q)
-  call('HSET', model, 'S:' .. q, lane_tag)
-  if call('EXISTS', lanes) == 0 then call('ZREM', key_backlog(), m) end
-  return true
 end
 
--- Charge (or refund) `delta` to a task's flow and lane, idle ones too.
-local function charge(t, delta)
+-- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
+local function beyond(delta, lifted)
+  if lifted <= 0 then return delta end
+  return max(delta - lifted, 0)
+end
+
+-- Charge (or refund) `delta` to the flow and lane of an attempt, idle ones too. `lane_tag` and `lane_lifts` as the model has
+-- them. Returns the lane's new tag if it is idle: the caller stores it.
+local function charge(t, delta, lane_tag, lane_lifts)
   local q, m, u = t.q, t.m, t.u
-  local model = key_model(m)
-  if delta ~= 0 then
-    local weight = num(call('HGET', key_queue(q), 'weight'))
-    if weight <= 0 then weight = 1 end
-    local lanes = key_lanes(m)
-    if call('ZSCORE', lanes, q) then
-      call('ZINCRBY', lanes, delta / weight, q)
+  local lane_delta = beyond(delta / num(t.lw), lane_lifts - num(t.ll))
+  local flow_delta = beyond(delta / flow_weight(t), num(call('ZSCORE', key_lifts(q, m), u)) - num(t.lf))
+  local lanes, flows = key_lanes(m), key_flows(q, m)
+  local lane_waits = call('ZSCORE', lanes, q)
+  if lane_waits and call('ZSCORE', flows, u) then
+    call('ZINCRBY', flows, flow_delta, u)
+  else
+    call('ZINCRBY', key_debts(q, m), flow_delta, u)
+  end
+  if not lane_waits then return lane_tag + lane_delta end
+  call('ZINCRBY', lanes, lane_delta, q)
+end
+
+-- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
+-- tasks running only the lift is remembered.
+local function forget_idle_flows(q, m, v)
+  local debts = key_debts(q, m)
+  local due = call('ZRANGEBYSCORE', debts, '-inf', '(' .. string.format('%.17g', v), 'WITHSCORES', 'LIMIT', 0, 4)
+  for i = 1, #due, 2 do
+    local u = due[i]
+    if call('EXISTS', key_busy(q, m, u)) == 0 then
+      call('ZREM', debts, u)
     else
-      call('HSET', model, 'S:' .. q, num(call('HGET', model, 'S:' .. q)) + delta / weight)
-    end
-    local share = delta / num(t.w or 1)
-    local flows, debts = key_flows(q, m), key_debts(q, m)
-    if call('ZSCORE', flows, u) then
-      call('ZINCRBY', flows, share, u)
-    elseif call('ZSCORE', debts, u) then
-      call('ZINCRBY', debts, share, u)
-    elseif share > 0 then
-      call('ZADD', debts, num(call('HGET', model, 'v:' .. q)) + share, u)
+      call('ZINCRBY', key_lifts(q, m), v - tonumber(due[i + 1]), u)
+      call('ZADD', debts, v, u)
     end
   end
 end
 
--- Forget idle flows that owe nothing and have nothing running: they would be lifted to the virtual time anyway.
-local function forget_idle_flows(q, m)
+-- Of more than 1,000 idle flows of a lane those that owe least are forgotten: where most users come once, the virtual time
+-- passes nobody.
+local function forget_excess(q, m)
   local debts = key_debts(q, m)
-  local due = call('ZRANGEBYSCORE', debts, '-inf', num(call('HGET', key_model(m), 'v:' .. q)), 'LIMIT', 0, 4)
-  for _, u in ipairs(due) do
+  local excess = call('ZCARD', debts) - 1000
+  if excess <= 0 then return end
+  for _, u in ipairs(call('ZRANGE', debts, 0, min(excess, 2000) - 1)) do
     if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', debts, u) end
   end
 end

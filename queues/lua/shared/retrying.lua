@@ -1,10 +1,24 @@
+-- The history of a task's attempts with this one behind it, at most about 2,000 bytes.
+local function history(t, why)
+  local worker = string.gsub(t.wk or '', '[|;]', '_')
+  local entry = worker .. '|' .. t.ga .. '|' .. NOW .. '|' .. string.gsub(why, '[|;]', ',')
+  local all = t.hi and t.hi .. ';' .. entry or entry
+  while #all > 2000 and string.find(all, ';', 1, true) do all = string.gsub(all, '^[^;]*;', '') end
+  return all
+end
+
 -- Close the books on a running attempt and put its task back to its old place, or end it.
--- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `failures`: rest fragments of the ends it may come to,
--- {lost, no_worker}. Returns 'queued' | 'ended', and the terminal event's id, kind and data.
-local function put_back(id, t, why, cause, failures, except)
+-- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `begun`: the worker had
+-- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
+-- `nonce` names the call, if it may be repeated. Returns 'queued' | 'ended', and the terminal event's id, kind and data.
+local function put_back(id, t, why, cause, begun, failures, nonce)
   release(id, t)
-  local history = (t.hi and t.hi .. ';' or '') .. table.concat({ t.wk or '', t.ga, int(NOW), why }, '|')
-  call('HSET', key_task(id), 'hi', history)
+  local key = key_task(id)
+  call('HSET', key, 'hi', history(t, why))
+  if begun and not t.bg then
+    t.bg, t.tr = '1', num(t.tr) + 1
+    call('HSET', key, 'tr', t.tr)
+  end
   local give_up
   if t.fo then
     give_up = failures.lost
@@ -13,22 +27,25 @@ local function put_back(id, t, why, cause, failures, except)
     local worker = t.wk or ''
     if cause == 'lost' and worker ~= '' then
       if t.ls and t.ls ~= worker then give_up = failures.lost end
-      call('HSET', key_task(id), 'ls', worker)
-      t.ls = worker
+      call('HSET', key, 'ls', worker)
     end
   end
   if not give_up and t.wt == '1' and not is_offered(t.m) then give_up = failures.no_worker end
-  if not give_up and num(t.xd) > 0 and num(t.dl) > 0 and num(t.dl) <= NOW then give_up = failures.timeout end
+  if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
-    if not t.fo then refund(id, t) else settle(id, t, -1, -1) end
+    if t.fo then settle(t, -1, -1, false) else refund(t) end
     local data = event_data(id, give_up.rest)
-    local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, except)
+    local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce)
     return 'ended', event_id, 'error', data
   end
-  refund(id, t)
+  refund(t)
   t.st = 'queued'
-  call('HSET', key_task(id), 'st', 'queued', 'gt', '', 'ow', '', 'xd', '0')
-  call('HDEL', key_task(id), 'wk', 'bg', 'ga')
+  call('HSET', key, 'st', 'queued', 'gt', '', 'ow', '', 'xd', 0)
+  if t.wd then -- running was not waiting
+    t.wd = num(t.wd) + NOW - num(t.ga)
+    call('HSET', key, 'wd', t.wd)
+  end
+  call('HDEL', key, 'wk', 'bg', 'ga')
   enqueue(id, t)
   call('ZADD', key_look(), wait_instant(t), id)
   return 'queued'

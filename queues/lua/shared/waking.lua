@@ -4,12 +4,13 @@ local function has_free_lease(model)
   return limit == 0 or call('ZCARD', key_slots(model)) < limit
 end
 
--- Wake one idle replica if something of `model` can start. A replica that is gone receives nothing: the next is tried.
+-- Wake one idle replica if something of `model` can start. It takes for all its free slots and wakes the next. A replica that
+-- is gone receives nothing: the next is tried.
 local function wake(model)
   if call('EXISTS', key_lanes(model)) == 0 or not has_free_lease(model) then return end
   for _, offered in ipairs({ model, '*' }) do
     local idle = key_idle(offered)
-    for _ = 1, 8 do
+    for _ = 1, 64 do
       local popped = call('ZPOPMIN', idle)
       if not popped[1] then break end
       if tell(popped[1], 'w\n' .. model) > 0 then return end
@@ -17,16 +18,8 @@ local function wake(model)
   end
 end
 
--- Does anybody (but `except`) have workers for the model?
-local function is_offered(model, except)
-  for _, offered in ipairs({ model, '*' }) do
-    local key = key_offers(offered)
-    local n = call('ZCOUNT', key, '(' .. int(NOW), '+inf')
-    if n > 0 and except then
-      local own = call('ZSCORE', key, except)
-      if own and tonumber(own) > NOW then n = n - 1 end
-    end
-    if n > 0 then return true end
-  end
-  return false
+-- Does anybody have workers for the model?
+local function is_offered(model)
+  local now = '(' .. NOW
+  return call('ZCOUNT', key_offers(model), now, '+inf') > 0 or call('ZCOUNT', key_offers('*'), now, '+inf') > 0
 end

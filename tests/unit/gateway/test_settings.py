@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_design() -> None:
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        Settings().port = 1  # type: ignore[misc]
+        Settings().port = 1
 
 
 def test_run_limit_is_the_longest_timeout_unless_set() -> None:

@@ -1,0 +1,392 @@
+"""The measurements: what runs against what, and which figures come out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench import procstat
+from bench.measures import Figure, Outcome, figure
+from bench.profiling import Profiler
+from bench.specs import LoadResult, LoadSpec, WorkerSpec
+from bench.stack import Cores, Stack, Workers, running, until
+
+CONNECTIONS = 64
+WORKERS = 8
+WORK_DEADLINE_S = 120.0
+BETWEEN_ROUNDS_S = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long and how often."""
+
+    cores: Cores
+    rounds: int = 3
+    seconds: float = 5.0
+    warm_up_s: float = 1.5
+    idle_streams: int = 5000
+    async_tasks: int = 12_000
+    profiler: Profiler | None = None
+    profile_to: Path | None = None
+
+
+@dataclass
+class Rounds:
+    """The results of one scenario, and the figures made of them."""
+
+    scenario: str
+    cores: Cores
+    results: list[LoadResult]
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(self, name: str, unit: str, value: Callable[[LoadResult], float]) -> None:
+        """One figure, from each round's result."""
+        self.figures.append(figure(self.scenario, name, unit, [value(result) for result in self.results]))
+
+    def add_cores(self) -> None:
+        """How busy the gateway was, and what else ran beside it: what tells a clean measurement from a disturbed one."""
+        core = str(self.cores.gateway)
+        self.add("gateway_core", "%", lambda r: 100 * r.cpu_s["gateway"] / r.seconds)
+        self.add("redis_core", "%", lambda r: 100 * r.cpu_s["redis"] / r.seconds)
+        self.add(
+            "others_on_gateway_core",
+            "%",
+            lambda r: 100 * max(r.core_busy_s[core] - r.cpu_s["gateway"], 0) / r.seconds,
+        )
+        self.add(
+            "other_cores",
+            "%",
+            lambda r: 100 * sum(r.core_busy_s[str(c)] for c in self.cores.others) / r.seconds,
+        )
+
+    def outcome(self, about: str, profile: Sequence[str] = ()) -> Outcome:
+        """What the scenario found."""
+        error = next((result.error for result in self.results if result.error), "")
+        errors = sum(result.errors for result in self.results)
+        return Outcome(self.scenario, about, self.figures, errors, error, list(profile))
+
+
+async def _rounds(name: str, options: Options, stack: Stack, spec: LoadSpec) -> tuple[Rounds, list[str]]:
+    """Several rounds of a load; with a profiler one more, which does not count."""
+    results = []
+    for _ in range(options.rounds):
+        results.append(await stack.load(spec))
+        await asyncio.sleep(BETWEEN_ROUNDS_S)
+    profile: list[str] = []
+    if options.profiler is not None and options.profile_to is not None:
+        seconds = spec.warm_up_s + spec.seconds
+        recording = asyncio.create_task(
+            options.profiler.record(stack.pid, options.profile_to / f"{name}.txt", seconds)
+        )
+        try:
+            await stack.load(spec)
+            profile = await recording
+        finally:
+            recording.cancel()
+    return Rounds(name, options.cores, results), profile
+
+
+# ---- sync ----------
+
+
+async def _sync(name: str, about: str, options: Options, path: str, acknowledge: bool = True) -> Outcome:
+    async with running(options.cores) as stack:
+        await stack.workers(
+            WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4, acknowledge=acknowledge)
+        )
+        spec = LoadSpec(
+            stack.port,
+            "closed",
+            CONNECTIONS,
+            path,
+            warm_up_s=options.warm_up_s,
+            seconds=options.seconds,
+            watch=stack.watch,
+        )
+        rounds, profile = await _rounds(name, options, stack, spec)
+    rounds.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
+    rounds.add("gateway_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["gateway"] / max(r.tasks, 1))
+    rounds.add("redis_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["redis"] / max(r.tasks, 1))
+    rounds.add("latency_p50_ms", "ms", lambda r: r.task.p50_ms)
+    rounds.add("latency_p99_ms", "ms", lambda r: r.task.p99_ms)
+    rounds.add_cores()
+    return rounds.outcome(about, profile)
+
+
+async def sync(options: Options) -> Outcome:
+    """Native sync calls, as many as go through."""
+    return await _sync("sync", "native sync calls at saturation, 64 connections", options, "/api/openai")
+
+
+async def sync_no_ack(options: Options) -> Outcome:
+    """The same with a worker that sends its result without `taskAck`."""
+    about = "the same, the worker sends no taskAck (an SDK worker does)"
+    return await _sync("sync_no_ack", about, options, "/api/openai", acknowledge=False)
+
+
+async def sync_openai(options: Options) -> Outcome:
+    """OpenAI sync calls, as many as go through."""
+    about = "/v1/chat/completions without stream at saturation, 64 connections"
+    return await _sync("sync_openai", about, options, "/v1/chat/completions")
+
+
+async def latency(options: Options) -> Outcome:
+    """What the gateway adds to a task when it has little to do."""
+    async with running(options.cores) as stack:
+        await stack.workers(WorkerSpec(stack.port, connections=4, slots=16))
+        spec = LoadSpec(
+            stack.port,
+            "open",
+            CONNECTIONS,
+            warm_up_s=options.warm_up_s,
+            seconds=options.seconds,
+            watch=stack.watch,
+            per_s=100,
+        )
+        rounds, _ = await _rounds("latency", without_profiler(options), stack, spec)
+    rounds.add("added_p50_ms", "ms", lambda r: r.task.p50_ms)
+    rounds.add("added_p99_ms", "ms", lambda r: r.task.p99_ms)
+    rounds.add("sent_late_p99_ms", "ms", lambda r: r.late.p99_ms)
+    rounds.add_cores()
+    return rounds.outcome("100 tasks/s on a fixed beat, the worker's own time subtracted")
+
+
+def without_profiler(options: Options) -> Options:
+    """For measurements that leave the gateway idle most of the time."""
+    return replace(options, profiler=None)
+
+
+# ---- streams ----------
+
+
+async def _streams(
+    name: str,
+    about: str,
+    options: Options,
+    streams: int,
+    per_s: float,
+    *,
+    path: str = "/v1/chat/completions",
+    per_frame: int = 1,
+    together: bool = False,
+    tokens: int = 100,
+) -> Outcome:
+    async with running(options.cores) as stack:
+        await stack.workers(
+            WorkerSpec(
+                stack.port,
+                connections=WORKERS,
+                slots=max(streams // 4, 8),
+                kind="stream",
+                tokens=tokens,
+                tokens_per_s=per_s,
+                tokens_per_frame=per_frame,
+                write_together=together,
+            )
+        )
+        length_s = tokens / per_s
+        spec = LoadSpec(
+            stack.port,
+            "streams",
+            streams,
+            path,
+            warm_up_s=max(options.warm_up_s, length_s),
+            seconds=max(options.seconds, length_s),
+            watch=stack.watch,
+            spread_s=length_s,
+        )
+        before = await stack.calls()
+        rounds, profile = await _rounds(name, options, stack, spec)
+        after = await stack.calls()
+    delivered = sum(result.tokens_in_all for result in rounds.results)
+    if not profile:  # the profiled round's tokens are not known
+        for command, figure_name in (("xadd", "redis_writes_per_token"), ("evalsha", "redis_scripts_per_token")):
+            calls = after.get(command, 0) - before.get(command, 0)
+            rounds.figures.append(figure(name, figure_name, "", [calls / max(delivered, 1)]))
+    rounds.add("tokens_per_s", "tokens/s", lambda r: r.tokens / r.seconds)
+    rounds.add(
+        "gateway_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["gateway"] / max(r.tokens, 1)
+    )
+    rounds.add("redis_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["redis"] / max(r.tokens, 1))
+    rounds.add("tokens_per_event", "", lambda r: r.tokens / max(r.events, 1))
+    rounds.add("first_token_added_p50_ms", "ms", lambda r: r.first_token.p50_ms)
+    rounds.add("first_token_added_p99_ms", "ms", lambda r: r.first_token.p99_ms)
+    rounds.add("token_delay_p50_ms", "ms", lambda r: r.token.p50_ms)
+    rounds.add("token_delay_p99_ms", "ms", lambda r: r.token.p99_ms)
+    rounds.add_cores()
+    return rounds.outcome(about, profile)
+
+
+async def streams_50(options: Options) -> Outcome:
+    """Few streams at a usual rate."""
+    return await _streams(
+        "streams_50", "50 chat streams, 50 tokens/s each", without_profiler(options), 50, 50
+    )
+
+
+async def streams_200(options: Options) -> Outcome:
+    """Many streams at a usual rate."""
+    return await _streams("streams_200", "200 chat streams, 50 tokens/s each", options, 200, 50)
+
+
+async def streams_200_native(options: Options) -> Outcome:
+    """The same, read as native events."""
+    about = "200 native streams, 50 tokens/s each"
+    return await _streams(
+        "streams_200_native", about, without_profiler(options), 200, 50, path="/api/openai"
+    )
+
+
+async def tokens_40k(options: Options) -> Outcome:
+    """More tokens a second than most gateways take."""
+    about = "40,000 tokens/s offered: 200 chat streams, 200 tokens/s each, a frame per token"
+    return await _streams("tokens_40k", about, options, 200, 200, together=True, tokens=400)
+
+
+async def tokens_200k(options: Options) -> Outcome:
+    """More tokens a second than it can take, one by one."""
+    about = "200,000 tokens/s offered: 400 chat streams, 500 tokens/s each, a frame per token"
+    return await _streams("tokens_200k", about, options, 400, 500, together=True, tokens=1000)
+
+
+async def tokens_200k_batched(options: Options) -> Outcome:
+    """More tokens a second than it can take, several in a frame."""
+    about = "200,000 tokens/s offered: 400 chat streams, 500 tokens/s each, 8 tokens per frame"
+    return await _streams(
+        "tokens_200k_batched", about, options, 400, 500, per_frame=8, together=True, tokens=1000
+    )
+
+
+# ---- async ----------
+
+
+async def asynchronous(options: Options) -> Outcome:
+    """Tasks that nobody waits for, from the first submit to the last result."""
+    tasks = options.async_tasks
+    results: list[LoadResult] = []
+    profile: list[str] = []
+    async with running(options.cores, {"FAIRLANE_MAX_QUEUE_LENGTH": str(10 * tasks)}) as stack:
+        workers = await stack.workers(WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4))
+        spec = LoadSpec(stack.port, "submit", CONNECTIONS, watch=stack.watch, tasks=tasks)
+        profiled = options.profiler is not None and options.profile_to is not None
+        for number in range(options.rounds + profiled):
+            recording = None
+            if number == options.rounds and options.profiler is not None and options.profile_to is not None:
+                recording = asyncio.create_task(
+                    options.profiler.record(stack.pid, options.profile_to / "async.txt", options.seconds)
+                )
+            expected = workers.count.acknowledged + tasks
+            used = {who: procstat.cpu_s(pid) for who, pid in stack.watch.items()}
+            busy = procstat.core_busy_s()
+            result = await stack.load(spec)
+            await until(_finished(workers, expected), "all async tasks to be finished", WORK_DEADLINE_S)
+            result.cpu_s = {who: procstat.cpu_s(pid) - used[who] for who, pid in stack.watch.items()}
+            result.core_busy_s = {core: s - busy[core] for core, s in procstat.core_busy_s().items()}
+            result.seconds = (workers.count.last_ns - result.begun_ns) / 1e9
+            if recording is not None:
+                profile = await recording
+            else:
+                results.append(result)
+            await asyncio.sleep(BETWEEN_ROUNDS_S)
+    rounds = Rounds("async", options.cores, results)
+    rounds.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
+    rounds.add("tasks_per_gateway_core_s", "tasks/s", lambda r: r.tasks / r.cpu_s["gateway"])
+    rounds.add("gateway_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["gateway"] / r.tasks)
+    rounds.add("redis_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["redis"] / r.tasks)
+    rounds.add_cores()
+    return rounds.outcome(f"{tasks} async tasks, submit to worker to result, 64 connections", profile)
+
+
+def _finished(workers: Workers, expected: int) -> Callable[[], Awaitable[bool]]:
+    async def finished() -> bool:
+        return workers.count.acknowledged >= expected
+
+    return finished
+
+
+async def async_polled(options: Options) -> Outcome:
+    """The same, with each result read by its caller."""
+    async with running(options.cores) as stack:
+        await stack.workers(WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4))
+        spec = LoadSpec(
+            stack.port,
+            "poll",
+            CONNECTIONS,
+            warm_up_s=options.warm_up_s,
+            seconds=options.seconds,
+            watch=stack.watch,
+            window=8,
+        )
+        rounds, profile = await _rounds("async_polled", without_profiler(options), stack, spec)
+    rounds.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
+    rounds.add("gateway_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["gateway"] / max(r.tasks, 1))
+    rounds.add("polls_per_task", "", lambda r: r.polls / max(r.tasks, 1))
+    rounds.add_cores()
+    return rounds.outcome("async tasks whose results are polled, 64 connections", profile)
+
+
+# ---- idle ----------
+
+
+async def _idle(name: str, about: str, options: Options, path: str, read_task: bool = False) -> Outcome:
+    results = []
+    for _ in range(min(options.rounds, 2)):
+        async with running(
+            options.cores, {"FAIRLANE_MAX_QUEUE_LENGTH": str(4 * options.idle_streams)}
+        ) as stack:
+            await stack.workers(WorkerSpec(stack.port, connections=1, slots=1, kind="hold"))
+            spec = LoadSpec(
+                stack.port,
+                "idle",
+                options.idle_streams,
+                path,
+                seconds=options.seconds,
+                watch=stack.watch,
+                read_task=read_task,
+            )
+            results.append(await stack.load(spec))
+    rounds = Rounds(name, options.cores, results)
+    rounds.add("kib_per_stream", "KiB", lambda r: (r.rss_after - r.rss_before) / 1024 / r.tasks)
+    rounds.add("gateway_rss_mib", "MiB", lambda r: r.rss_after / 1024 / 1024)
+    rounds.add_cores()
+    return rounds.outcome(about)
+
+
+async def idle_chat(options: Options) -> Outcome:
+    """Chat streams whose tasks wait in the queue."""
+    about = f"{options.idle_streams} chat streams whose tasks wait in the queue"
+    return await _idle("idle_chat", about, options, "/v1/chat/completions")
+
+
+async def idle_native(options: Options) -> Outcome:
+    """Native streams whose tasks wait in the queue."""
+    about = f"{options.idle_streams} native streams whose tasks wait in the queue"
+    return await _idle("idle_native", about, options, "/api/openai")
+
+
+async def idle_events(options: Options) -> Outcome:
+    """Readers of one running task."""
+    about = f"{options.idle_streams} readers of the events of one running task"
+    return await _idle("idle_events", about, options, "/api/openai", read_task=True)
+
+
+SCENARIOS: dict[str, Callable[[Options], Awaitable[Outcome]]] = {
+    "sync": sync,
+    "sync_no_ack": sync_no_ack,
+    "sync_openai": sync_openai,
+    "latency": latency,
+    "streams_50": streams_50,
+    "streams_200": streams_200,
+    "streams_200_native": streams_200_native,
+    "tokens_40k": tokens_40k,
+    "tokens_200k": tokens_200k,
+    "tokens_200k_batched": tokens_200k_batched,
+    "async": asynchronous,
+    "async_polled": async_polled,
+    "idle_chat": idle_chat,
+    "idle_native": idle_native,
+    "idle_events": idle_events,
+}
+QUICK = ("sync", "latency", "streams_50", "streams_200", "tokens_200k_batched", "async", "idle_chat")
+"""The scenarios of the short run: those that have a target."""

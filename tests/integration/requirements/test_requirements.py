@@ -1,0 +1,521 @@
+"""The acceptance criteria of the requirements document, one test each, by its number.
+
+Over real HTTP, with raw version 1 workers.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from fairlane.gateway.settings import load_settings
+from tests.support.serving import until
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+MANY = [f"task {number}" for number in range(6)]
+
+
+# ---- 1 a sync call ----------
+
+
+async def test_r1_1_the_connection_is_held_and_the_result_returned(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5}
+        call = talk.sync(**body)
+        task = await worker.take()
+        assert task == {
+            "type": "task",
+            "taskType": "openaiLike",
+            "taskId": task["taskId"],
+            "payload": body,
+        }
+        assert UUID.fullmatch(task["taskId"])
+        assert not call.done()
+        await worker.answer(task, {"content": "Hi", "usage": {"tokens": 3}}, error=None)
+        answer = await call
+        assert answer.status_code == 200
+        assert answer.json() == {"content": "Hi", "usage": {"tokens": 3}}
+        assert answer.headers["content-type"] == "application/json"
+
+
+async def test_r1_2_a_task_result_resolves_the_waiting_call(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        for result in ({"a": 1}, [1, 2], "text", 7, False):
+            call = talk.sync()
+            await worker.answer(await worker.take(), result)
+            answer = await call
+            assert (answer.status_code, answer.json()) == (200, result)
+
+
+async def test_r1_3_a_workers_error_is_a_500_with_its_details(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await worker.answer(task, error="the model exploded: 42")
+        answer = await call
+        assert answer.status_code == 500
+        assert answer.json() == {
+            "error": "the model exploded: 42",
+            "code": "WORKER_ERROR",
+            "taskId": task["taskId"],
+        }
+
+
+async def test_r1_4_a_result_goes_to_the_call_with_its_task_id(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+        calls = {name: talk.sync(name=name) for name in ("x", "y")}
+        tasks = [(first, await first.take()), (second, await second.take())]
+        for worker, task in reversed(tasks):
+            await worker.answer(task, {"for": task["payload"]["name"]})
+        for name, call in calls.items():
+            assert (await call).json() == {"for": name}
+
+
+async def test_r1_4_a_result_with_an_unknown_or_foreign_task_id_reaches_nobody(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+        call = talk.sync()
+        other = talk.sync()
+        task, foreign = await first.take(), await second.take()
+        await first.answer({"taskId": "no-such-task"}, {"wrong": 1})
+        await first.answer(foreign, {"wrong": 2})
+        await first.answer(task, {"right": 1})
+        assert (await call).json() == {"right": 1} or (await other).json() == {"right": 1}
+        await second.answer(foreign, {"right": 2})
+        assert {str((await call).json()), str((await other).json())} == {"{'right': 1}", "{'right': 2}"}
+
+
+# ---- 2 time-outs ----------
+
+
+async def test_r2_1_a_task_beyond_task_timeout_ms_ends_with_task_timeout(gateway: Start) -> None:
+    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        assert (await call).json()["error"] == "Task timeout"
+        assert (await talk.poll(task["taskId"]))["error"] == "Task timeout"
+
+
+async def test_r2_1_the_timeout_covers_the_wait_in_the_queue(gateway: Start) -> None:
+    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        answer = await talk.sync()
+        assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
+
+
+async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(gateway: Start) -> None:
+    async with gateway(task_timeout_ms=300) as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        answer = await call
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "Task timeout", "code": "TIMEOUT", "taskId": task["taskId"]}
+
+
+async def test_r2_3_a_timed_out_task_leaves_nothing_pending(gateway: Start) -> None:
+    async with gateway(task_timeout_ms=300, task_result_ttl_ms=1000) as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await call
+        assert len(talk.served.gateway.hub) == 0
+        counts = (await talk.state())["counts"]
+        assert (counts["queued"], counts["queuedBytes"], counts["failed"]) == (0, 0, 1)
+        await worker.answer(task, {"late": True})
+        await until(lambda: not talk.served.gateway.dispatcher.attempts)
+        assert (await talk.state())["counts"]["executing"] == 0
+
+
+async def test_r2_4_a_result_after_the_timeout_is_ignored_and_the_worker_goes_on(gateway: Start) -> None:
+    async with gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
+        call = talk.sync(timeout=100)
+        late = await worker.take()
+        assert (await call).json()["error"] == "Task timeout"
+        await worker.answer(late, {"late": True})
+        following = talk.sync()
+        await worker.answer(await worker.take(), {"fine": True})
+        assert (await following).json() == {"fine": True}
+        body = await talk.poll(late["taskId"])
+        assert (body["status"], body["error"]) == ("failed", "Task timeout")
+
+
+# ---- 3 the queue's length ----------
+
+
+async def test_r3_1_tasks_beyond_max_queue_length_are_refused_at_once(gateway: Start) -> None:
+    async with gateway(max_queue_length=2) as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        await talk.submit()
+        await talk.submit()
+        answer = await talk.http.post("/api/openai", json={"async": True})
+        assert answer.status_code == 503
+        assert (await talk.state())["counts"]["queued"] == 2
+
+
+async def test_r3_2_a_full_queue_is_a_503_and_queue_is_full(gateway: Start) -> None:
+    async with gateway(max_queue_length=1) as talk, talk.worker() as worker:
+        running = talk.sync()
+        await worker.take()
+        waiting = talk.sync()
+        await talk.waiting(1)
+        answer = await talk.sync()
+        assert answer.status_code == 503
+        body = answer.json()
+        assert body.pop("retryAfterMs") >= 1000
+        assert body == {"error": "Queue is full", "code": "QUEUE_FULL"}
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert not running.done()
+        assert not waiting.done()
+
+
+async def test_r3_3_a_dequeued_task_makes_room_for_a_new_one(gateway: Start) -> None:
+    async with gateway(max_queue_length=1) as talk, talk.worker() as worker:
+        await talk.submit(name="first")
+        first = await worker.take()
+        await talk.submit(name="second")
+        assert (await talk.http.post("/api/openai", json={"async": True})).status_code == 503
+        await worker.answer(first, {})
+        assert (await worker.take())["payload"]["name"] == "second"
+        await talk.submit(name="third")
+        assert (await talk.http.post("/api/openai", json={"async": True})).status_code == 503
+
+
+# ---- 4 no worker ----------
+
+
+async def test_r4_1_without_workers_new_tasks_are_refused_at_once(gateway: Start) -> None:
+    async with gateway() as talk:
+        for way in ({}, {"async": True}, {"stream": True}):
+            answer = await talk.http.post("/api/openai", json=way)
+            assert answer.status_code == 503
+        state = await talk.state()
+        assert state["counts"]["queued"] == 0
+        assert state["tasks"] == []
+
+
+async def test_r4_2_without_workers_the_answer_is_503_and_no_worker_available(gateway: Start) -> None:
+    async with gateway() as talk:
+        answer = await talk.sync()
+        assert answer.status_code == 503
+        body = answer.json()
+        assert body.pop("retryAfterMs") >= 1000
+        assert body == {"error": "No worker available", "code": "NO_WORKER"}
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+# ---- 5 dispatching ----------
+
+
+async def test_r5_1_a_new_task_goes_at_once_to_an_idle_worker(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        answer = await talk.http.post("/api/openai", json={"async": True, "name": "now"})
+        assert (await worker.take())["taskId"] == answer.json()["taskId"]
+        assert (await talk.poll(answer.json()["taskId"]))["status"] == "executing"
+
+
+async def test_r5_2_a_worker_that_becomes_idle_gets_the_next_task_in_order(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        for name in MANY:
+            await talk.submit(name=name)
+        for name in MANY:
+            task = await worker.take()
+            assert task["payload"]["name"] == name
+            await worker.answer(task, {})
+
+
+async def test_r5_2_a_worker_that_failed_a_task_gets_the_next_one(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit(name="first")
+        await talk.submit(name="second")
+        await worker.answer(await worker.take(), error="no")
+        assert (await worker.take())["payload"]["name"] == "second"
+
+
+async def test_r5_3_of_several_idle_workers_exactly_one_gets_the_task(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as first, talk.worker() as second:
+        await talk.submit()
+        await asyncio.wait(
+            takes := [talk.later(first.take()), talk.later(second.take())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        assert [take.done() for take in takes].count(True) == 1
+        await talk.submit()
+        tasks = await asyncio.gather(*takes)
+        assert tasks[0]["taskId"] != tasks[1]["taskId"]
+
+
+async def test_r5_4_a_dispatched_task_makes_its_worker_busy_and_is_recorded(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        waiting = await talk.submit()
+        assert (await worker.take())["taskId"] == task_id
+        assert await worker.idle()
+        [shown] = (await talk.state())["workers"]
+        assert (shown["running"], shown["slots"]) == (1, 1)
+        assert (await talk.poll(task_id))["workerId"] == shown["workerId"]
+        assert (await talk.poll(waiting))["status"] == "queued"
+
+
+# ---- 6 lost workers ----------
+
+
+async def test_r6_1_the_task_of_a_lost_worker_is_ended(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await worker.leave()
+        await call
+        body = await talk.poll(task["taskId"])
+        assert (body["status"], body["error"]) == ("failed", "Worker disconnected")
+
+
+async def test_r6_2_a_lost_worker_leaves_the_pool(gateway: Start) -> None:
+    async with gateway() as talk:
+        async with talk.worker() as worker:
+            await talk.workers(1)
+            await worker.leave()
+            await talk.workers(0)
+        answer = await talk.sync()
+        assert (answer.status_code, answer.json()["error"]) == (503, "No worker available")
+
+
+async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await worker.leave()
+        answer = await call
+        assert answer.status_code == 500
+        assert answer.json() == {
+            "error": "Worker disconnected",
+            "code": "WORKER_LOST",
+            "taskId": task["taskId"],
+        }
+
+
+async def test_r6_3_a_lost_workers_task_is_tried_on_another_one_before_any_output(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as first:
+        call = talk.sync()
+        task = await first.take()
+        async with talk.worker() as second:
+            await talk.workers(2)
+            await first.leave()
+            again = await second.take()
+            assert again == task
+            await second.answer(again, {"second": True})
+            assert (await call).json() == {"second": True}
+
+
+# ---- 7 configuration ----------
+
+
+def test_r7_1_task_timeout_ms_is_read_from_the_environment_and_is_60000_by_default() -> None:
+    assert load_settings(None, {}, {})[0].task_timeout_ms == 60_000
+    assert load_settings(None, {}, {"TASK_TIMEOUT_MS": "45000"})[0].task_timeout_ms == 45_000
+
+
+def test_r7_2_max_queue_length_is_read_from_the_environment_and_is_1000_by_default() -> None:
+    assert load_settings(None, {}, {})[0].max_queue_length == 1000
+    assert load_settings(None, {}, {"MAX_QUEUE_LENGTH": "7"})[0].max_queue_length == 7
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "0", "1e999", "60s", "NaN"])
+def test_r7_3_an_invalid_value_falls_back_to_the_default_with_a_warning(text: str) -> None:
+    environ = {"TASK_TIMEOUT_MS": text, "MAX_QUEUE_LENGTH": text}
+    settings, warnings = load_settings(None, {}, environ)
+    assert (settings.task_timeout_ms, settings.max_queue_length) == (60_000, 1000)
+    if text:  # an empty variable is one that is not set
+        assert [name for name in environ for warning in warnings if name in warning] == list(environ)
+
+
+# ---- 8 the caller's own time-out ----------
+
+
+async def test_r8_1_a_timeout_in_the_body_replaces_the_default(gateway: Start) -> None:
+    async with gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
+        call = talk.sync(timeout=250)
+        task = await worker.take()
+        assert "timeout" not in task["payload"]
+        answer = await call
+        assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
+
+
+async def test_r8_2_a_timeout_above_max_task_timeout_ms_is_lowered_to_it(gateway: Start) -> None:
+    limits = {"min_task_timeout_ms": 100, "task_timeout_ms": 200, "max_task_timeout_ms": 300}
+    async with gateway(**limits) as talk, talk.worker() as worker:
+        call = talk.sync(timeout=86_400_000)
+        await worker.take()
+        answer = await call
+        assert (answer.status_code, answer.json()["error"]) == (500, "Task timeout")
+
+
+async def test_r8_2_the_default_maximum_is_600000(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        talk.sync(model="m", timeout=600_001)
+        assert (await worker.take())["timeoutMs"] == 600_000
+
+
+async def test_r8_3_a_timeout_below_min_task_timeout_ms_is_raised_to_it(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"], slots=3) as worker:
+        for timeout in (1, -5, 4999.5):
+            talk.sync(model="m", timeout=timeout)
+            assert (await worker.take())["timeoutMs"] == 5000
+
+
+async def test_r8_4_without_a_timeout_the_default_holds(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        talk.sync(model="m")
+        assert (await worker.take())["timeoutMs"] == 60_000
+
+
+# ---- 9 async ----------
+
+
+async def test_r9_1_an_async_call_is_answered_at_once_with_the_task_id(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker():
+        answer = await talk.http.post("/api/openai", json={"async": True})
+        assert answer.status_code == 202
+        body = answer.json()
+        assert body["status"] == "queued"
+        assert UUID.fullmatch(body["taskId"])
+
+
+async def test_r9_2_an_async_task_is_processed_normally(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit(name="later")
+        task = await worker.take()
+        assert task["taskId"] == task_id
+        assert task["payload"] == {"messages": [], "name": "later"}
+        await worker.answer(task, {"done": True})
+        assert (await talk.reaches(task_id, "completed"))["result"] == {"done": True}
+
+
+@pytest.mark.parametrize("body", [{}, {"async": False}, {"async": None}])
+async def test_r9_3_without_async_the_call_waits(gateway: Start, body: dict[str, object]) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync(**body)
+        task = await worker.take()
+        assert not call.done()
+        await worker.answer(task, {"waited": True})
+        answer = await call
+        assert (answer.status_code, answer.json()) == (200, {"waited": True})
+
+
+# ---- 10 polling ----------
+
+
+async def test_r10_1_a_poll_tells_the_status_at_every_stage(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        task_id = await talk.submit()
+        seen = [(await talk.poll(task_id))["status"]]
+        await worker.answer(running, {})
+        task = await worker.take()
+        seen.append((await talk.poll(task_id))["status"])
+        await worker.answer(task, {})
+        seen.append((await talk.reaches(task_id, "completed"))["status"])
+        assert seen == ["queued", "executing", "completed"]
+
+
+async def test_r10_2_a_queued_task_shows_when_it_came_and_its_position(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        waiting = [await talk.submit() for _ in range(3)]
+        for place, task_id in enumerate(waiting, 1):
+            body = await talk.poll(task_id)
+            assert (body["taskId"], body["status"], body["position"]) == (task_id, "queued", place)
+            assert isinstance(body["enqueuedAt"], int)
+
+
+async def test_r10_3_an_executing_task_shows_its_worker_and_start(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.take()
+        body = await talk.poll(task_id)
+        assert (body["taskId"], body["status"]) == (task_id, "executing")
+        assert body["workerId"] == (await talk.state())["workers"][0]["workerId"]
+        assert isinstance(body["startedAt"], int)
+
+
+async def test_r10_4_a_completed_task_shows_its_result_and_end(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.answer(await worker.take(), {"deep": {"er": [1, None]}})
+        body = await talk.reaches(task_id, "completed")
+        assert isinstance(body.pop("completedAt"), int)
+        assert body == {"taskId": task_id, "status": "completed", "result": {"deep": {"er": [1, None]}}}
+
+
+async def test_r10_5_a_failed_task_shows_its_error_and_end(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.answer(await worker.take(), error="out of paper")
+        body = await talk.reaches(task_id, "failed")
+        assert (body["taskId"], body["status"], body["error"]) == (task_id, "failed", "out of paper")
+        assert isinstance(body["failedAt"], int)
+
+
+@pytest.mark.parametrize("task_id", ["xxx", "0", "00000000-0000-4000-8000-000000000000", "%F0%9F%98%80"])
+async def test_r10_6_an_id_that_no_gateway_issued_is_a_404_and_task_not_found(
+    gateway: Start, task_id: str
+) -> None:
+    async with gateway() as talk:
+        answer = await talk.http.get(f"/api/task/{task_id}")
+        assert answer.status_code == 404
+        assert answer.json() == {"error": "Task not found", "code": "TASK_NOT_FOUND"}
+
+
+# ---- 11 keeping results ----------
+
+
+def test_r11_1_results_are_kept_for_300000_ms_by_default() -> None:
+    assert load_settings(None, {}, {})[0].task_result_ttl_ms == 300_000
+    assert load_settings(None, {}, {"TASK_RESULT_TTL_MS": "60000"})[0].task_result_ttl_ms == 60_000
+
+
+@pytest.mark.parametrize("end", [{"result": {"a": 1}}, {"error": "no"}])
+async def test_r11_1_an_ended_task_is_kept_for_task_result_ttl_ms(
+    gateway: Start, end: dict[str, object]
+) -> None:
+    async with gateway(task_result_ttl_ms=77_000) as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.answer(await worker.take(), **end)
+        await talk.reaches(task_id, "completed", "failed")
+        made = talk.served.gateway
+        for key in (made.keys("task", id=task_id), made.keys("log", id=task_id)):
+            assert 60_000 < await made.link.command("PTTL", key) <= 77_000
+
+
+async def test_r11_2_when_the_ttl_expires_nothing_of_the_task_is_left(gateway: Start) -> None:
+    async with gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.answer(await worker.take(), {"a": 1})
+        made = talk.served.gateway
+        keys = [made.keys(name, id=task_id) for name in ("task", "log", "payload")]
+
+        async def gone() -> bool:
+            return int(await made.link.command("EXISTS", *keys)) == 0
+
+        await until(gone)
+        assert (await made.link.command("ZSCORE", made.keys("look"), task_id)) is None
+
+
+async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(gateway: Start) -> None:
+    async with gateway(task_result_ttl_ms=200) as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        await worker.answer(await worker.take(), {"a": 1})
+
+        async def expired() -> bool:
+            return (await talk.http.get(f"/api/task/{task_id}")).status_code == 404
+
+        await until(expired)
+        answer = await talk.http.get(f"/api/task/{task_id}")
+        assert answer.json() == {"error": "Task not found or expired", "code": "TASK_NOT_FOUND"}
