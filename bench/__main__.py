@@ -30,12 +30,18 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         description="Measure a gateway on this machine. Nothing else should run meanwhile.",
         epilog="Scenarios: " + ", ".join(SCENARIOS),
     )
-    parser.add_argument("--quick", action="store_true", help="fewer scenarios, one short round each: a smoke test")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer scenarios, one short round each: a smoke test"
+    )
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help="only these scenarios")
     parser.add_argument("--rounds", type=int, help="measurements per scenario; the median counts (default 3)")
     parser.add_argument("--seconds", type=float, help="length of each (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON there and only the table to stdout")
-    parser.add_argument("--profile", type=Path, metavar="DIRECTORY", help="sample the gateway in one more round (py-spy)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the JSON there and only the table to stdout"
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="DIRECTORY", help="sample the gateway in one more round (py-spy)"
+    )
     return parser.parse_args(argv)
 
 

@@ -61,9 +61,7 @@ class Window:
         self.open, self.over = False, True
         result.seconds = (time.monotonic_ns() - result.begun_ns) / 1e9
         result.cpu_s = {name: procstat.cpu_s(pid) - self._cpu[name] for name, pid in self.spec.watch.items()}
-        result.core_busy_s = {
-            name: busy - self._cores[name] for name, busy in procstat.core_busy_s().items()
-        }
+        result.core_busy_s = {name: busy - self._cores[name] for name, busy in procstat.core_busy_s().items()}
 
     def failed(self, error: str) -> None:
         """Something went wrong; the first message is kept."""
@@ -217,7 +215,9 @@ class Tokens(Stream):
         if b"[DONE]" in data or b"event: done" in data:
             self._complete = True
         at = max(data.rfind(b"^"), data.rfind(b"@"))
-        self._tail = data[at:] if at >= 0 and data.find(b";", at) < 0 and len(data) - at < LONGEST_STAMP else b""
+        self._tail = (
+            data[at:] if at >= 0 and data.find(b";", at) < 0 and len(data) - at < LONGEST_STAMP else b""
+        )
 
     def on_end(self, error: str) -> None:
         window = self._window

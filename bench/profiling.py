@@ -34,7 +34,15 @@ class Profiler:
         """
         process = await asyncio.create_subprocess_exec(
             self._path,
-            *("record", "--pid", str(pid), "--duration", str(max(int(seconds), 1)), "--rate", str(RATE_PER_S)),
+            *(
+                "record",
+                "--pid",
+                str(pid),
+                "--duration",
+                str(max(int(seconds), 1)),
+                "--rate",
+                str(RATE_PER_S),
+            ),
             *("--format", "raw", "--function", "--nonblocking", "--output", str(output)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

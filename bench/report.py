@@ -26,7 +26,9 @@ COLUMNS = (("", 32), ("measured", 12), ("least … greatest", 22), ("reach", 9),
 
 def table(report: Report) -> str:
     """The figures by scenario, with their targets."""
-    lines = ["".join(title.rjust(width) if at else title.ljust(width) for at, (title, width) in enumerate(COLUMNS))]
+    lines = [
+        "".join(title.rjust(width) if at else title.ljust(width) for at, (title, width) in enumerate(COLUMNS))
+    ]
     for outcome in report.outcomes:
         lines += ["", f"{outcome.scenario}: {outcome.about}"]
         if outcome.errors:

@@ -201,13 +201,14 @@ async def _streams(
         after = await stack.calls()
     delivered = sum(result.tokens_in_all for result in rounds.results)
     if not profile:  # the profiled round's tokens are not known
-        for command, figure_name in (("xadd", "redis_writes_per_token"), ("evalsha", "redis_scripts_per_token")):
+        for command, figure_name in (
+            ("xadd", "redis_writes_per_token"),
+            ("evalsha", "redis_scripts_per_token"),
+        ):
             calls = after.get(command, 0) - before.get(command, 0)
             rounds.figures.append(figure(name, figure_name, "", [calls / max(delivered, 1)]))
     rounds.add("tokens_per_s", "tokens/s", lambda r: r.tokens / r.seconds)
-    rounds.add(
-        "gateway_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["gateway"] / max(r.tokens, 1)
-    )
+    rounds.add("gateway_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["gateway"] / max(r.tokens, 1))
     rounds.add("redis_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["redis"] / max(r.tokens, 1))
     rounds.add("tokens_per_event", "", lambda r: r.tokens / max(r.events, 1))
     rounds.add("first_token_added_p50_ms", "ms", lambda r: r.first_token.p50_ms)
@@ -233,9 +234,7 @@ async def streams_200(options: Options) -> Outcome:
 async def streams_200_native(options: Options) -> Outcome:
     """The same, read as native events."""
     about = "200 native streams, 50 tokens/s each"
-    return await _streams(
-        "streams_200_native", about, without_profiler(options), 200, 50, path="/api/openai"
-    )
+    return await _streams("streams_200_native", about, without_profiler(options), 200, 50, path="/api/openai")
 
 
 async def tokens_40k(options: Options) -> Outcome:

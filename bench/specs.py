@@ -58,7 +58,7 @@ class LoadSpec(msgspec.Struct, forbid_unknown_fields=True):
     """kind `idle`: readers of one running task's events instead of callers whose tasks wait."""
 
 
-class Spread(msgspec.Struct):
+class Spread(msgspec.Struct, frozen=True):
     """Many durations in short, milliseconds."""
 
     count: int = 0

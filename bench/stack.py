@@ -31,7 +31,6 @@ POLL_S = 0.02
 LINE_LIMIT = 1 << 20
 
 
-
 class BenchError(Exception):
     """The benchmark cannot go on; the message says what was seen."""
 
@@ -122,7 +121,12 @@ class Stack:
         return {"gateway": self.pid, "redis": self.redis_pid}
 
     async def start(
-        self, arguments: Sequence[str], *, cores: Iterable[int], environ: Mapping[str, str] = {}, lines: bool = True
+        self,
+        arguments: Sequence[str],
+        *,
+        cores: Iterable[int],
+        environ: Mapping[str, str] = {},
+        lines: bool = True,
     ) -> Child:
         """Start a Python process that ends with the stack; `lines`: its output is read by line."""
         self._started += 1
@@ -134,7 +138,7 @@ class Stack:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if lines else output,
                 stderr=output,
-                cwd=ROOT,
+                cwd=ROOT if lines else self._directory,  # a gateway reads ./fairlane.yaml
                 env={**os.environ, **environ},
                 limit=LINE_LIMIT,
             )

@@ -185,7 +185,9 @@ async def main(spec: WorkerSpec) -> None:
             return Echo(spec, counters)
         return Hold(spec, counters) if spec.kind == "hold" else Streamer(spec, counters, clock)
 
-    workers = [(await loop.create_connection(make, "127.0.0.1", spec.port))[1] for _ in range(spec.connections)]
+    workers = [
+        (await loop.create_connection(make, "127.0.0.1", spec.port))[1] for _ in range(spec.connections)
+    ]
     closed = [worker.closed for worker in workers]
     while not any(future.done() for future in closed):
         await asyncio.wait(closed, timeout=REPORT_S)

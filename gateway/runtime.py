@@ -194,7 +194,7 @@ class Gateway:
             self.store_down_since = None
             log.info("connected to Redis", replica=self.replica)
             self.dispatcher.store_is_back()
-            self.hub.check_soon()
+            self.hub.check_soon(store_lost=True)
         else:
             self.store_down_since = time.time()
             if not self.stopping:
@@ -205,6 +205,12 @@ class Gateway:
             self.hub.check_soon()
 
     def _on_message(self, message: bytes) -> None:
+        try:
+            self._handle(message)
+        except Exception:  # a message that cannot be understood is dropped: it must not make the replica deaf
+            log.exception("cannot handle a message of the channel", replica=self.replica)
+
+    def _handle(self, message: bytes) -> None:
         kind = message[:1]
         if kind in (b"e", b"i", b"n"):
             self.hub.on_event(message)

@@ -60,7 +60,8 @@ class Channel:
             connection = make_connection(self._url, self._timeout_ms)
             pinger: asyncio.Task[None] | None = None
             try:
-                await connection.connect()  # type: ignore[no-untyped-call]
+                async with asyncio.timeout(2 * self._timeout_ms / 1000):
+                    await connection.connect()  # type: ignore[no-untyped-call]
                 await connection.send_command("SUBSCRIBE", self._name, check_health=False)
                 self._heard = asyncio.get_running_loop().time()
                 pinger = asyncio.create_task(self._ping(connection), name="redis-channel-ping")

@@ -179,7 +179,8 @@ class RedisLink:
         while True:
             connection = make_connection(self._url, self._timeout_ms)
             try:
-                await connection.connect()  # type: ignore[no-untyped-call]
+                async with asyncio.timeout(2 * self._timeout):  # a stopped server accepts and never answers
+                    await connection.connect()  # type: ignore[no-untyped-call]
                 backoff.reset()
                 await self._serve(connection)
             except StoreRefused as refused:

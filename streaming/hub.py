@@ -11,14 +11,20 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import structlog
+
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event
+
+log = structlog.get_logger("fairlane.streaming")
 
 KEEP_EVENTS = 256
 KEEP_BYTES = 64 * 1024
 SILENT_S = 5.0
+PAGE_AGAIN_S = 0.2
 KEEP_ALIVE_S = 5.0
 PAGE = 500
 
@@ -37,11 +43,13 @@ class Feed:
         "ended",
         "events",
         "fetching",
+        "heard",
         "keep_alive",
         "lost",
         "notice",
         "notice_number",
         "readers",
+        "registered",
         "seen",
         "task_id",
         "top",
@@ -56,6 +64,8 @@ class Feed:
         self.events: deque[Event] = deque()
         self.top = 0
         self.top_attempt = 1
+        self.heard = 0
+        self.registered = True
         self.ended = False
         self.lost = False
         self.notice: Event | None = None
@@ -66,7 +76,11 @@ class Feed:
         self.fetching: asyncio.Task[None] | None = None
 
     def accept(self, events: Sequence[Event]) -> None:
-        """Take events from wherever: known ones are dropped, a gap is filled from the log."""
+        """Take events from wherever: known ones are dropped, a gap is filled from the log.
+
+        An event at a known place that is not the known one means that the store has lost the end of the log
+        and others write it anew: what readers here have seen is not what happened, and the feed is `lost`.
+        """
         top = self.top
         for event in events:
             if event.seq == top + 1:
@@ -77,7 +91,10 @@ class Feed:
                 if event.type in TERMINAL:
                     self.ended = True
             elif event.seq > top + 1:
-                self._hub.fetch(self)
+                self.expect(event.seq)
+                break
+            elif self._contradicts(event, top):
+                self.lose()
                 break
         if top != self.top:
             self.top = top
@@ -85,6 +102,30 @@ class Feed:
             while len(self.events) > KEEP_EVENTS or (self._bytes > KEEP_BYTES and len(self.events) > 1):
                 self._bytes -= len(self.events.popleft().data)
             self.wake()
+
+    def _contradicts(self, event: Event, top: int) -> bool:
+        """Whether an event that is not new differs from the one known at its place."""
+        back = top - event.seq
+        if back < len(self.events):
+            return self.events[-1 - back] != event
+        return event.attempt > self.top_attempt or (event.type in TERMINAL and not self.ended)
+
+    def expect(self, seq: int) -> None:
+        """The log is known to reach `seq` (0 = further than the feed): bring the feed up to it."""
+        self.heard = max(self.heard, seq)
+        self._hub.fetch(self)
+
+    def jump(self, attempt: int, top: int, ended: bool) -> None:
+        """The log is much longer than what is known here: readers take what lies behind from the log itself."""
+        self.events.clear()
+        self._bytes = 0
+        self.top, self.top_attempt, self.ended = top, attempt, ended
+        self.wake()
+
+    def lose(self) -> None:
+        """Give up: every reader here is told to begin anew."""
+        self.lost = True
+        self.wake()
 
     def show(self, event: Event) -> None:
         """Show an event that is not logged to whoever reads now; only the latest is kept."""
@@ -140,24 +181,28 @@ class Reader:
     async def next(self, timeout: float) -> list[Event]:
         """The events behind the cursor, which moves on; [] after `timeout` seconds without any.
 
-        Raises Lost.
+        While Redis does not answer it waits, also for what lies only there. Raises Lost.
         """
         deadline = self._hub.time() + timeout
         while True:
+            pause = deadline - self._hub.time()
             events = self.feed.after(self.seq)
             if events is None:
-                events = await self._hub.page(self.feed.task_id, self.attempt, self.seq)
-                if not events or events[0].seq != self.seq + 1:
-                    raise Lost
+                try:
+                    events = await self._hub.page(self.feed.task_id, self.attempt, self.seq)
+                except StoreError:
+                    pause = min(pause, PAGE_AGAIN_S)
+                else:
+                    if not events or events[0].seq != self.seq + 1:
+                        raise Lost
             if events:
                 self.attempt, self.seq = events[-1].attempt, events[-1].seq
                 return events
             if self.feed.lost:
                 raise Lost
-            left = deadline - self._hub.time()
-            if left <= 0 or self._interrupted or self._notice != self.feed.notice_number:
+            if pause <= 0 or self._interrupted or self._notice != self.feed.notice_number:
                 return []
-            await self.feed.wait(left)
+            await self.feed.wait(pause)
 
     def interrupt(self) -> None:
         """Let `next` return, now and from now on, also without events: there is something else to attend to."""
@@ -178,6 +223,7 @@ class Hub:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
+        self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
         self.time: Callable[[], float] = self.loop.time
         self._checker: asyncio.Task[None] | None = None
@@ -241,6 +287,9 @@ class Hub:
             if feed.top == 0 and feed.readers == 1:
                 feed.top, feed.top_attempt = seq, attempt
             feed.accept([_event(entry) for entry in entries])
+            top = record.number("sq")
+            if top > feed.top:
+                feed.jump(record.number("at"), top, record.state in TERMINAL_STATES)
             yield record, Reader(self, feed, attempt, seq)
         finally:
             feed.keep_alive -= keep_alive
@@ -277,19 +326,27 @@ class Hub:
             _, task, kind, data = message.split(b"\n", 3)
             self.show(task.decode(), Event(0, 0, kind.decode(), data))
         else:
-            feed = self._feeds.get(message.split(b"\n", 2)[1].decode())
+            _, task, event_id = message.split(b"\n", 2)
+            feed = self._feeds.get(task.decode())
             if feed is not None:
-                self.fetch(feed)
+                top = int(event_id.partition(b"-")[2])
+                if top > feed.top:
+                    feed.expect(top)
 
     def wake_all(self) -> None:
         """Let every reader look again."""
         for feed in self._feeds.values():
             feed.wake()
 
-    def check_soon(self) -> None:
-        """Compare all feeds with their logs now: messages may have been lost."""
+    def check_soon(self, *, store_lost: bool = False) -> None:
+        """Compare all feeds with their logs now: messages may have been lost.
+
+        `store_lost`: the store was away and may have forgotten its last second, also who reads here.
+        """
         for feed in self._feeds.values():
-            feed.seen = 0.0
+            feed.seen = -self.silent_s
+            if store_lost:
+                feed.registered = False
         self._check_now.set()
 
     async def page(self, task_id: str, attempt: int, seq: int) -> list[Event]:
@@ -305,19 +362,19 @@ class Hub:
     async def _fetch(self, feed: Feed) -> None:
         try:
             delay = 0.05
-            while feed.readers:
+            while feed.readers and not feed.lost:
+                heard, top = feed.heard, feed.top
                 try:
-                    events = await self.page(feed.task_id, feed.top_attempt, feed.top)
+                    events = await self.page(feed.task_id, feed.top_attempt, top)
                 except StoreError:
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, 1.0)
                     continue
-                if events and events[0].seq != feed.top + 1:
-                    feed.lost = True
-                    feed.wake()
+                if (events and events[0].seq > top + 1) or (not events and heard > feed.top):
+                    feed.lose()
                     return
                 feed.accept(events)
-                if len(events) < PAGE:
+                if len(events) < PAGE and feed.heard <= feed.top:
                     return
         finally:
             feed.fetching = None
@@ -326,23 +383,45 @@ class Hub:
         """Find what was lost: compare the feeds that were silent for a while with their logs, in one round trip."""
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._check_now.wait(), SILENT_S / 2)
+                await asyncio.wait_for(self._check_now.wait(), self.silent_s / 2)
             self._check_now.clear()
             now = self.time()
-            silent = [f for f in self._feeds.values() if not f.ended and now - f.seen >= SILENT_S]
-            for at in range(0, len(silent), PAGE):
-                batch = silent[at : at + PAGE]
-                try:
-                    tops = await self._scheduler.tops([feed.task_id for feed in batch])
-                except StoreError:
-                    break  # it comes again
-                for feed, top in zip(batch, tops, strict=True):
-                    feed.seen = now
-                    if top is None:
-                        feed.lost = True
-                        feed.wake()
-                    elif top[1] > feed.top:
-                        self.fetch(feed)
+            silent = [f for f in self._feeds.values() if not f.ended and now - f.seen >= self.silent_s]
+            try:
+                for at in range(0, len(silent), PAGE):
+                    await self._compare(silent[at : at + PAGE], now)
+            except StoreError:
+                continue  # it comes again
+            except Exception:  # readers depend on later checks: this one is given up, the next one comes
+                log.exception("comparing feeds with their logs failed")
+
+    async def _compare(self, feeds: list[Feed], now: float) -> None:
+        """Bring feeds up to their logs; one whose log is gone or has become shorter is lost.
+
+        A log may be shorter for a while after a crash of the store, until its writer has filled it up again.
+        """
+        away = [feed for feed in feeds if not feed.registered]
+        if away:
+            await asyncio.gather(*(self._scheduler.follow(f.task_id, _cursor(f), count=1) for f in away))
+            for feed in away:
+                feed.registered = True
+        tops = await self._scheduler.tops([feed.task_id for feed in feeds])
+        for feed, found in zip(feeds, tops, strict=True):
+            feed.seen = now
+            if found is None:
+                feed.lose()
+                continue
+            state, top = found
+            if top > feed.top:
+                feed.expect(top)
+            elif top and not feed.ended and (top < feed.top or state in TERMINAL_STATES):
+                last = await self._scheduler.last(feed.task_id)
+                if last is not None:
+                    feed.accept([_event(last)])
+
+
+def _cursor(feed: Feed) -> str:
+    return f"{feed.top_attempt}-{feed.top}" if feed.top else "-"
 
 
 def _event(entry: Entry) -> Event:

@@ -11,11 +11,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import structlog
+
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import EventFields, Scheduler
 from fairlane.queues.tasks import Finished, Grant, State
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose
+
+log = structlog.get_logger("fairlane.streaming")
 
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
@@ -32,8 +36,9 @@ class Deliver(Protocol):
 class TaskWriter:
     """The only writer of one grant's events. It lives from the grant until `on_finished` or `on_over` is called, once.
 
-    `on_over(why)`: the grant is not current any more (ended from outside, or lost with Redis): stop the
-    worker; or what could not be written outgrew `max_buffered` bytes ('overflow').
+    `on_over(why)`: the grant is not current any more ('stale': ended from outside, or lost with Redis), so stop
+    the worker; or what could not be written outgrew `max_buffered` bytes ('overflow'), or Redis lost more of the
+    log than is kept here ('hole'), or it refuses it ('refused').
     """
 
     def __init__(
@@ -195,9 +200,11 @@ class TaskWriter:
             return
         error = reply.exception()
         if error is not None:
-            if not isinstance(error, StoreError):
-                raise error
-            self._send_later()
+            if isinstance(error, StoreError):
+                self._send_later()
+            else:
+                log.error("the store refuses events", task_id=self._grant.task_id, error=repr(error))
+                self._over("refused")
             return
         self._retry_s = RETRY_FIRST_S
         outcome, top = self._scheduler.appended(reply.result())
@@ -218,9 +225,11 @@ class TaskWriter:
             return
         error = reply.exception()
         if error is not None:
-            if not isinstance(error, StoreError):
-                raise error
-            self._send_later()
+            if isinstance(error, StoreError):
+                self._send_later()
+            else:
+                log.error("the store refuses events", task_id=self._grant.task_id, error=repr(error))
+                self._over("refused")
             return
         finished = self._scheduler.finished(reply.result())
         if finished.outcome == "hole":

@@ -233,7 +233,7 @@ class Settings(BaseModel):
     out again.
     """
 
-    stream_flush_interval_ms: int = Field(default=40, ge=0, le=250)
+    stream_flush_interval_ms: int = Field(default=40, ge=0, le=1000)
     """Chunks that arrive within this many milliseconds are joined into one event; 0 joins nothing. 40 is
     below what a reader notices and cuts the writes to Redis.
     """

@@ -1,1 +1,1 @@
-"""Helpers of the tests: real servers that a test starts, uses and ends."""
+"""What several tests share: real servers, faults between them, and simulated time."""

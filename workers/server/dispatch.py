@@ -106,6 +106,8 @@ class Dispatcher:
         self._offered: set[str] = set()
         self._offer_due = 0.0
         self._accepting = True
+        self._renew_s = min(RENEW_S, scheduler.limits.lease_ms / 3000)
+        self._tick_s = min(TICK_S, self._renew_s / 2, scheduler.limits.grant_ms / 3000)
 
     # ---- life ----------
 
@@ -481,13 +483,13 @@ class Dispatcher:
     async def _keep_up(self) -> None:
         """Offer, renew, sweep: in this order, so that what lives is not swept after an outage."""
         while True:
-            wait = TICK_S
+            wait = self._tick_s
             try:
                 if self.time() >= self._offer_due:
                     await self._offer()
                 await self._renew()
                 next_ms, looked = await self.scheduler.sweep()
-                wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, TICK_S)
+                wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
             except StoreError:
                 wait = 0.2  # again when it answers
             except Exception:  # upkeep must go on: what failed is tried again in a second
@@ -502,7 +504,7 @@ class Dispatcher:
 
     async def _renew(self) -> None:
         now = self.time()
-        held = [a for a in self.attempts.values() if a.held and now - a.renewed_at >= RENEW_S]
+        held = [a for a in self.attempts.values() if a.held and now - a.renewed_at >= self._renew_s]
         alive = self._hub.keeping_alive(now)
         for at in range(0, max(len(held), 1), 500):
             batch = held[at : at + 500]

@@ -87,7 +87,7 @@ def test_unlisted_model_has_the_defaults_and_an_empty_entry_too() -> None:
         {"port": 65_536},
         {"max_queue_length": 0},
         {"task_timeout_ms": -1},
-        {"stream_flush_interval_ms": 251},
+        {"stream_flush_interval_ms": 1001},
         {"queues": {"paid_stream": {"weight": 0}}},
         {"queues": {"paid_stream": {"weight": float("nan")}}},
         {"queues": {"paid_stream": {"weight": float("inf")}}},

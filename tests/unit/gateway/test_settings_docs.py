@@ -28,7 +28,7 @@ def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
     assert "`queues.<name>.weight`" in table
-    assert "| 40 (0 to 250) |" in table
+    assert "| 40 (0 to 1000) |" in table
     assert "`STREAM_TTL_SECONDS` (seconds)" in table
     assert "Undefined" not in table
 

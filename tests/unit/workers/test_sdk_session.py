@@ -29,7 +29,12 @@ class Bench:
         self.session.begin()
         assert [m["type"] for m in self.sent()] == ["register"]
         self.receive(
-            type="registered", workerId="w", heartbeatMs=10, deadAfterMs=30, limits={"maxMessageBytes": 4096}
+            type="registered",
+            workerId="w",
+            heartbeatMs=10,
+            deadAfterMs=30,
+            protocol=2,
+            limits={"maxMessageBytes": 4096},
         )
         return self
 
@@ -72,7 +77,12 @@ def test_register_comes_first_and_registered_makes_it_ready() -> None:
     (register,) = bench.sent()
     assert (register["type"], register["slots"], register["protocols"]) == ("register", 3, [2])
     effects = bench.receive(
-        type="registered", workerId="w", heartbeatMs=10, deadAfterMs=30, limits={"maxMessageBytes": 1}
+        type="registered",
+        workerId="w",
+        heartbeatMs=10,
+        deadAfterMs=30,
+        protocol=2,
+        limits={"maxMessageBytes": 1},
     )
     assert effects == [Registered("w", 10)]
 
@@ -241,7 +251,12 @@ def test_a_worker_that_drains_while_it_registers_says_so_at_once() -> None:
     bench.session.begin()
     bench.sent()
     bench.receive(
-        type="registered", workerId="w", heartbeatMs=10, deadAfterMs=30, limits={"maxMessageBytes": 9999}
+        type="registered",
+        workerId="w",
+        heartbeatMs=10,
+        deadAfterMs=30,
+        protocol=2,
+        limits={"maxMessageBytes": 9999},
     )
     assert [m["type"] for m in bench.sent()] == ["draining"]
 
@@ -260,7 +275,12 @@ def test_a_second_connection_offers_only_the_slots_that_are_free() -> None:
     new.session.begin()
     assert new.sent()[0]["slots"] == 2
     new.receive(
-        type="registered", workerId="w", heartbeatMs=10, deadAfterMs=30, limits={"maxMessageBytes": 9999}
+        type="registered",
+        workerId="w",
+        heartbeatMs=10,
+        deadAfterMs=30,
+        protocol=2,
+        limits={"maxMessageBytes": 9999},
     )
     old.finish(start)
     new.session.offer()

@@ -1,0 +1,89 @@
+"""Fixtures: a Redis of this session, a gateway with the cast of models, and a folder with the Node SDK."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.sdks.stage import Sdk, Stage, python_sdk, staged
+from tests.support.talk import PrivateRedis, private_redis
+
+NODE = Path(__file__).parent / "node"
+INSTALL_S = 100
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[PrivateRedis]:
+    with private_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def store(redis_server: PrivateRedis) -> str:
+    """The URL of an empty Redis."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture
+async def stage(store: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A gateway with default settings and the cast."""
+    async with staged(store, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which of the two Python clients."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def sdk(stage: Stage, kind: str) -> AsyncIterator[Sdk]:
+    """A Python client of the stage, without retries."""
+    async with python_sdk(kind, stage.base_url) as sdk:
+        yield sdk
+
+
+@pytest.fixture(scope="session")
+def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `client.mjs` and the packages it needs, which are installed once per machine and user."""
+    npm = shutil.which("npm")
+    assert npm is not None, "these tests need npm"
+    wanted = (NODE / "package.json").read_bytes()
+    name = f"fairlane-tests-node-{os.getuid()}-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    cache = Path(tempfile.gettempdir()) / name
+    cache.mkdir(mode=0o700, exist_ok=True)
+    with _locked(cache / "lock"):
+        if not (cache / "installed").exists():
+            for file in ("package.json", ".npmrc"):
+                shutil.copy(NODE / file, cache)
+            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error"]
+            done = subprocess.run(command, cwd=cache, capture_output=True, text=True, timeout=INSTALL_S)
+            assert done.returncode == 0, done.stderr
+            (cache / "installed").touch()
+    project = tmp_path_factory.mktemp("node")
+    shutil.copy(NODE / "client.mjs", project)
+    (project / "node_modules").symlink_to(cache / "node_modules")
+    return project
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Test processes install one after the other."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,135 @@
+// One scenario with the official OpenAI SDK for Node: node client.mjs <scenario> <base URL> <client options as JSON>.
+// Prints what the caller saw as one line of JSON.
+import OpenAI from 'openai';
+
+const [scenario, baseURL, options] = process.argv.slice(2);
+const statuses = [];
+const messages = [{ role: 'user', content: 'hi' }];
+const client = new OpenAI({
+  baseURL,
+  apiKey: 'none',
+  maxRetries: 0,
+  timeout: 30_000,
+  fetch: async (url, init) => {
+    const response = await fetch(url, init);
+    statuses.push(response.status);
+    process.stderr.write(`status ${response.status}\n`);
+    return response;
+  },
+  ...JSON.parse(options ?? '{}'),
+});
+
+const chat = (model, more = {}) => client.chat.completions.create({ model, messages, ...more });
+
+async function all(stream) {
+  const chunks = [];
+  for await (const chunk of await stream) chunks.push(chunk);
+  return chunks;
+}
+
+// Runs `work`, which has to fail, and tells how; `before` is what it had shown until then.
+async function failure(work) {
+  const before = [];
+  try {
+    await work(before);
+  } catch (error) {
+    const { status = null, code = null, type = null, message, requestID = null } = error;
+    return { name: error.constructor.name, status, code, type, message, requestID, statuses, before };
+  }
+  throw new Error('nothing was raised');
+}
+
+const scenarios = {
+  create: () => chat('talk', { user: 'somebody', fun_level: { high: 11 } }),
+  whole: () => chat('whole'),
+  async stream() {
+    const chunks = await all(chat('talk', { stream: true }));
+    return { chunks, withUsage: await all(chat('talk', { stream: true, stream_options: { include_usage: true } })) };
+  },
+  async helper() {
+    const contents = [];
+    const runner = client.chat.completions.stream({ model: 'talk', messages });
+    runner.on('content', (delta) => contents.push(delta));
+    return { contents, final: await runner.finalChatCompletion() };
+  },
+  async tools() {
+    const runner = client.chat.completions.stream({ model: 'tools', messages });
+    return {
+      whole: await chat('whole-tools'),
+      joined: await chat('tools'),
+      deltas: await all(chat('tools', { stream: true })),
+      final: await runner.finalChatCompletion(),
+    };
+  },
+  async choices() {
+    return { whole: await chat('choices', { n: 2 }), chunks: await all(chat('choices', { n: 2, stream: true })) };
+  },
+  async thinker() {
+    return { whole: await chat('thinker'), chunks: await all(chat('thinker', { stream: true })) };
+  },
+  async completions() {
+    const create = (more) => client.completions.create({ model: 'talk', prompt: 'Once', ...more });
+    return { whole: await create(), chunks: await all(create({ stream: true })) };
+  },
+  async embeddings() {
+    const create = (more) => client.embeddings.create({ model: 'vectors', input: ['a', 'b'], ...more });
+    return { plain: await create(), float: await create({ encoding_format: 'float' }) };
+  },
+  async models() {
+    const names = [];
+    for await (const model of client.models.list()) names.push(model.id);
+    return { names, one: await client.models.retrieve('talk') };
+  },
+  async ids() {
+    const { data, response, request_id } = await chat('talk').withResponse();
+    return { request_id, inBody: data._request_id, header: response.headers.get('x-request-id'), task: response.headers.get('x-task-id') };
+  },
+  unauthorized: () => failure(() => chat('talk')),
+  unknown_model: () => failure(() => chat('nobody-has-this')),
+  bad_request: () => failure(() => client.chat.completions.create({ model: 'talk', messages: 'hi' })),
+  too_long: () => failure(() => chat('refuses')),
+  too_long_stream: () => failure(async () => all(chat('refuses', { stream: true }))),
+  busy: () => failure(() => chat('busy')),
+  queue_full: () => failure(() => chat('talk')),
+  timeout: () => failure(() => chat('patient')),
+  breaks: () =>
+    failure(async (before) => {
+      for await (const chunk of await chat('breaks', { stream: true })) before.push(chunk.choices[0]?.delta?.content ?? '');
+    }),
+  breaks_helper: () =>
+    failure(async (before) => {
+      const runner = client.chat.completions.stream({ model: 'breaks', messages });
+      runner.on('content', (delta) => before.push(delta));
+      await runner.finalChatCompletion();
+    }),
+  async retried() {
+    const completion = await chat('talk');
+    return { statuses, content: completion.choices[0].message.content };
+  },
+  async waits() {
+    const runner = client.chat.completions.stream({ model: 'talk', messages });
+    let without = 0;
+    runner.on('chunk', (chunk) => (without += chunk.choices.length === 0));
+    const final = await runner.finalChatCompletion();
+    return { without, content: final.choices[0].message.content };
+  },
+  async waits_raw() {
+    return all(chat('talk', { stream: true }));
+  },
+  async leave() {
+    for await (const chunk of await chat('endless', { stream: true })) {
+      if (chunk.choices[0]?.delta?.content) return { content: chunk.choices[0].delta.content };
+    }
+  },
+  async abort() {
+    const stream = await chat('endless', { stream: true });
+    let content = '';
+    for await (const chunk of stream) {
+      content += chunk.choices[0]?.delta?.content ?? '';
+      if (content) stream.controller.abort();
+    }
+    return { content };
+  },
+};
+
+console.log(JSON.stringify(await scenarios[scenario]()));

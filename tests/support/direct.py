@@ -1,0 +1,138 @@
+"""The scheduler without an event loop: each call is sent and answered before it returns. For simulations and tables."""
+
+import socket
+from collections.abc import Awaitable, Generator, Mapping
+from typing import Any, cast
+
+import hiredis
+
+from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.link import Arg, RedisLink
+from fairlane.queues.scheduler import Ends, Limits, Scheduler
+from fairlane.queues.scripts import Script, load_scripts
+from fairlane.queues.tasks import Fragment
+
+
+class Answered:
+    """A reply that is there already; looks like the future that a RedisLink returns."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def result(self) -> Any:
+        return self._value
+
+    def __await__(self) -> Generator[None, None, Any]:
+        return self._value
+        yield
+
+
+class Connection:
+    """A blocking connection: `call` returns the reply, raises hiredis.ReplyError."""
+
+    def __init__(self, socket_path: str, database: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(60)
+        self._socket.connect(socket_path)
+        self._reader = hiredis.Reader()
+        if database:
+            self.call("SELECT", database)
+
+    def send(self, *args: Arg) -> None:
+        self._socket.sendall(hiredis.pack_command(args))
+
+    def receive(self) -> Any:
+        """The next reply or message, whatever it is."""
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("Redis closed the connection")
+            self._reader.feed(data)
+        return reply
+
+    def call(self, *args: Arg) -> Any:
+        self.send(*args)
+        reply = self.receive()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class DirectLink:
+    """Runs scripts over a blocking connection; the part of RedisLink that a Scheduler uses."""
+
+    def __init__(self, connection: Connection, prefix: str, scripts: Mapping[str, Script]) -> None:
+        self.connection = connection
+        self._prefix = prefix
+        self._scripts = scripts
+        for script in scripts.values():
+            connection.call("SCRIPT", "LOAD", script.text)
+
+    def run(self, name: str, *args: Arg) -> Answered:
+        script = self._scripts[name]
+        return Answered(self.connection.call("EVALSHA", script.sha, 1, self._prefix, *args))
+
+    def command(self, *args: Arg) -> Answered:
+        return Answered(self.connection.call(*args))
+
+
+def drive(call: Awaitable[Any]) -> Any:
+    """The result of a scheduler's coroutine over a DirectLink: it never waits."""
+    steps = call.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits")
+
+
+def fragment(error: str, code: str) -> Fragment:
+    return Fragment(f'"error":"{error}","code":"{code}","retryable":false'.encode(), code)
+
+
+def sample_ends() -> Ends:
+    """Terminal events as the gateway words them, more or less."""
+    return Ends(
+        timeout=fragment("Task timeout", "TIMEOUT"),
+        queue_timeout=fragment("Task timeout", "QUEUE_TIMEOUT"),
+        worker_lost=fragment("Worker disconnected", "WORKER_LOST"),
+        no_worker=fragment("Worker disconnected", "NO_WORKER"),
+        left=b'"by":"client"',
+    )
+
+
+class World:
+    """A pool on one database with a clock moved by hand, and any number of replicas' schedulers in it."""
+
+    def __init__(
+        self, socket_path: str, database: int = 0, *, limits: Limits | None = None, real_clock: bool = False
+    ) -> None:
+        self.connection = Connection(socket_path, database)
+        self.prefix = pool_prefix()
+        self.keys = Keys(self.prefix)
+        self.limits = limits or Limits()
+        self.link = DirectLink(self.connection, self.prefix, load_scripts(test_clock=not real_clock))
+        self.now_us = 1_800_000_000_000_000
+        if not real_clock:
+            self.advance(0)
+
+    def scheduler(self, replica: str) -> Scheduler:
+        return Scheduler(cast(RedisLink, self.link), self.keys, replica, sample_ends(), self.limits)
+
+    def advance(self, ms: float) -> None:
+        """Move the clock."""
+        self.now_us += int(ms * 1000)
+        self.connection.call("SET", self.keys("clock"), self.now_us)
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // 1000
+
+    def call(self, *args: Arg) -> Any:
+        return self.connection.call(*args)
+
+    def close(self) -> None:
+        self.connection.close()
