@@ -9,6 +9,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 HEAD_S = 10.0
 """A connection that has not sent a whole request head by then is closed."""
+STALL_S = 30.0
+"""A client that reads nothing for so long while something waits for it is cut off; a stream it had can be resumed."""
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 
@@ -23,6 +25,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -30,7 +33,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_stall_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -72,6 +85,11 @@ class HttpProtocol(HttpToolsProtocol):
             )
             self.transport.write(head + _TOO_LARGE)
             self.transport.close()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -1,0 +1,77 @@
+"""The gateway's connections: a bounded head, a client that does not read, a client that says nothing."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fairlane.gateway import protocols
+from tests.support.serving import Served, serving, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def exchange(served: Served, *pieces: bytes) -> bytes:
+    """What the gateway answers to these bytes, until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(15):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_too_large_a_head_is_answered_with_431(redis_url: str, tmp_path: Path) -> None:
+    async with serving(redis_url, tmp_path) as served:
+        head = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
+        assert b" 431 " in await exchange(served, head + b"".join(b"H%d: 1\r\n" % i for i in range(200)) + b"\r\n")
+        assert b" 431 " in await exchange(served, head + b"A: " + b"a" * 70_000 + b"\r\n\r\n")
+        assert b" 200 " in await exchange(served, head + b"Connection: close\r\n\r\n")
+
+
+async def test_a_head_that_never_ends_is_given_up(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocols, "HEAD_S", 0.2)
+    async with serving(redis_url, tmp_path) as served:
+        assert await exchange(served, b"GET /hea") == b""
+        assert await exchange(served) == b""
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_harms_nobody(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocols, "STALL_S", 0.3)
+    async with serving(redis_url, tmp_path) as served, httpx.AsyncClient(base_url=served.url) as client:
+        import websockets  # the worker of this test
+
+        async with websockets.connect(served.ws) as worker:
+            lazy = socket.socket()
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+            body = b'{"stream":true}'
+            lazy.sendall(
+                b"POST /api/openai HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body) + body
+            )
+            async with asyncio.timeout(15):
+                task = await worker.recv()
+            task_id = str(task).split('"taskId":"')[1].split('"')[0]
+            for _ in range(200):
+                chunk = "x" * 60_000
+                await worker.send(f'{{"type":"taskChunk","taskId":"{task_id}","delta":"{chunk}"}}')
+            await until(lambda: not any(f.readers for f in served.gateway.hub.feeds()), "the reader to be cut off")
+            assert (await client.get("/health/live")).status_code == 200
+            lazy.close()
