@@ -81,6 +81,7 @@ def main(argv: list[str]) -> int:
     options = Options(
         Cores.split(),
         rounds=given.rounds or (1 if given.quick else 3),
+        repeats=0 if given.quick else 4,
         seconds=given.seconds or (1.5 if given.quick else 5.0),
         warm_up_s=0.5 if given.quick else 1.5,
         idle_streams=min(500 if given.quick else 5000, most_streams),

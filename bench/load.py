@@ -1,6 +1,7 @@
 """A process of callers: `python -m bench.load '<LoadSpec as JSON>'`. Prints `go` when it begins and a LoadResult at the end."""
 
 import asyncio
+import os
 import re
 import sys
 import time
@@ -40,6 +41,7 @@ class Window:
 
     def __init__(self, spec: LoadSpec) -> None:
         self.spec = spec
+        self._pids = {**spec.watch, "load": os.getpid()}
         self.result = LoadResult(0.0)
         self.open = False
         self.over = False
@@ -50,7 +52,7 @@ class Window:
 
     def begin(self) -> None:
         """Count from now on."""
-        self._cpu = {name: procstat.cpu_s(pid) for name, pid in self.spec.watch.items()}
+        self._cpu = {name: procstat.cpu_s(pid) for name, pid in self._pids.items()}
         self._cores = procstat.core_busy_s()
         self.result.begun_ns = time.monotonic_ns()
         self.open = True
@@ -60,7 +62,7 @@ class Window:
         result = self.result
         self.open, self.over = False, True
         result.seconds = (time.monotonic_ns() - result.begun_ns) / 1e9
-        result.cpu_s = {name: procstat.cpu_s(pid) - self._cpu[name] for name, pid in self.spec.watch.items()}
+        result.cpu_s = {name: procstat.cpu_s(pid) - self._cpu[name] for name, pid in self._pids.items()}
         result.core_busy_s = {name: busy - self._cores[name] for name, busy in procstat.core_busy_s().items()}
 
     def failed(self, error: str) -> None:
@@ -351,7 +353,7 @@ class Idle(Stream):
         self._window = window
         self._opened: Callable[[], None] | None = opened
 
-    def on_bytes(self, data: bytes) -> None:
+    def on_bytes(self, data: bytes) -> None:  # noqa: ARG002 (that something came is enough)
         if self._opened is not None:
             self._opened()
             self._opened = None

@@ -12,7 +12,7 @@ MOST_LINES = 40
 END_S = 30.0
 
 
-class ProfilerMissing(Exception):  # noqa: N818 (it is the user's to install it)
+class ProfilerMissing(Exception):
     """There is no py-spy to be found; the message says what to do."""
 
 
@@ -43,7 +43,7 @@ class Profiler:
                 "--rate",
                 str(RATE_PER_S),
             ),
-            *("--format", "raw", "--function", "--nonblocking", "--output", str(output)),
+            *("--format", "raw", "--function", "--output", str(output)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -54,9 +54,10 @@ class Profiler:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if process.returncode != 0 or not output.is_file():
+        if process.returncode != 0:
             return said.decode("utf-8", "replace").splitlines()[-5:]
-        return top_functions(output.read_text("utf-8", "replace").splitlines())
+        stacks = await asyncio.to_thread(output.read_text, "utf-8", "replace")
+        return top_functions(stacks.splitlines())
 
 
 def top_functions(stacks: Iterable[str]) -> list[str]:
@@ -74,7 +75,9 @@ def top_functions(stacks: Iterable[str]) -> list[str]:
         own[names[-1]] += count
         for name in set(names):
             total[name] += count
-    order = sorted(total, key=lambda name: -max(own[name], total[name] / 4))
+    outermost = max(total.values(), default=0)  # what only leads to the event loop says nothing
+    named = [name for name in total if own[name] or total[name] < outermost]
+    order = sorted(named, key=lambda name: -max(own[name], total[name] / 4))
     return [
         f"{100 * own[name] / samples:5.1f} %  {100 * total[name] / samples:5.1f} %  {name}"
         for name in order[:MOST_LINES]

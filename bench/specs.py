@@ -37,7 +37,7 @@ class WorkerCount(msgspec.Struct):
 
 
 class LoadSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A process of callers. `watch`: processes whose CPU time it reads at both ends of its measuring window."""
+    """A process of callers. `watch`: processes whose CPU time it reads at both ends of its measuring window, with its own."""
 
     port: int
     kind: Literal["closed", "open", "streams", "submit", "poll", "idle"]
@@ -88,6 +88,7 @@ class LoadResult(msgspec.Struct):
     """Frames that carried tokens, inside the window."""
     polls: int = 0
     cpu_s: dict[str, float] = {}
+    """`gateway`, `redis`, `workers`, `load`."""
     core_busy_s: dict[str, float] = {}
     """Per core of the machine: time it was not idle, whoever used it."""
     task: Spread = Spread()
@@ -100,6 +101,8 @@ class LoadResult(msgspec.Struct):
     """kind `open`: how late a request was sent, by this process's own fault."""
     begun_ns: int = 0
     """When the window began, CLOCK_MONOTONIC."""
+    redis_calls: dict[str, int] = {}
+    """How often Redis ran each command meanwhile, warm-up included. Filled in by whoever started the load."""
     rss_before: int = 0
     rss_after: int = 0
     """kind `idle`: resident bytes of the process watched as `gateway`."""

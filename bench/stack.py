@@ -100,25 +100,21 @@ class Workers:
 class Stack:
     """What `running` made: ports and process ids, and ways to add workers and load."""
 
-    def __init__(self, directory: Path, cores: Cores, port: int, redis_pid: int, redis: Redis) -> None:
+    def __init__(self, directory: Path, cores: Cores, port: int, redis: Redis) -> None:
         self._directory = directory
         self._exits = contextlib.AsyncExitStack()
         self._started = 0
         self.cores = cores
         self.port = port
-        self.redis_pid = redis_pid
         self.redis = redis
         self.gateway: Child
+        self.watch: dict[str, int] = {}
+        """The processes whose CPU time counts."""
 
     @property
     def pid(self) -> int:
         """The gateway's process id."""
         return self.gateway.process.pid
-
-    @property
-    def watch(self) -> dict[str, int]:
-        """The processes whose CPU time counts."""
-        return {"gateway": self.pid, "redis": self.redis_pid}
 
     async def start(
         self,
@@ -150,6 +146,7 @@ class Stack:
     async def workers(self, spec: WorkerSpec) -> Workers:
         """Start workers; on return the gateway offers their model."""
         child = await self.start(["-m", "bench.worker", text(spec)], cores=self.cores.others)
+        self.watch["workers"] = child.process.pid
         workers = Workers(child)
         follower = asyncio.create_task(workers.follow())
         self._exits.callback(follower.cancel)
@@ -166,6 +163,7 @@ class Stack:
 
     async def load(self, spec: LoadSpec) -> LoadResult:
         """Run one measurement to its end."""
+        before = await self._calls()
         child = await self.start(["-m", "bench.load", text(spec)], cores=self.cores.others)
         assert child.process.stdout is not None
         line = b""
@@ -176,10 +174,12 @@ class Stack:
             raise child.ended(f"the load {spec.kind!r}")
         if self.gateway.process.returncode is not None:
             raise self.gateway.ended("the gateway")
-        return msgspec.json.decode(line, type=LoadResult)
+        result = msgspec.json.decode(line, type=LoadResult)
+        after = await self._calls()
+        result.redis_calls = {name: count - before.get(name, 0) for name, count in after.items()}
+        return result
 
-    async def calls(self) -> dict[str, int]:
-        """How often Redis has run each command since it started."""
+    async def _calls(self) -> dict[str, int]:
         stats = await self.redis.info("commandstats")
         return {name.removeprefix("cmdstat_"): int(value["calls"]) for name, value in stats.items()}
 
@@ -201,7 +201,7 @@ async def running(
         os.sched_setaffinity(0, cores.others)  # inherited by Redis
         async with EmbeddedRedis(directory / "redis") as embedded:
             redis = Redis.from_url(embedded.url)
-            stack = Stack(directory, cores, free_port(), embedded.pid, redis)
+            stack = Stack(directory, cores, free_port(), redis)
             try:
                 arguments = [*wrapper, *SERVE, "--port", str(stack.port), "--redis-url", embedded.url]
                 stack.gateway = await stack.start(
@@ -210,6 +210,7 @@ async def running(
                     environ={"FAIRLANE_LOG_LEVEL": "warning", "FAIRLANE_DRAIN_MS": "0", **settings},
                     lines=False,
                 )
+                stack.watch |= {"gateway": stack.pid, "redis": embedded.pid}
                 await until(lambda: _ready(stack), "the gateway to be ready")
                 yield stack
             finally:

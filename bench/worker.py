@@ -87,7 +87,7 @@ class Echo(BenchWorker):
 class Hold(BenchWorker):
     """Begins a task and never ends it."""
 
-    def on_task(self, key: bytes, began: int) -> None:
+    def on_task(self, key: bytes, began: int) -> None:  # noqa: ARG002 (time does not matter here)
         self.send(b'{"type":"taskChunk",%b,"seq":1,"deltas":[{"content":"begun"}]}' % key)
 
 

@@ -20,6 +20,7 @@ from fairlane.gateway.errors import (
     openai_error,
     openai_kind,
     retry_headers,
+    stopping,
     unauthorized,
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
@@ -51,6 +52,8 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
+    ("HEAD", "/health/live"): Route(health.live, "open"),
+    ("HEAD", "/health/ready"): Route(health.ready, "open"),
 }
 PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)"), Route(native.status, "caller")),
@@ -104,7 +107,7 @@ class App:
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)
         if route.submits and gateway.draining:
-            raise ApiError(503, "GATEWAY_STOPPING", "This gateway is shutting down", retry_after_ms=1000)
+            raise stopping()
         if route.access == "reader":
             await route.call(gateway, self._reader(request), request)
             return
@@ -143,13 +146,24 @@ class App:
                     return route
                 allowed.append(known)
         if allowed:
+            methods = sorted(set(allowed))
             raise ApiError(
-                405, "METHOD_NOT_ALLOWED", f"Use {' or '.join(sorted(set(allowed)))} for this path"
+                405,
+                "METHOD_NOT_ALLOWED",
+                f"Use {' or '.join(methods)} for this path",
+                headers=[(b"allow", ", ".join(methods).encode())],
+            )
+        if path == "/ws":
+            raise ApiError(
+                426,
+                "UPGRADE_REQUIRED",
+                "Workers connect to this path by WebSocket",
+                headers=[(b"upgrade", b"websocket"), (b"connection", b"upgrade")],
             )
         raise ApiError(404, "NOT_FOUND", f"There is no {method} {path[:200]}")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
-        headers: Headers = [JSON]
+        headers: Headers = [JSON, *error.headers]
         if error.task_id:
             headers.append((b"x-task-id", error.task_id.encode()))
         if error.retry_after_ms is not None:

@@ -5,6 +5,7 @@ is a Retry-After, or `x-should-retry: false` tells OpenAI's clients that it is n
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +14,8 @@ import msgspec
 class ApiError(Exception):
     """An answer other than success. `code` names the cause for programs; the message is a sentence for people.
 
-    `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one.
+    `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
+    the status asks for beside.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class ApiError(Exception):
         retry_after_ms: int | None = None,
         task_id: str | None = None,
         param: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +36,7 @@ class ApiError(Exception):
         self.retry_after_ms = retry_after_ms
         self.task_id = task_id
         self.param = param
+        self.headers = headers
 
 
 class ClientGone(Exception):
@@ -45,6 +49,13 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 
 def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
+
+
+def stopping(task_id: str | None = None) -> ApiError:
+    """This gateway is going; another one, or its successor, takes the call."""
+    return ApiError(
+        503, "GATEWAY_STOPPING", "This gateway is shutting down", task_id=task_id, retry_after_ms=1000
+    )
 
 
 def store_unavailable(retry_after_ms: int = 1000) -> ApiError:

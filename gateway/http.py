@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from fairlane.gateway.errors import ApiError, ClientGone, Headers
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,6 +20,7 @@ SSE_HEADERS: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 BODY_S = 30.0
+MAX_QUERY_FIELDS = 20
 DEPARTURE_CHECK_S = 0.05
 
 
@@ -47,10 +48,13 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     def query(self, name: str) -> str | None:
+        """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""
         if self._query is None:
-            self._query = parse_qs(
-                self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=20
-            )
+            text = self.scope["query_string"].decode("latin-1")
+            try:
+                self._query = parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+            except ValueError:
+                raise bad_request(f"The query may hold at most {MAX_QUERY_FIELDS} parameters") from None
         values = self._query.get(name)
         return values[-1] if values else None
 
@@ -62,30 +66,24 @@ class Request:
                 415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
             )
         length = self.header(b"content-length")
-        if length is not None and length.isdigit() and int(length) > limit:
+        if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _too_large(limit)
-        message = await self._next()
-        body: bytes = message.get("body", b"")
-        if message.get("more_body"):
-            parts = [body]
-            size = len(body)
-            try:
-                async with asyncio.timeout(BODY_S):
-                    while message.get("more_body"):
-                        message = await self._next()
-                        part = message.get("body", b"")
-                        size += len(part)
-                        if size > limit:
-                            raise _too_large(limit)
-                        parts.append(part)
-            except TimeoutError:
-                raise ApiError(
-                    408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s"
-                ) from None
-            body = b"".join(parts)
-        if len(body) > limit:
-            raise _too_large(limit)
-        return body
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_S):
+                more = True
+                while more:
+                    message = await self._next()
+                    part: bytes = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    parts.append(part)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _next(self) -> Message:
         message = await self.receive()

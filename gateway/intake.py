@@ -23,6 +23,10 @@ MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+READER_LEASE_MS = 15_000
+"""The least linger of a task whose caller cannot come back: its end shows at once, this is for the loss of a whole replica."""
+MIN_LINGER_MS = 3000
+"""The least linger of others: readers renew it several times within it, on a clock of seconds."""
 _IMAGE_TYPES = frozenset({"image_url", "image", "input_image"})
 
 _any = msgspec.json.Decoder()
@@ -46,24 +50,27 @@ class Options:
     """A caller who leaves has left for good: its connection cannot be resumed."""
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    """The body as a dict. Raises ApiError(400) with what is wrong: malformed, not an object, out of range."""
+def parse_object(body: bytes, what: str = "The body") -> dict[str, Any]:
+    """The JSON as a dict. Raises ApiError(400) with what is wrong: malformed, not an object, out of range.
+
+    `what` begins its sentences.
+    """
     try:
         value = _any.decode(body)
         if not body.isascii():
             body.decode()
     except RecursionError:
-        raise bad_request("The JSON is nested too deeply") from None
+        raise bad_request(f"{what} is nested too deeply") from None
     except UnicodeDecodeError:
-        raise bad_request("The body is not valid UTF-8") from None
+        raise bad_request(f"{what} is not valid UTF-8") from None
     except msgspec.ValidationError as error:
-        raise bad_request(f"The JSON holds a number that is out of range: {error}") from None
+        raise bad_request(f"{what} holds a number that is out of range: {error}") from None
     except msgspec.DecodeError as error:
         if not body.strip():
-            raise bad_request("The body is empty; a JSON object is expected") from None
-        raise bad_request(f"The body is not valid JSON: {error}") from None
+            raise bad_request(f"{what} is empty; a JSON object is expected") from None
+        raise bad_request(f"{what} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise bad_request("The body must be a JSON object")
+        raise bad_request(f"{what} must be a JSON object")
     return value
 
 
@@ -114,7 +121,8 @@ def has_image(fields: dict[str, Any]) -> bool:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
             for part in content:
-                if isinstance(part, dict) and part.get("type") in _IMAGE_TYPES:
+                kind = part.get("type") if isinstance(part, dict) else None
+                if isinstance(kind, str) and kind in _IMAGE_TYPES:
                     return True
     return False
 
@@ -163,7 +171,7 @@ def make_task(
         wait_ms=wait_ms,
         run_ms=run_ms,
         keep_ms=_keep(settings, options.result_ttl_ms),
-        linger_ms=settings.linger_ms if _cancels(options) else 0,
+        linger_ms=_linger(settings, options),
         waiting=waits,
         stream=options.stream,
         follow=waits,
@@ -182,10 +190,17 @@ def _mode(options: Options, fields: dict[str, Any]) -> str:
     return str(mode)
 
 
+def _is_number(value: Any) -> bool:
+    """A finite number, of any size; true and false are none."""
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _timeout(settings: Settings, value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not _is_number(value):
         raise bad_request("timeout must be a number of milliseconds", "timeout")
     return int(min(max(value, settings.min_task_timeout_ms), settings.max_task_timeout_ms))
 
@@ -201,12 +216,7 @@ def _priority(value: Any) -> int:
 def _keep(settings: Settings, value: Any) -> int:
     if value is None:
         return settings.task_result_ttl_ms
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value <= 0
-    ):
+    if not _is_number(value) or value <= 0:
         raise bad_request("resultTtlMs must be a positive number of milliseconds", "resultTtlMs")
     return int(min(max(value, 1000), settings.max_result_ttl_ms))
 
@@ -219,6 +229,14 @@ def _cancels(options: Options) -> bool:
     if wish not in ("cancel", "continue"):
         raise bad_request("onDisconnect must be cancel or continue", "onDisconnect")
     return bool(wish == "cancel")
+
+
+def _linger(settings: Settings, options: Options) -> int:
+    """How long the task outlives its last reader; 0 = for ever."""
+    if not _cancels(options):
+        return 0
+    resumable = options.stream and not options.at_once
+    return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
 
 
 def _max_output(fields: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ import structlog
 
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, store_unavailable
+from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
@@ -70,9 +71,11 @@ class Gateway:
             max_queued_bytes=settings.max_queued_bytes,
         )
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits)
-        self.hub = Hub(self.scheduler)
+        self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
-        self.dispatcher = Dispatcher(self.scheduler, self.link, self.hub, _dispatch_settings(settings))
+        self.dispatcher = Dispatcher(
+            self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
+        )
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -108,13 +111,16 @@ class Gateway:
         await self.link.close()
 
     async def drain(self) -> None:
-        """Not ready, no new grants; running tasks may finish within `drain_ms`, the other streams are told to come back."""
+        """Not ready, no new grants; what runs may finish within `drain_ms`, the other callers are told to come back.
+
+        What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere.
+        """
         self.ready = False
         self.draining = True
         self.dispatcher.drain()
         self.workers.drain(self.settings.drain_ms)
         deadline = time.monotonic() + self.settings.drain_ms / 1000
-        while self.dispatcher.attempts and time.monotonic() < deadline:
+        while (self._working or self.closing.patience) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         self.closing.begin()
         self.hub.wake_all()
@@ -122,6 +128,10 @@ class Gateway:
         while len(self.closing) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self.workers.close("the gateway stops")
+
+    @property
+    def _working(self) -> bool:
+        return any(attempt.held for attempt in self.dispatcher.attempts.values())
 
     async def reconfigure(self, settings: Settings, callers: Callers) -> None:
         """Take over keys and limits of new settings; what needs a restart stays as it is."""

@@ -131,7 +131,8 @@ async def serve(
 def bind(settings: Settings) -> socket.socket:
     """The listening socket. Raises OSError with a sentence."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # with the protocol named: asyncio sets TCP_NODELAY only then
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))

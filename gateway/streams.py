@@ -11,7 +11,7 @@ from typing import Protocol
 from fairlane.gateway.errors import Headers
 from fairlane.gateway.http import SSE_HEADERS, Departure, Request
 from fairlane.streaming.events import Event
-from fairlane.streaming.hub import Lost, Reader
+from fairlane.streaming.hub import Feed, Lost, Reader
 
 
 class View(Protocol):
@@ -48,25 +48,33 @@ class Surface(Protocol):
 
 
 class Closing:
-    """Tells all streams of a gateway to say goodbye."""
+    """Tells all answers under way in a gateway that it goes."""
 
     def __init__(self) -> None:
         self.now = False
-        self._streams: set[Callable[[], None]] = set()
+        self._answers: dict[Callable[[], None], Feed | None] = {}
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._answers)
 
-    def add(self, wake: Callable[[], None]) -> None:
-        self._streams.add(wake)
+    @property
+    def patience(self) -> bool:
+        """Whether some caller who cannot come back for the rest waits for a task that runs, here or elsewhere."""
+        return any(feed is not None and feed.top and not feed.ended for feed in self._answers.values())
+
+    def add(self, wake: Callable[[], None], last_chance: Feed | None = None) -> None:
+        """Call `wake` when the gateway goes. `last_chance`: the task's feed, when the answer cannot be resumed."""
+        self._answers[wake] = last_chance
+        if self.now:
+            wake()
 
     def discard(self, wake: Callable[[], None]) -> None:
-        self._streams.discard(wake)
+        self._answers.pop(wake, None)
 
     def begin(self) -> None:
-        """From now on every stream ends as soon as it can."""
+        """From now on every answer ends as soon as it can."""
         self.now = True
-        for wake in list(self._streams):
+        for wake in list(self._answers):
             wake()
 
 
@@ -80,11 +88,15 @@ async def serve(
     headers: Headers,
     keepalive_s: float,
     first: bytes = b"",
+    resumable: bool = False,
 ) -> bool:
-    """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes."""
+    """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes.
+
+    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end.
+    """
     send = request.send
     departure = Departure(request.receive, reader.interrupt)
-    closing.add(reader.interrupt)
+    closing.add(reader.interrupt, None if resumable else reader.feed)
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
         if first:

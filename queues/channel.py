@@ -7,14 +7,12 @@ whoever needs them checks again when `on_change(True)` tells that it is back.
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable
 
+from redis.asyncio import Connection
 from redis.exceptions import RedisError
 
-from fairlane.queues.link import Backoff, make_connection
-
-PING_S = 5.0
+from fairlane.queues.link import Backoff, connect, disconnect
 
 
 class Channel:
@@ -31,14 +29,16 @@ class Channel:
         on_change: Callable[[bool], None],
         *,
         timeout_ms: int = 1000,
+        ping_ms: int = 5000,
     ) -> None:
+        """`ping_ms`: after so long a silence the peer is asked; after as long again the connection is given up."""
         self._url = url
         self._name = name
         self._on_message = on_message
         self._on_change = on_change
         self._timeout_ms = timeout_ms
         self._task: asyncio.Task[None] | None = None
-        self._heard = 0.0
+        self._ping_s = ping_ms / 1000
         self.listening = asyncio.Event()
 
     async def start(self) -> None:
@@ -57,42 +57,36 @@ class Channel:
     async def _keep_listening(self) -> None:
         backoff = Backoff()
         while True:
-            connection = make_connection(self._url, self._timeout_ms)
-            pinger: asyncio.Task[None] | None = None
             try:
-                async with asyncio.timeout(2 * self._timeout_ms / 1000):
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                await connection.send_command("SUBSCRIBE", self._name, check_health=False)
-                self._heard = asyncio.get_running_loop().time()
-                pinger = asyncio.create_task(self._ping(connection), name="redis-channel-ping")
-                while True:
-                    reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
-                    self._heard = asyncio.get_running_loop().time()
-                    if reply[0] == b"message":
-                        self._on_message(reply[2])
-                    elif reply[0] == b"subscribe":
-                        backoff.reset()
-                        self.listening.set()
-                        self._on_change(True)
+                connection = await connect(self._url, self._timeout_ms)
+                try:
+                    await self._listen(connection)
+                finally:
+                    await disconnect(connection)
             except (TimeoutError, OSError, RedisError):
                 pass  # listen again below; what was missed is found by checking again
             finally:
-                if pinger:
-                    pinger.cancel()
                 if self.listening.is_set():
+                    backoff.reset()
                     self.listening.clear()
                     self._on_change(False)
-                with contextlib.suppress(Exception):  # the socket may be broken in any way; it is given up
-                    await connection.disconnect(nowait=True)
             await asyncio.sleep(backoff.delay())
 
-    async def _ping(self, connection: object) -> None:
-        """Notice a peer that is silent: without an answer to PING the connection is cut, which ends the read."""
-        loop = asyncio.get_running_loop()
+    async def _listen(self, connection: Connection) -> None:
+        """Pass messages on until the connection breaks or the peer is silent although it was asked; raises then."""
+        await connection.send_command("SUBSCRIBE", self._name, check_health=False)
+        asked = False
         while True:
-            await asyncio.sleep(PING_S)
-            if loop.time() - self._heard > 2 * PING_S + self._timeout_ms / 1000:
-                await connection.disconnect(nowait=True)  # type: ignore[attr-defined]
-                return
-            with contextlib.suppress(OSError, RedisError):
-                await connection.send_command("PING", check_health=False)  # type: ignore[attr-defined]
+            reply = await connection.read_response(disable_decoding=True, timeout=self._ping_s)
+            if reply is None:
+                if asked or not self.listening.is_set():
+                    raise TimeoutError
+                asked = True
+                await connection.send_command("PING", check_health=False)
+                continue
+            asked = False
+            if reply[0] == b"message":
+                self._on_message(reply[2])
+            elif reply[0] == b"subscribe":
+                self.listening.set()
+                self._on_change(True)

@@ -4,7 +4,7 @@ All keys of a pool share its hash tag, so that one script may touch them all and
 hold no colon, so a pattern that begins with one reads back unambiguously; where a model and a user both follow, the model
 carries its length in front.
 
-The Lua scripts get the same map: `lua_builders` turns each pattern into a function `key_<name>(…)` over `P`, the prefix.
+The Lua scripts use the same map: where they say `key_<name>(…)`, `expand_keys` puts the concatenation that builds it.
 """
 
 import re
@@ -89,10 +89,7 @@ RECORD = {
     "xd": "deadline of the attempt, ms",
     "bg": "1: a worker has begun this attempt",
     "tr": "tries",
-    "ch": "cost charged at dispatch",
-    "lw": "weight of the lane at dispatch",
-    "ll": "lifts of the lane until dispatch",
-    "lf": "lifts of the flow until dispatch",
+    "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
     "ls": "workers that were lost with it, comma-separated",
@@ -146,19 +143,39 @@ class Keys:
         return f"{self.prefix}c:{replica}"
 
 
-def lua_builders() -> str:
-    """The same map as Lua functions: `key_task(id)` and so on, over the prefix in `P`."""
-    lines = []
-    for key in KEYS:
-        names = list(dict.fromkeys(part.lstrip("#") for part in _PART.findall(key.pattern)))
-        pieces = ["P"]
-        at = 0
-        for match in _PART.finditer(key.pattern):
-            if match.start() > at:
-                pieces.append(f"'{key.pattern[at : match.start()]}'")
-            pieces.append(match.group(1))
-            at = match.end()
-        if at < len(key.pattern):
-            pieces.append(f"'{key.pattern[at:]}'")
-        lines.append(f"local function key_{key.name}({', '.join(names)}) return {' .. '.join(pieces)} end")
-    return "\n".join(lines) + "\n"
+_CALL = re.compile(r"\bkey_(\w+)\(")
+
+
+def expand_keys(lua: str) -> str:
+    """Lua with each `key_<name>(…)` replaced by the concatenation it stands for, over the prefix in `P`."""
+    patterns = {key.name: key.pattern for key in KEYS}
+    pieces, at = [], 0
+    while call := _CALL.search(lua, at):
+        end = _closing(lua, call.end())
+        values = [value.strip() for value in lua[call.end() : end].split(",")]
+        pieces += [lua[at : call.start()], _concatenation(patterns[call.group(1)], values)]
+        at = end + 1
+    return "".join([*pieces, lua[at:]])
+
+
+def _closing(text: str, at: int) -> int:
+    """Index of the parenthesis that closes the one before `at`."""
+    depth = 1
+    while depth:
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return at - 1
+
+
+def _concatenation(pattern: str, values: list[str]) -> str:
+    names = list(dict.fromkeys(name.lstrip("#") for name in _PART.findall(pattern)))
+    given = dict(zip(names, values, strict=True)) if names else {}
+    parts = ["P"]
+    for text in re.split(r"(\{#?\w+\})", pattern):
+        if text.startswith("{#"):
+            parts.append("#" + given[text[2:-1]])
+        elif text.startswith("{"):
+            parts.append(given[text[1:-1]])
+        elif text:
+            parts.append(f"'{text}'")
+    return "(" + " .. ".join(parts) + ")"

@@ -18,16 +18,9 @@ import hiredis
 from redis.asyncio import Connection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    BusyLoadingError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from fairlane.queues.errors import StoreError, StoreRefused, StoreUnavailable
+from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.scripts import Script
 
 Arg = bytes | str | int | float
@@ -46,8 +39,12 @@ _TRANSIENT_PREFIXES = (
 )
 
 
-def make_connection(url: str, timeout_ms: int) -> Connection:
-    """A connection of redis-py that never repeats a command by itself. `url`: redis://, rediss:// or unix://."""
+async def connect(url: str, timeout_ms: int) -> Connection:
+    """A new connection of redis-py that never repeats a command by itself. `url`: redis://, rediss:// or unix://.
+
+    Raises OSError, TimeoutError or RedisError. Greeting and authentication are within the time-out: a stopped server accepts
+    connections and never answers.
+    """
     pool = ConnectionPool.from_url(
         url,
         decode_responses=False,
@@ -58,7 +55,19 @@ def make_connection(url: str, timeout_ms: int) -> Connection:
         protocol=2,
     )
     connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
+    try:
+        async with asyncio.timeout(2 * timeout_ms / 1000):
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        await disconnect(connection)
+        raise
     return connection
+
+
+async def disconnect(connection: Connection) -> None:
+    """Give a connection up, in whatever state it is."""
+    with contextlib.suppress(Exception):  # the socket may be broken in any way
+        await connection.disconnect(nowait=True)
 
 
 class Backoff:
@@ -110,13 +119,14 @@ class RedisLink:
         self._timeout_ms = timeout_ms
         self._on_connect = on_connect
         self._on_change = on_change
-        self._connection: Connection | None = None
         self._out: list[bytes] = []
         self._pending: deque[_Pending] = deque()
         self._wanted = asyncio.Event()
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._fatal: StoreRefused | None = None
+        self._trouble: Exception | None = None
+        self._served = False
         self.commands = 0
         self.writes = 0
 
@@ -126,20 +136,27 @@ class RedisLink:
         return self._up.is_set()
 
     async def start(self, wait_ms: int = 10_000) -> None:
-        """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`)."""
+        """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
+
+        From then on the link goes on trying until `close`, whatever happens to Redis.
+        """
         self._task = asyncio.create_task(self._keep_connected(), name="redis-link")
         waiter = asyncio.create_task(self._up.wait())
         try:
             await asyncio.wait(
                 {waiter, self._task}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED
             )
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         finally:
             waiter.cancel()
         if self._fatal:
             raise self._fatal
         if not self.up:
             await self.close()
-            raise StoreUnavailable(f"no answer from Redis within {wait_ms} ms", sent=False)
+            why = f" ({self._trouble})" if self._trouble else ""
+            raise StoreUnavailable(f"no answer from Redis within {wait_ms} ms{why}", sent=False)
 
     async def close(self) -> None:
         """Disconnect. Calls under way fail."""
@@ -176,26 +193,29 @@ class RedisLink:
 
     async def _keep_connected(self) -> None:
         backoff = Backoff()
+        served_before = False
         while True:
-            connection = make_connection(self._url, self._timeout_ms)
+            self._served = False
             try:
-                async with asyncio.timeout(2 * self._timeout):  # a stopped server accepts and never answers
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                backoff.reset()
-                await self._serve(connection)
+                connection = await connect(self._url, self._timeout_ms)
+                try:
+                    await self._serve(connection)
+                finally:
+                    await disconnect(connection)
             except StoreRefused as refused:
-                self._fatal = refused
-                return
-            except (TimeoutError, OSError, RedisError, StoreError):
-                pass  # what was under way has failed in _serve; try to connect again
-            finally:
-                with contextlib.suppress(Exception):  # the socket may be broken in any way; it is given up
-                    await connection.disconnect(nowait=True)
+                if not served_before:
+                    self._fatal = refused
+                    return
+                self._trouble = refused  # it was usable before, so somebody may mend it
+            except Exception as error:  # what was under way has failed in _serve; connect again
+                self._trouble = error
+            if self._served:
+                served_before = True
+                backoff.reset()
             await asyncio.sleep(backoff.delay())
 
     async def _serve(self, connection: Connection) -> None:
         """Use one connection until it breaks; fails what is under way then."""
-        self._connection = connection
         self._out.clear()
         tasks = [
             asyncio.create_task(self._write(connection), name="redis-write"),
@@ -207,6 +227,7 @@ class RedisLink:
             await asyncio.wait([*tasks, prepare], return_when=asyncio.FIRST_COMPLETED)
             if prepare.done() and not prepare.cancelled():
                 prepare.result()
+                self._served = True
                 self._up.set()
                 if self._on_change:
                     self._on_change(True)
@@ -216,7 +237,6 @@ class RedisLink:
         finally:
             was_up = self.up
             self._up.clear()
-            self._connection = None
             for task in [*tasks, prepare]:
                 task.cancel()
             await asyncio.gather(*tasks, prepare, return_exceptions=True)
@@ -250,10 +270,10 @@ class RedisLink:
             except ResponseError as error:
                 reply = error
             future, _, script, args = self._pending.popleft()
-            if future.done():
-                continue  # its caller was cancelled; the command ran all the same
             if script and isinstance(reply, NoScriptError):
                 self._send(("EVAL", script.text, *args[2:]), None, future)
+            elif future.done():
+                continue  # its caller was cancelled; the command ran all the same
             elif isinstance(reply, Exception):
                 future.set_exception(_explain(reply))
             else:
@@ -282,10 +302,7 @@ class _Unready:
 
 
 def _explain(error: Exception) -> Exception:
-    if isinstance(error, NoScriptError):
-        return error
+    """What a caller should know of an error reply. Transient ones had no effect: Redis refuses before the first write."""
     if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES):
-        return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
-    if "OOM" in str(error) or "MISCONF" in str(error):
         return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
     return error

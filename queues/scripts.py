@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-from fairlane.queues.keys import lua_builders
+from fairlane.queues.keys import expand_keys
 
 NAMES = (
     "submit",
@@ -51,12 +51,12 @@ class Script:
 def load_scripts(*, test_clock: bool = False) -> Mapping[str, Script]:
     """All scripts by name. With `test_clock` they read the time from a key instead of the server, for simulations."""
     folder = files("fairlane.queues") / "lua"
-    shared = [lua_builders(), _TEST_CLOCK if test_clock else _REDIS_CLOCK]
+    shared = [_TEST_CLOCK if test_clock else _REDIS_CLOCK]
     shared += [(folder / "shared" / f"{part}.lua").read_text() for part in SHARED]
     definitions = [definition for text in shared for definition in _definitions(text)]
     scripts = {}
     for name in NAMES:
-        text = _assemble(definitions, (folder / f"{name}.lua").read_text())
+        text = expand_keys(_assemble(definitions, (folder / f"{name}.lua").read_text()))
         scripts[name] = Script(name, text, sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts by it
     return scripts
 

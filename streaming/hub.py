@@ -220,7 +220,9 @@ class Reader:
 class Hub:
     """All feeds of a replica. `deliver` is called by local writers, `on_message` by the channel."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        """`keep_alive_s`: how often readers' interest is renewed; several times within the linger."""
+        self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
         self.silent_s = SILENT_S
@@ -303,7 +305,7 @@ class Hub:
 
     def keeping_alive(self, now: float) -> list[str]:
         """Tasks whose readers here keep them alive and must be renewed now."""
-        if now - self._renewed_at < KEEP_ALIVE_S:
+        if now - self._renewed_at < self._keep_alive_s:
             return []
         self._renewed_at = now
         return [feed.task_id for feed in self._feeds.values() if feed.keep_alive and not feed.ended]

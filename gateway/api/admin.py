@@ -21,7 +21,7 @@ DEFAULT_TASKS = 50
 async def state(gateway: "Gateway", request: Request) -> None:
     """GET /api/admin/state?tasks=50."""
     text = request.query("tasks") or str(DEFAULT_TASKS)
-    if not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
+    if len(text) > 3 or not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
         raise bad_request(f"tasks must be a number from 0 to {MOST_TASKS}", "tasks")
     try:
         answer = await read_state(gateway, int(text))
@@ -196,7 +196,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "model": fields.get("m"),
         "queue": fields.get("q"),
         "user": fields.get("u"),
-        "key": fields.get("k"),
+        "key": fields.get("k") or None,
         "type": fields.get("ty"),
         "code": fields.get("co") or None,
         "enqueuedAt": number("en"),

@@ -7,7 +7,7 @@ import msgspec
 
 from fairlane.gateway.admission import submit
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, store_unavailable
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, stopping, store_unavailable
 from fairlane.gateway.http import JSON, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
@@ -144,7 +144,8 @@ async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
 async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Headers:
     """Submit a task and feed its events to `fold` until it has ended; the timing headers of the answer.
 
-    A caller who leaves cancels the task, unless it asked not to (ClientGone). Raises ApiError.
+    A caller who leaves cancels the task, unless it asked not to (ClientGone); so does a gateway that stops before the
+    end. Raises ApiError.
     """
     hub = gateway.hub
     feed = hub.open(task.id)
@@ -154,6 +155,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
         submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
         reader = Reader(hub, feed, 1, 0)
         departure = Departure(request.receive, reader.interrupt)
+        gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
         started_ms = ended_ms = 0
         while True:
@@ -173,6 +175,10 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
                 raise ClientGone
+            if gateway.closing.now and not events:
+                if task.linger_ms:
+                    gateway.cancel_soon(task.id, "client")
+                raise stopping(task.id)
             if hub.time() > give_up:
                 gateway.cancel_soon(task.id, "timeout")
                 raise (
@@ -183,6 +189,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     finally:
         if departure is not None:
             departure.close()
+            gateway.closing.discard(reader.interrupt)
         feed.keep_alive -= 1
         hub.release(feed)
 
@@ -216,6 +223,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     hub = gateway.hub
     feed = hub.open(task.id)
     feed.keep_alive += 1
+    came_to_end = False
     try:
         submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
         info = task_info(task)
@@ -225,7 +233,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
             place = (submitted.position, submitted.wait_ms)
             first = native_frame(queued_event(task.id, now_ms(), *place))
             gateway.watch.add(feed, place)
-        await serve(
+        came_to_end = await serve(
             request,
             Reader(hub, feed, 1, 0),
             view,
@@ -234,10 +242,14 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
             headers=[(b"x-task-id", task.id.encode())],
             keepalive_s=gateway.settings.keepalive_ms / 1000,
             first=first,
+            resumable=True,
         )
     finally:
         feed.keep_alive -= 1
         hub.release(feed)
+        no_linger = task.linger_ms and not gateway.settings.linger_ms
+        if no_linger and not came_to_end and not feed.keep_alive and not gateway.closing.now:
+            gateway.cancel_soon(task.id, "client")
 
 
 class NativeSurface:
@@ -467,4 +479,5 @@ async def _replay(
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
         keepalive_s=gateway.settings.keepalive_ms / 1000,
         first=first,
+        resumable=True,
     )

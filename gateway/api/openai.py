@@ -1,5 +1,6 @@
 """OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,20 +13,21 @@ from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     CANCELLED,
     ApiError,
+    ClientGone,
     Headers,
     bad_request,
     openai_error,
     openai_failure,
     store_unavailable,
 )
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import State, TaskSpec
-from fairlane.streaming.events import Event
-from fairlane.streaming.hub import Reader
+from fairlane.streaming.events import Event, Failure, read_error
+from fairlane.streaming.hub import Lost, Reader
 from fairlane.streaming.views.chat import ChatFold, ChatStreamView
 from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingFold
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
 
 QUEUE_CHUNK_S = 30.0
+HOLD_HEAD_S = 1.0
+"""How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
 
 async def chat_completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
@@ -179,9 +183,10 @@ def _number(request: Request, name: bytes) -> int | float | None:
         return None
     try:
         number = float(text)
-    except ValueError:
+        whole = int(number)
+    except (ValueError, OverflowError):  # also NaN and infinity
         raise bad_request(f"the header {name.decode()} must be a number", name.decode()) from None
-    return int(number) if number == int(number) else number
+    return whole if number == whole else number
 
 
 def _metadata(request: Request) -> bytes:
@@ -189,7 +194,7 @@ def _metadata(request: Request) -> bytes:
     if text is None:
         return b""
     raw = text.encode("latin-1")
-    parse_object(raw)
+    parse_object(raw, "The header X-Fairlane-Metadata")
     return raw
 
 
@@ -198,15 +203,20 @@ async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: Resu
         timing = await wait_for_end(gateway, request, task, fold)
     except ApiError as error:
         raise _as_openai(error) from None
-    headers = [JSON, *_ids(task), *timing]
+    headers = [*_ids(task), *timing]
     if fold.status == "completed":
-        await request.respond(200, body(), headers)
-        return
-    if fold.status == "cancelled":
+        await request.respond(200, body(), [JSON, *headers])
+    else:
+        await _tell_failure(request, fold.error, headers)
+
+
+async def _tell_failure(request: Request, failure: Failure | None, headers: Headers) -> None:
+    """Answer for a task that failed or, without a failure, was cancelled."""
+    if failure is None:
         mapped, message = CANCELLED, "The task was cancelled"
     else:
-        assert fold.error is not None
-        mapped, message = openai_failure(fold.error.code), fold.error.error
+        mapped, message = openai_failure(failure.code), failure.error
+    headers = [JSON, *headers]
     if mapped.retry is not None:
         headers.append((b"x-should-retry", b"true" if mapped.retry else b"false"))
     if mapped.status == 503:
@@ -238,20 +248,63 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             place = (submitted.position, submitted.wait_ms)
             gateway.watch.add(feed, place)
         surface = OpenAISurface(view, hub.time, place)
+        reader = Reader(hub, feed, 1, 0)
+        keepalive_s = gateway.settings.keepalive_ms / 1000
+        first, refusal = await _first(request, reader, surface, min(HOLD_HEAD_S, keepalive_s))
+        if refusal is not None:
+            came_to_end = True
+            failure = read_error(refusal.data) if refusal.type == "error" else None
+            await _tell_failure(request, failure, _ids(task))
+            return
+        if surface.ended:
+            came_to_end = True
+            await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
+            return
         came_to_end = await serve(
             request,
-            Reader(hub, feed, 1, 0),
+            reader,
             surface,
             surface,
             gateway.closing,
             headers=_ids(task),
-            keepalive_s=gateway.settings.keepalive_ms / 1000,
+            keepalive_s=keepalive_s,
+            first=first,
         )
     finally:
         feed.keep_alive -= 1
         hub.release(feed)
         if not came_to_end and task.linger_ms and not gateway.closing.now:
             gateway.cancel_soon(task.id, "client")
+
+
+async def _first(
+    request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
+) -> tuple[bytes, Event | None]:
+    """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
+
+    The answer's head waits for it, so that a task which is refused at once is told by a status, as the SDKs expect.
+    Raises ClientGone, and ApiError when the log is lost.
+    """
+    departure = Departure(request.receive, reader.interrupt)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + hold_s
+    try:
+        while True:
+            events = await reader.next(max(until - loop.time(), 0.0))
+            if departure.gone:
+                raise ClientGone
+            body = b""
+            for event in events:
+                shown = surface.feed(event)
+                if event.type in ("error", "cancelled") and not body:
+                    return b"", event
+                body += shown
+            if body or not events:
+                return body, None
+    except Lost:
+        raise ApiError(502, "STORE_LOST", "The store lost this task") from None
+    finally:
+        departure.close()
 
 
 class OpenAISurface:

@@ -13,8 +13,12 @@ local terminal = 15 + 2 * events
 local models = {}
 for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-local t = load(id)
-local current = t and t.at == attempt and t.gt == token
+local f = call('HMGET', key_task(id), 'st', 'at', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed', 'fn', 'ng')
+local t = {
+  st = f[1], at = f[2], q = f[4], m = f[5], u = f[6], w = f[7], sq = f[8], rd = f[9], ga = f[10], ac = f[11], pb = f[12],
+  tl = f[13], ed = f[14], fn = f[15], ng = f[16],
+}
+local current = f[2] == attempt and f[3] == token
 if current and t.st == 'executing' then
   local top = num(t.sq)
   if seq > top + 1 then return { 'hole', '', {}, top } end

@@ -19,7 +19,7 @@ if t.st == 'queued' or t.st == 'executing' then
     call('HSET', key_task(id), 'rd', t.rd)
   end
   if ARGV[5] == '1' and t.lg then
-    t.lv = NOW + num(t.lg)
+    t.lv = (NOW + num(t.lg)) .. '' -- text, as a record's fields are
     even_if_full()
     call('HSET', key_task(id), 'lv', t.lv)
     local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(t.m), id)))

@@ -33,60 +33,55 @@ if not at_once then
   if num(queue[1]) >= length_limit then return { 'full', num(queue[1]), length_limit } end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
-  call('HINCRBY', pool, 'bytes', -#payload)
+  call('HINCRBY', pool, 'bytes', 0 - #payload)
   return { 'full_bytes' }
 end
 
 call('SET', key_payload(id), payload)
 if num(s[8]) < US - 60000000 then call('ZADD', key_models(), NOW, m) end
 call('ZADD', key_recent(), NOW, id)
-local t = {
-  st = 'queued', q = q, m = m, u = u, ty = task_type, en = NOW, pb = #payload, tl = keep_ms,
-  ['or'] = string.format('%.3f', US / 1000 - 2000 * priority),
-}
-if key_id ~= '' then t.k = key_id end
-if est_input ~= '0' then t.ei = est_input end
-if weight ~= '1.0' then t.w = weight end
-if priority > 0 then t.pr = priority end
-if max_output ~= '0' then t.mo = max_output end
-if timeout_ms > 0 then t.dl = NOW + timeout_ms end
-if wait_ms > 0 then t.wd = NOW + wait_ms end
-if run_ms > 0 then t.rl = run_ms end
+local order = string.format('%.3f', US / 1000 - 2000 * priority)
+local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW, ei = est_input, ['or'] = order }
+local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW, 'or', order, 'tl', keep_ms, 'pb', #payload }
+local function set(name, value)
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
+  t[name] = value
+end
+if key_id ~= '' then set('k', key_id) end
+if est_input ~= '0' then set('ei', est_input) end
+if weight ~= '1.0' then set('w', weight) end
+if priority > 0 then set('pr', priority) end
+if max_output ~= '0' then set('mo', max_output) end
+if timeout_ms > 0 then set('dl', NOW + timeout_ms) end
+if wait_ms > 0 then set('wd', NOW + wait_ms) end
+if run_ms > 0 then set('rl', run_ms) end
 if linger_ms > 0 then
-  t.lg = linger_ms
-  t.lv = NOW + linger_ms
+  set('lg', linger_ms)
+  set('lv', NOW + linger_ms)
 end
-if waiting == '1' then t.wt = '1' end
-if stream == '1' then t.sf = '1' end
-if metadata ~= '' then t.md = metadata end
-if follow == '1' then t.rd = replica end
-
-local function store()
-  local fields = {}
-  for field, value in pairs(t) do
-    fields[#fields + 1] = field
-    fields[#fields + 1] = value
-  end
-  call('HSET', key, unpack(fields))
-end
+if waiting == '1' then set('wt', '1') end
+if stream == '1' then set('sf', '1') end
+if metadata ~= '' then set('md', metadata) end
+if follow == '1' then set('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
   local lane_start = max(V, lane_tag)
   lane_lifts = lane_lifts + lane_start - lane_tag
-  local flow_start, next_v = flow_returns(q, m, u, v)
-  t.lw, t.ll, t.lf = lane_weight(queue[3]), lane_lifts, num(call('ZSCORE', key_lifts(q, m), u))
-  t.ch = expected_cost(t, s[2], s[3])
-  call('ZADD', key_debts(q, m), flow_start + t.ch / flow_weight(t), u)
-  call('HSET', model, 'V', lane_start, 'v:' .. q, max(next_v, flow_start), 'S:' .. q, lane_start + t.ch / t.lw,
-    'L:' .. q, lane_lifts, 'used', US)
-  t.ng = id
+  local flow_start, next_v, debt = flow_returns(q, m, u, v)
+  local cost, weight_of_lane = expected_cost(t, s[2], s[3]), lane_weight(queue[3])
+  t.ac = open_account(cost, weight_of_lane, lane_lifts, num(debt and call('ZSCORE', key_lifts(q, m), u)))
+  call('ZADD', key_debts(q, m), flow_start + tag_step(cost, flow_weight(t)), u)
+  call('HSET', model, 'V', lane_start, 'v:' .. q, max(next_v, flow_start),
+    'S:' .. q, lane_start + tag_step(cost, weight_of_lane), 'L:' .. q, lane_lifts, 'used', US)
   local start = begin_attempt(id, t, replica, worker, nonce .. ':1', grant_ms)
-  store()
+  call('HSET', key, 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
+    'ac', t.ac, 'ng', id, unpack(fields))
   if want > 1 then idle_for({ m }, replica) end
   return { 'ok', 'executing', 0, 0, NOW, { describe(id, t, '1-1', start) } }
 end
 
-store()
+call('HSET', key, 'st', 'queued', unpack(fields))
 call('ZADD', key_look(), wait_instant(t), id)
 enqueue(id, t)
 local grants, ids = {}, {}

@@ -140,16 +140,21 @@ if NOW - num(call('HGET', pool, 'woke')) >= 900 then
     call('ZREM', key_offered(), model)
   end
 
-  local queues = call('SMEMBERS', key_queues())
+  local function each_lane(model, act)
+    for _, field in ipairs(call('HKEYS', key_model(model))) do
+      local q = string.match(field, '^v:(.*)$')
+      if q then act(q) end
+    end
+  end
   local models = call('ZRANGE', key_models(), 0, -1, 'WITHSCORES')
   for i = 1, #models, 2 do
     local model = models[i]
     if tonumber(models[i + 1]) > NOW - 3600000 then
-      for _, q in ipairs(queues) do forget_excess(q, model) end
+      each_lane(model, function(q) forget_excess(q, model) end)
     elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0 then
       call('ZADD', key_models(), NOW, model)
     else
-      for _, q in ipairs(queues) do call('DEL', key_debts(q, model), key_lifts(q, model)) end
+      each_lane(model, function(q) call('DEL', key_debts(q, model), key_lifts(q, model)) end)
       if not call('HGET', key_model(model), 'fixed') then call('DEL', key_model(model)) end
       call('ZREM', key_models(), model)
     end

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 LONGEST_S = 110
 
-CORES = {"gateway_core", "redis_core", "others_on_gateway_core", "other_cores"}
+CORES = {"gateway_core", "redis_core", "workers_core", "load_core", "others"}
 TASKS = {"tasks_per_s", "gateway_cpu_ms_per_task", "redis_cpu_ms_per_task"}
 STREAMS = {
     "redis_writes_per_token",

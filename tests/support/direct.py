@@ -1,7 +1,7 @@
 """The scheduler without an event loop: each call is sent and answered before it returns. For simulations and tables."""
 
 import socket
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -57,8 +57,31 @@ class Connection:
             raise reply
         return reply
 
+    def pipeline(self, commands: Sequence[tuple[Arg, ...]]) -> list[Any]:
+        """The replies to many commands, in one round trip."""
+        self._socket.sendall(b"".join(hiredis.pack_command(command) for command in commands))
+        return [self.receive() for _ in commands]
+
     def close(self) -> None:
         self._socket.close()
+
+
+class Subscription:
+    """Listens to one channel; `drain` returns what was published before the call."""
+
+    def __init__(self, socket_path: str, channel: str) -> None:
+        self._connection = Connection(socket_path)
+        self._connection.call("SUBSCRIBE", channel)
+
+    def drain(self) -> list[bytes]:
+        self._connection.send("PING")
+        messages = []
+        while (message := self._connection.receive())[0] != b"pong":
+            messages.append(message[2])
+        return messages
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class DirectLink:
@@ -133,6 +156,11 @@ class World:
 
     def call(self, *args: Arg) -> Any:
         return self.connection.call(*args)
+
+    def empty(self) -> None:
+        """Forget everything but the time."""
+        self.call("FLUSHALL")
+        self.advance(0)
 
     def close(self) -> None:
         self.connection.close()

@@ -29,7 +29,7 @@ class Served:
 async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
     """A gateway in this process on a free port, with settings on top of the defaults."""
     settings = Settings(**{"port": 0, "data_dir": tmp_path, "drain_ms": 200, **overrides})
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for TCP_NODELAY
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     async with open_gateway(settings, Callers(settings), redis_url) as gateway:

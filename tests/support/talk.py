@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
-from websockets.asyncio.client import ClientConnection, connect
-
 from tests.support.serving import DEADLINE_S, Served, serving
+from websockets.asyncio.client import ClientConnection, connect
 
 T = TypeVar("T")
 V2 = "fairlane.worker.v2"
@@ -35,8 +34,17 @@ class PrivateRedis:
     def start(self) -> None:
         """Start it and wait until it answers."""
         program = shutil.which("redis-server") or shutil.which("valkey-server") or "redis-server"
-        options = ["--port", "0", "--unixsocket", f"{self._directory}/s", "--save", "", "--dir", self._directory]
-        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)  # noqa: S603
+        options = [
+            "--port",
+            "0",
+            "--unixsocket",
+            f"{self._directory}/s",
+            "--save",
+            "",
+            "--dir",
+            self._directory,
+        ]
+        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         with self.client() as client:
             for _ in range(500):
                 with contextlib.suppress(redis.ConnectionError):
@@ -52,6 +60,11 @@ class PrivateRedis:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal: SIGSTOP lets it hang, SIGCONT go on."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def client(self) -> Any:
         """A plain client, to be closed by whoever asks."""
@@ -95,6 +108,11 @@ class RawWorker:
         if self._version == 2:
             await self.send({"type": "taskAck", "taskId": frame["taskId"], "attempt": frame["attempt"]})
         return frame
+
+    async def next_task(self) -> dict[str, Any]:
+        """The next task, however long it takes."""
+        task: dict[str, Any] = json.loads(await self._connection.recv())
+        return task
 
     async def send(self, frame: dict[str, Any] | str) -> None:
         await self._connection.send(frame if isinstance(frame, str) else json.dumps(frame))
@@ -252,6 +270,12 @@ class Talk:
     def sync(self, **body: Any) -> asyncio.Task[httpx.Response]:
         """A sync call, under way."""
         return self.later(self.http.post("/api/openai", json={"messages": [], **body}))
+
+    async def warm(self, worker: RawWorker, model: str = "default") -> None:
+        """Run a task, so that from now on a submit finds the worker's slot free and is granted at once."""
+        call = self.sync(model=model)
+        await worker.answer(await worker.take(), {})
+        assert (await call).status_code == 200
 
     async def submit(self, **body: Any) -> str:
         """An async task's id."""

@@ -29,7 +29,7 @@ _CONTEXT_CODES = frozenset(
 _CONTEXT_SENTENCES = re.compile(
     r"maximum context length|context length (?:is )?exceed|exceed\w* (?:the )?(?:\w+ ){0,3}context"
     r"|(?:larger|longer|greater) than (?:the )?(?:\w+ ){0,3}context|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|context window",
+    r"|too many (?:input )?tokens|context window|too large to process",
     re.IGNORECASE,
 )
 _FILTER_CODES = frozenset(

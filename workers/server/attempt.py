@@ -5,7 +5,7 @@ of its methods; the first one counts, the rest find it over.
 """
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -31,6 +31,8 @@ from fairlane.workers.protocol import (
     encoder,
     task_frame,
 )
+from fairlane.workers.server.frames import Halves
+from fairlane.workers.server.pool import Misfit
 
 if TYPE_CHECKING:
     from fairlane.workers.server.dispatch import Dispatcher
@@ -52,7 +54,11 @@ class Phase(enum.Enum):
 
 
 class Attempt:
-    """See the module. `dispatcher` does what reaches beyond this attempt."""
+    """See the module. `dispatcher` does what reaches beyond this attempt.
+
+    `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
+    is then acknowledged by whoever ends the attempt, and what follows it is out of order.
+    """
 
     def __init__(self, dispatcher: "Dispatcher", grant: Grant, worker: "Worker") -> None:
         self._dispatcher = dispatcher
@@ -63,6 +69,10 @@ class Attempt:
         self.renewed_at = 0.0
         self.stop_until = 0.0
         self.missing = 0
+        self.answered = False
+        self.key = (grant.task_id, grant.attempt if worker.version >= 2 else 0)
+        self._sent_at: float | None = None
+        self._halves: Halves | None = None
         self._payload_bytes = 0
         self._frames = 0
         self._finish_reason: str | None = None
@@ -99,10 +109,16 @@ class Attempt:
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
-                self.fail("BAD_REQUEST", "The task is too large for the connected worker", retryable=False)
+                self._dispatcher.keep_payload(grant.task_id, payload)
+                self._dispatcher.misfit(self, Misfit.SIZE)
                 return
             self.phase = Phase.RUNNING
+        self.started_at = self.output_at = self._sent_at = self._dispatcher.time()
         worker.send(frame)
+
+    def waits_for_ack(self, now: float, ack_s: float) -> bool:
+        """True when the worker should have said by now that it has begun."""
+        return self.phase is Phase.SENT and self._sent_at is not None and now - self._sent_at > ack_s
 
     def acknowledged(self) -> None:
         """The worker has begun."""
@@ -112,47 +128,84 @@ class Attempt:
 
     # ---- output ----------
 
-    def chunk(self, message: TaskChunk) -> str | None:
-        """Take a chunk frame; returns what is wrong with it, if anything."""
-        if self.phase is Phase.STOPPING or self.phase is Phase.OVER:
+    def chunk(self, message: TaskChunk, *, halves: bool = False) -> str | None:
+        """Take a chunk frame; returns what is wrong with it, if anything. `halves`: its text may hold half characters."""
+        if self.phase not in (Phase.SENT, Phase.RUNNING):
             return None
         self.acknowledged()
         self.output_at = self._dispatcher.time()
-        writer = self.writer
-        if message.delta is not None:
-            writer.chunk(0, "text", message.delta)
+        if halves and self._halves is None:
+            self._halves = Halves()
+        if self.worker.version == 1:
+            if message.delta is not None:
+                self._text(0, "text", message.delta)
         else:
             if message.seq != self._frames + 1:
                 if message.seq <= self._frames:
                     return None
-                self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=True)
-                return f"chunk {message.seq} came after chunk {self._frames}"
+                wrong = f"chunk {message.seq} came after chunk {self._frames}"
+                self.broken("The worker lost a part of its output")
+                return wrong
             self._frames = message.seq
             for delta in message.deltas:
-                self._delta(delta)
-        writer.pump()
+                if fault := self._delta(delta):
+                    self.broken("The worker sent output that cannot be read")
+                    return fault
+        self.writer.pump()
         return None
 
-    def _delta(self, delta: Delta) -> None:
+    def _delta(self, delta: Delta) -> str | None:
         chunk, index = self.writer.chunk, delta.index
         if delta.content is not None:
-            chunk(index, "text", delta.content)
+            self._text(index, "text", delta.content)
         if delta.reasoning is not None:
-            chunk(index, "reasoning", delta.reasoning)
+            self._text(index, "reasoning", delta.reasoning)
         if delta.refusal is not None:
-            chunk(index, "refusal", delta.refusal)
-        if delta.tool_calls is not UNSET:
-            chunk(index, "tool", bytes(delta.tool_calls))
-        if delta.extra is not UNSET:
-            chunk(index, "extra", bytes(delta.extra))
+            self._text(index, "refusal", delta.refusal)
+        if delta.tool_calls is not UNSET and (tool_calls := bytes(delta.tool_calls)) != b"null":
+            if not tool_calls.startswith(b"["):
+                return "toolCalls must be a list"
+            chunk(index, "tool", tool_calls)
+        if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
+            if not extra.startswith(b"{"):
+                return "extra must be an object"
+            chunk(index, "extra", extra)
         if delta.finish_reason is not None:
+            self._flush_halves()
             chunk(index, "finish", delta.finish_reason)
             if index == 0:
                 self._finish_reason = delta.finish_reason
+        return None
+
+    def _text(self, index: int, kind: str, text: str) -> None:
+        if self._halves is not None:
+            whole = self._halves.join(index, kind, text)
+            if text and not whole:
+                return  # half a character: it comes with its other half
+            text = whole
+        self.writer.chunk(index, kind, text)
+
+    def _flush_halves(self) -> None:
+        """Half characters whose other half did not come."""
+        if self._halves is not None:
+            for index, kind in self._halves.rest():
+                self.writer.chunk(index, kind, "\ufffd")
+
+    def broken(self, why: str) -> None:
+        """The worker broke the protocol in its output: this task cannot be right any more, and it must stop."""
+        self.fail("PROTOCOL_ERROR", why, retryable=False, stop="superseded")
+
+    def unreadable_result(self) -> None:
+        """The worker is done, but what it says cannot be read."""
+        self.answered = True
+        if self.phase is Phase.STOPPING:
+            self._release(NO_USAGE)
+        else:
+            self.fail("PROTOCOL_ERROR", "The worker's result is not valid JSON", retryable=False)
 
     def progress(self, message: TaskProgress) -> None:
         """Show progress to the readers; a stage is logged."""
-        if self.phase is Phase.STOPPING or self.phase is Phase.OVER:
+        if self.phase not in (Phase.SENT, Phase.RUNNING):
             return
         self.acknowledged()
         if message.stage is not None:
@@ -168,14 +221,15 @@ class Attempt:
 
     def result(self, message: TaskResult) -> None:
         """The worker is done. Also the confirmation that a stopped task has stopped."""
+        self.answered = True
         if self.phase is Phase.STOPPING:
             self._release(self._used(message))
             return
         if self.phase not in (Phase.SENT, Phase.RUNNING):
             return
         self.acknowledged()
-        if message.attempt and message.last_seq > self._frames:
-            self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=True)
+        if self.worker.version >= 2 and message.last_seq > self._frames:
+            self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=False)
             return
         info = message.error_info
         if message.error or info is not None:
@@ -186,6 +240,7 @@ class Attempt:
                 self._dispatcher.hold(self.worker, info.retry_after_ms)
             self.fail(code, text, retryable=retryable, usage=_raw(message.usage), used=self._used(message))
             return
+        self._flush_halves()
         has_result = bytes(message.result) != b"null"
         result = bytes(message.result) if has_result or not self.writer.has_output else None
         usage = _raw(message.usage)
@@ -210,11 +265,26 @@ class Attempt:
                 retryable=False,
             )
             return
+        if message.reason == "unsupported":
+            self._dispatcher.misfit(self, Misfit.REJECTED)
+            return
         if message.reason == "draining":
             worker.draining = True
+            self._dispatcher.changed(worker)
         else:
             self._dispatcher.hold(worker, message.retry_after_ms or 1000)
-        self._requeue(message.reason, "declined")
+        self.decline(message.reason)
+
+    def decline(self, why: str) -> None:
+        """Give the task back to its place; it costs no try."""
+        if self.phase in (Phase.SENT, Phase.RUNNING):
+            self._requeue(why, "declined")
+
+    def move(self) -> None:
+        """Another attempt of the same grant takes over."""
+        self.phase = Phase.OVER
+        self.writer.close()
+        self._dispatcher.moved(self)
 
     def fail(
         self,
@@ -224,9 +294,9 @@ class Attempt:
         retryable: bool,
         usage: bytes | None = None,
         used: tuple[int, int] = NO_USAGE,
-        stop: bool = False,
+        stop: str = "",
     ) -> None:
-        """End with a failure, or try again where that is sensible. `stop`: the worker still runs it and must be told."""
+        """End with a failure, or try again where that is sensible. `stop`: the worker still runs it and is told why to stop."""
         if self.phase not in (Phase.SENT, Phase.RUNNING):
             return
         fragment = fragment_error(error, code, retryable, usage)
@@ -234,12 +304,11 @@ class Attempt:
             self._requeue(code, "failed", Fragment(fragment, code))
             return
         if stop:
-            self._cancel("superseded")
-        self._finish(State.FAILED, code, "error", fragment, used=used, keep_slot=stop)
+            self._cancel(stop)
+        self._finish(State.FAILED, code, "error", fragment, used=used, keep_slot=bool(stop))
 
     def lost(self) -> None:
-        """Its worker is gone."""
-        self.worker.lost_task(self._dispatcher.time())
+        """Its worker is gone, or does not know of it."""
         if self.phase is Phase.STOPPING:
             self._release(NO_USAGE)
         elif self.phase in (Phase.SENT, Phase.RUNNING):
@@ -260,6 +329,9 @@ class Attempt:
         """The task was ended from outside: tell the worker; its slot is free when it answers."""
         if self.phase not in (Phase.SENT, Phase.RUNNING):
             return
+        if self._sent_at is None:
+            self.withdraw()
+            return
         self.writer.close()
         self._cancel(reason)
         self.phase = Phase.STOPPING
@@ -275,7 +347,7 @@ class Attempt:
         """The worker did not say in time that it has begun."""
         if self.phase is Phase.SENT:
             self._cancel("superseded")
-            self._requeue("not acknowledged", "declined")
+            self.decline("not acknowledged")
 
     def forget(self) -> None:
         """The grant is over and nothing can be said to Redis about it any more."""
@@ -286,9 +358,9 @@ class Attempt:
 
     def _cancel(self, reason: str) -> None:
         if self.worker.version >= 2:
-            known = reason if reason in ("client", "timeout", "admin") else "superseded"
-            cancel = Cancel(self.grant.task_id, self.grant.attempt, known, self._dispatcher.cancel_grace_ms)  # type: ignore[arg-type]
-            self.worker.send(encoder.encode(cancel))
+            known: Any = reason if reason in ("client", "timeout", "admin") else "superseded"
+            grace_ms = self._dispatcher.settings.cancel_grace_ms
+            self.worker.send(encoder.encode(Cancel(*self.key, known, grace_ms)))
 
     def _finish(
         self,
@@ -300,6 +372,7 @@ class Attempt:
         used: tuple[int, int],
         keep_slot: bool = False,
     ) -> None:
+        self._flush_halves()
         self.phase = Phase.FINISHING
         dispatcher = self._dispatcher
         want = 0 if keep_slot else dispatcher.want_after(self.worker)
@@ -308,6 +381,8 @@ class Attempt:
             if keep_slot:
                 self.phase = Phase.STOPPING
                 self.stop_until = dispatcher.time() + dispatcher.stop_grace_s
+                if self.answered:
+                    self._release(NO_USAGE)
                 return
             self.phase = Phase.OVER
             dispatcher.over(self, finished.grants, outcome=finished.outcome)
@@ -325,7 +400,7 @@ class Attempt:
         )
 
     def _requeue(self, why: str, cause: str, end: Fragment | None = None) -> None:
-        begun = self.phase is Phase.RUNNING
+        begun = self.phase is Phase.RUNNING and cause != "declined"
         self.phase = Phase.OVER
         self.writer.close()
         self._dispatcher.requeue(self, why, cause, begun, end)

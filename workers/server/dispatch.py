@@ -18,24 +18,34 @@ import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreError, StoreUnavailable
+from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import Fragment, Grant, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.attempt import Attempt, Phase, result_ack
-from fairlane.workers.server.pool import Pool, Worker
+from fairlane.workers.server.pool import ANY, Misfit, Pool, Worker
 
 log = structlog.get_logger("fairlane.workers")
 
 RENEW_S = 5.0
-ACK_S = 5.0
 TICK_S = 1.0
 OFFER_S = 5.0
 OFFER_HOLD_MS = 15_000
+LOST_REPLY_S = 2.0
+"""A reply of Redis that has not come by then never will: longer than a command may take."""
 TOMBSTONE_MS = 600_000
 MISSED_ACKS = 3
+RETRY_REST_MS = 100
+"""After a failure that a retry may mend, the worker pauses so long that an idle one on another replica is first."""
+MOST_UNHEARD = 1000
+"""Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
+MISFIT_HOLD_MS = 1000
+"""How long a worker gets nothing after a task that only others take: it would be given the same one again."""
+MOST_REFUSALS = 10
+"""Grants of a task after which a worker's `unsupported` is believed to hold for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,7 @@ class DispatchSettings:
     flush_interval_ms: float = 40
     flush_chunks: int = 8
     flush_chars: int = 1024
+    ack_ms: int = 5000
     cancel_grace_ms: int = 5000
     no_worker_grace_ms: int = 0
     dead_after_ms: int = 30_000
@@ -71,6 +82,7 @@ class PayloadCache:
     def put(self, task_id: str, body: bytes) -> None:
         if len(body) > self._limit // 4:
             return
+        self.pop(task_id)
         self._bodies[task_id] = body
         self._size += len(body)
         while self._size > self._limit:
@@ -87,25 +99,29 @@ class PayloadCache:
 class Dispatcher:
     """See the module. `start` begins the upkeep (offers, renewals, sweeps); `close` ends it and forgets all attempts."""
 
-    def __init__(self, scheduler: Scheduler, link: RedisLink, hub: Hub, settings: DispatchSettings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, link: RedisLink, hub: Hub, settings: DispatchSettings, keys: Keys
+    ) -> None:
         self.scheduler = scheduler
+        self.settings = settings
         self._link = link
         self._hub = hub
-        self._settings = settings
+        self._keys = keys
         self._loop = asyncio.get_running_loop()
         self.time: Callable[[], float] = self._loop.time
         self.pool = Pool(self.time)
         self.attempts: dict[str, Attempt] = {}
         self.deliver = hub.deliver
-        self.cancel_grace_ms = settings.cancel_grace_ms
         self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
         self._payloads = PayloadCache(settings.payload_cache_bytes)
         self._background: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
+        self._store_back = asyncio.Event()
         self._offered: set[str] = set()
         self._offer_due = 0.0
         self._accepting = True
+        self._unheard: set[str] = set()
         self._renew_s = min(RENEW_S, scheduler.limits.lease_ms / 3000)
         self._tick_s = min(TICK_S, self._renew_s / 2, scheduler.limits.grant_ms / 3000)
 
@@ -136,7 +152,7 @@ class Dispatcher:
         return time.time_ns() // 1_000_000
 
     def new_coalescer(self) -> Coalescer:
-        settings = self._settings
+        settings = self.settings
         return Coalescer(settings.flush_interval_ms, settings.flush_chunks, settings.flush_chars)
 
     # ---- workers ----------
@@ -161,6 +177,8 @@ class Dispatcher:
         if not self.pool.remove(worker):
             return
         self._offer_now()
+        if any(attempt.held for attempt in worker.attempts.values()):
+            self.pool.count_loss(worker)
         for attempt in list(worker.attempts.values()):
             attempt.lost()
 
@@ -175,7 +193,7 @@ class Dispatcher:
     def submit(self, task: TaskSpec) -> Awaitable[Submitted | Refused]:
         """Queue a task. Raises StoreUnavailable; what happened to it then, it will not run later."""
         done: asyncio.Future[Submitted | Refused] = self._loop.create_future()
-        reserved = self.pool.reserve(task.model) if self._accepting else None
+        reserved = self.pool.reserve(task.model, 1, task.task_type) if self._accepting else None
         worker, want = reserved or (None, 0)
         self._payloads.put(task.id, task.payload)
         try:
@@ -212,6 +230,8 @@ class Dispatcher:
             self._payloads.pop(task_id)
         elif worker:
             self._start_all(answer.grants, worker)
+            if not answer.grants:
+                self._came_back_empty(worker)
         if not done.done():
             done.set_result(answer)
 
@@ -244,9 +264,20 @@ class Dispatcher:
         reserved = self.pool.reserve(model, 64)
         if reserved is not None:
             self._take(*reserved, woken=model)
-        elif targeted:
+            return
+        if len(self._unheard) < MOST_UNHEARD:
+            self._unheard.add(model)
+        if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
                 self.scheduler.take([model], 0, self.scheduler.nonce()).add_done_callback(_observe)
+
+    def _came_back_empty(self, worker: Worker) -> None:
+        """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
+        if self._unheard:
+            heard = {model for model in self._unheard if worker.serves(model)}
+            if heard:
+                self._unheard -= heard
+                self.fill(worker)
 
     def fill(self, worker: Worker) -> None:
         """Ask for tasks for all free slots of a worker."""
@@ -269,6 +300,8 @@ class Dispatcher:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
         grants = self.scheduler.taken(reply.result())
         self._start_all(grants, worker)
+        if len(grants) < want:
+            self._came_back_empty(worker)
         if woken is not None and len(grants) == want:
             self.on_wake(woken, targeted=False)
 
@@ -283,25 +316,48 @@ class Dispatcher:
         for grant in grants:
             self._start(grant, worker)
 
-    def _start(self, grant: Grant, worker: Worker) -> None:
+    def _start(self, grant: Grant, asked_for: Worker) -> None:
+        """Begin a granted task, on the worker it was asked for or a better one.
+
+        1 On another one where that one is gone, drains, or should leave the task to others. 2 With none free: back to its
+        place if the worker is gone; the one that should rather not tries again. 3 A task that the worker does not take is
+        brought to somebody who does, or ends.
+        """
         known = self.attempts.get(grant.task_id)
         if known is not None and known.grant.token == grant.token:
             return  # a repeated reply
-        if self.pool.get(worker.id) is not worker:
-            other = self.pool.pick(grant.model)
-            if other is None:
+        worker = asked_for
+        gone = self.pool.get(worker.id) is not worker or worker.draining
+        misfit = worker.misfit(grant.task_type, grant.task_id)
+        if gone or misfit or grant.task_id in worker.avoided:  # 1
+            other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
+            if other is not None and other is not worker:
+                self._begin(grant, other)
+                self.fill(worker)
+                return
+            if gone:  # 2
                 self._spawn(self._give_back(grant))
                 return
-            worker = other
-        attempt = Attempt(self, grant, worker)
-        worker.attempts[grant.task_id] = attempt
-        self.attempts[grant.task_id] = attempt
-        self.deliver(grant.task_id, [Event(grant.attempt, grant.start_seq, "start", grant.start)])
+        if misfit:  # 3
+            self.misfit(self._new_attempt(grant, worker), misfit)
+        else:
+            self._begin(grant, worker)
+
+    def _begin(self, grant: Grant, worker: Worker) -> None:
+        attempt = self._new_attempt(grant, worker)
         payload = self._payloads.pop(grant.task_id)
         if payload is not None:
             attempt.send(payload)
         else:
             self._spawn(self._fetch_payload(attempt))
+
+    def _new_attempt(self, grant: Grant, worker: Worker) -> Attempt:
+        attempt = Attempt(self, grant, worker)
+        worker.attempts[grant.task_id] = attempt
+        self.attempts[grant.task_id] = attempt
+        self.pool.touch(worker)
+        self.deliver(grant.task_id, [Event(grant.attempt, grant.start_seq, "start", grant.start)])
+        return attempt
 
     async def _fetch_payload(self, attempt: Attempt) -> None:
         task_id = attempt.grant.task_id
@@ -311,8 +367,62 @@ class Dispatcher:
         if payload is None:
             attempt.withdraw()  # it ended between the grant and this read
         else:
-            attempt.started_at = self.time()
             attempt.send(payload)
+
+    # ---- tasks that a worker cannot run ----------
+
+    def keep_payload(self, task_id: str, payload: bytes) -> None:
+        """Keep a body at hand for the next worker that its task is given to."""
+        self._payloads.put(task_id, payload)
+
+    def misfit(self, attempt: Attempt, why: Misfit) -> None:
+        """An attempt's worker cannot run it: bring it to a worker that can, here or elsewhere, or end it.
+
+        The attempt was sent to nobody, or is rejected; from here on it is this method's.
+        """
+        grant, worker = attempt.grant, attempt.worker
+        if why is not Misfit.TYPE:
+            worker.refused.put(grant.task_id, why)
+        other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
+        if other is not None:
+            attempt.move()
+            self._begin(grant, other)
+            self.fill(worker)
+            return
+        self.hold(worker, MISFIT_HOLD_MS)
+        if self.pool.anybody_takes(grant.model, grant.task_type, grant.task_id):
+            attempt.decline(why.value)
+        else:
+            self._spawn(self._misfit(attempt, why))
+
+    async def _misfit(self, attempt: Attempt, why: Misfit) -> None:
+        """No worker here can run it: let another replica's have it, if there is one."""
+        grant = attempt.grant
+        tired = why is Misfit.REJECTED and grant.attempt - grant.tries > MOST_REFUSALS
+        if not tired and await self._until_answered(lambda: self._taken_elsewhere(grant, why)):
+            attempt.decline(why.value)
+            return
+        sentence = {
+            Misfit.TYPE: f"No connected worker takes tasks of type {grant.task_type}",
+            Misfit.SIZE: "The task is too large for the connected workers",
+            Misfit.REJECTED: "No connected worker can run this task",
+        }[why]
+        attempt.fail("NO_WORKER", sentence, retryable=False)
+
+    async def _taken_elsewhere(self, grant: Grant, why: Misfit) -> bool:
+        """Whether a worker of another replica takes the task, as far as the replicas tell."""
+        names = await self._link.command("ZRANGE", self._keys("replicas"), 0, -1)
+        for name in names:
+            replica = name.decode()
+            if replica == self.scheduler.replica:
+                continue
+            known = await self._link.command("GET", self._keys("presence", replica=replica))
+            for worker in msgspec.json.decode(known or b"[]", type=list[_Elsewhere]):
+                if worker.takes(grant.model, grant.task_type) and (
+                    worker.version >= 2 or why is not Misfit.SIZE
+                ):
+                    return True
+        return False
 
     async def _give_back(self, grant: Grant) -> None:
         await self._until_answered(
@@ -322,10 +432,12 @@ class Dispatcher:
     def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale") -> None:
         """An attempt has ended and its slot is free; `grants` came with the answer and are for that slot."""
         worker = self._forget(attempt)
-        if worker.version >= 2 and outcome in ("ok", "late", "stale"):
+        if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(attempt.grant.task_id, attempt.grant.attempt, outcome))
         if grants:
             self._start_all(grants, worker)
+        else:
+            self._came_back_empty(worker)
 
     def _forget(self, attempt: Attempt) -> Worker:
         worker, task_id = attempt.worker, attempt.grant.task_id
@@ -333,13 +445,22 @@ class Dispatcher:
             del worker.attempts[task_id]
         if self.attempts.get(task_id) is attempt:
             del self.attempts[task_id]
+        worker.past.put(attempt.key, attempt.answered)
         if worker.suspended and not any(a.phase is Phase.STOPPING for a in worker.attempts.values()):
             worker.suspended = False
+            self._loop.call_soon(self.fill, worker)
         return worker
+
+    def moved(self, attempt: Attempt) -> None:
+        """An attempt goes on with another worker: its slot is free, the grant stays."""
+        self._forget(attempt)
 
     def requeue(self, attempt: Attempt, why: str, cause: str, begun: bool, end: Fragment | None) -> None:
         """Give an attempt's task back; its slot is free at once."""
         worker = self._forget(attempt)
+        worker.avoided.put(attempt.grant.task_id, True)
+        if cause == "failed":
+            self.hold(worker, RETRY_REST_MS)
         log.info("task goes back to its queue", task_id=attempt.grant.task_id, worker_id=worker.id, why=why)
         self._spawn(self._requeue(attempt, worker, why, cause, begun, end))
 
@@ -356,16 +477,19 @@ class Dispatcher:
         if ended.outcome == "ended":
             number, _, seq = ended.event_id.partition("-")
             self.deliver(grant.task_id, [Event(int(number), int(seq), ended.kind, ended.data)])
-        if worker.version >= 2 and cause == "failed":
-            worker.send(result_ack(grant.task_id, grant.attempt, "ok"))
+        if worker.version >= 2 and attempt.answered:
+            worker.send(
+                result_ack(grant.task_id, grant.attempt, "stale" if ended.outcome == "stale" else "ok")
+            )
         self.fill(worker)
 
     def release(self, attempt: Attempt, used: tuple[int, int]) -> None:
         """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
         worker = self._forget(attempt)
-        self._spawn(self._release(attempt.grant, worker, used))
+        self._spawn(self._release(attempt, worker, used))
 
-    async def _release(self, grant: Grant, worker: Worker, used: tuple[int, int]) -> None:
+    async def _release(self, attempt: Attempt, worker: Worker, used: tuple[int, int]) -> None:
+        grant = attempt.grant
         nonce = self.scheduler.nonce()
         want = self.want_after(worker)
         self.pool.hold(worker, want)
@@ -388,9 +512,11 @@ class Dispatcher:
         finally:
             worker.reserved -= want
         finished = self.scheduler.finished(reply)
-        if worker.version >= 2:
+        if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
         self._start_all(finished.grants, worker)
+        if not finished.grants:
+            self._came_back_empty(worker)
 
     def give_up(self, attempt: Attempt, why: str) -> None:
         """The log cannot be written any more: too much waits for Redis, or Redis lost its end."""
@@ -415,8 +541,42 @@ class Dispatcher:
     def on_stop(self, task_id: str, attempt_number: int, why: str) -> None:
         """Another replica, or a script, ended a task that runs here."""
         attempt = self.attempts.get(task_id)
-        if attempt is not None and attempt.grant.attempt == attempt_number:
+        if attempt is None:
+            self._spawn(self._confirm(task_id, attempt_number, why))
+        elif attempt.grant.attempt == attempt_number:
             attempt.stop(why)
+
+    async def _confirm(self, task_id: str, attempt_number: int, why: str) -> None:
+        """A task was ended whose grant is not known here. Nobody but us can say that its slot is free, if the grant was lost."""
+        await asyncio.sleep(LOST_REPLY_S)
+        if task_id in self.attempts:  # the grant came after the news of its end
+            self.on_stop(task_id, attempt_number, why)
+            return
+        record: Record | None = await self._until_answered(lambda: self.scheduler.position(task_id))
+        if record is None or record.number("at") != attempt_number or task_id in self.attempts:
+            return
+        fields = record.fields
+        grant = Grant(
+            task_id=task_id,
+            attempt=attempt_number,
+            token=fields.get("gt", ""),
+            model=fields["m"],
+            queue=fields["q"],
+            task_type=fields.get("ty", ""),
+            user=fields["u"],
+            key=fields.get("k", ""),
+            stream=False,
+            left_ms=0,
+            tries=0,
+            enqueued_ms=record.number("en"),
+            start_seq=1,
+            metadata=b"",
+            waiting=False,
+            readers="",
+            granted_ms=record.number("ga"),
+            start=b"",
+        )
+        await self._give_back(grant)
 
     def show(self, grant: Grant, event: Event) -> None:
         """Bring an event that is not logged to the readers known at the grant."""
@@ -440,6 +600,8 @@ class Dispatcher:
 
     def store_is_back(self) -> None:
         """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
+        self._store_back.set()  # what waits to be said goes first: it may withdraw what a free slot would take
+        self._store_back.clear()
         self.offer_soon()
         for worker in self.pool:
             self._loop.call_soon(self.fill, worker)
@@ -454,6 +616,7 @@ class Dispatcher:
                 "replica": self.scheduler.replica,
                 "version": worker.version,
                 "models": list(worker.models),
+                "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
                 "slots": worker.slots,
                 "running": len(worker.attempts),
                 "heartbeatAgeMs": int((now - worker.heard_at) * 1000),
@@ -474,7 +637,7 @@ class Dispatcher:
         withdrawn = self._offered - models
         workers = msgspec.json.encode(self.presence())
         reply = self.scheduler.offer(
-            sorted(models), sorted(withdrawn), workers, OFFER_HOLD_MS, self._settings.no_worker_grace_ms
+            sorted(models), sorted(withdrawn), workers, OFFER_HOLD_MS, self.settings.no_worker_grace_ms
         )
         self._offered = models
         self._offer_due = self.time() + OFFER_S
@@ -494,7 +657,10 @@ class Dispatcher:
                 wait = 0.2  # again when it answers
             except Exception:  # upkeep must go on: what failed is tried again in a second
                 log.exception("upkeep failed")
-            self._check_attempts()
+            try:
+                self._check_attempts()
+            except Exception:  # the same: leases must be renewed whatever happens here
+                log.exception("checking time limits failed")
             try:
                 async with asyncio.timeout(wait * random.uniform(0.95, 1.0)):  # noqa: S311 - spreads load only
                     await self._nudge.wait()
@@ -522,13 +688,13 @@ class Dispatcher:
     def _check_attempts(self) -> None:
         """Local time limits of attempts and workers."""
         now = self.time()
-        dead_after = self._settings.dead_after_ms / 1000
+        dead_after = self.settings.dead_after_ms / 1000
         for worker in self.pool:
             if worker.version >= 2 and now - worker.heard_at > dead_after:
                 worker.close(1011, "silent for too long")
         for attempt in list(self.attempts.values()):
             worker = attempt.worker
-            if attempt.phase is Phase.SENT and worker.version >= 2 and now - attempt.started_at > ACK_S:
+            if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, self.settings.ack_ms / 1000):
                 worker.missed_acks += 1
                 attempt.unacknowledged()
                 if worker.missed_acks >= MISSED_ACKS:
@@ -539,23 +705,19 @@ class Dispatcher:
                 late = now - (attempt.stop_until - self.stop_grace_s)
                 if now > attempt.stop_until:
                     worker.close(1011, "did not stop a cancelled task")
-                elif worker.version >= 2 and late > self.cancel_grace_ms / 1000 + 2:
+                elif worker.version >= 2 and late > self.settings.cancel_grace_ms / 1000 + 2:
                     worker.suspended = True
 
     def _check_output(self, attempt: Attempt, now: float) -> None:
-        limits = self._settings.output_limits.get(attempt.grant.model)
+        limits = self.settings.output_limits.get(attempt.grant.model)
         if limits is None:
             return
-        if limits.first_output_ms and not attempt.writer.has_output:
-            if now - attempt.started_at > limits.first_output_ms / 1000:
-                attempt.fail(
-                    "FIRST_OUTPUT_TIMEOUT",
-                    "The model did not begin to answer in time",
-                    retryable=False,
-                    stop=True,
-                )
+        if not attempt.writer.has_output:
+            if limits.first_output_ms and now - attempt.started_at > limits.first_output_ms / 1000:
+                text = "The model did not begin to answer in time"
+                attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
         elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
-            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop=True)
+            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")
 
     async def _until_answered(self, call: Callable[[], Awaitable[Any]], patience_s: float = 600.0) -> Any:
         """Repeat a call that may be repeated until Redis answers it; gives up after `patience_s`."""
@@ -567,7 +729,11 @@ class Dispatcher:
             except StoreError:
                 if self.time() > give_up_at:
                     raise
-            await asyncio.sleep(delay)
+            try:
+                async with asyncio.timeout(delay):
+                    await self._store_back.wait()
+            except TimeoutError:
+                pass
             delay = min(delay * 2, 1.0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -579,6 +745,22 @@ class Dispatcher:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("a background step failed; leases end by themselves", error=repr(error))
+
+
+class _Elsewhere(msgspec.Struct, rename="camel"):
+    """What another replica tells of one of its workers (see `presence`)."""
+
+    models: list[str]
+    task_types: list[str] | None = None
+    version: int = 1
+    draining: bool = False
+
+    def takes(self, model: str, task_type: str) -> bool:
+        return (
+            not self.draining
+            and (model in self.models or ANY in self.models)
+            and (self.task_types is None or task_type in self.task_types)
+        )
 
 
 def _observe(reply: asyncio.Future[Any]) -> None:

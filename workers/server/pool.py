@@ -1,7 +1,8 @@
 """The workers connected to this replica and their slots. Pure: who is free, and who is next."""
 
+import enum
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from fairlane.workers.server.attempt import Attempt
@@ -10,13 +11,47 @@ ANY = "*"
 LOSSES_TO_HOLD = 5
 LOSS_WINDOW_S = 600.0
 LOSS_HOLD_S = 60.0
+REMEMBERED = 256
+LOSSES_REMEMBERED = 4096
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Key, Value]):
+    """The newest `most` keys that were put in, with their values."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[Key, Value] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._values
+
+    def get(self, key: Key) -> Value | None:
+        return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        self._values.pop(key, None)
+        self._values[key] = value
+        if len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+
+
+class Misfit(enum.StrEnum):
+    """Why a worker cannot run a task that others may take."""
+
+    TYPE = "task type not taken"
+    SIZE = "too large for version 1"
+    REJECTED = "rejected as unsupported"
 
 
 class Worker:
     """One connected worker as the gateway sees it.
 
     A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. `send` queues a frame;
-    `close` ends the connection with a code and a reason.
+    `close` ends the connection with a code and a reason. `past` tells of attempts that are over on this connection whether
+    their result has come; `refused` are tasks that it cannot run and why, `avoided` those that another one should try first.
     """
 
     def __init__(
@@ -37,7 +72,7 @@ class Worker:
         self.name = name
         self.version = version
         self.slots = slots
-        self.task_types = frozenset(task_types) if task_types else None
+        self.task_types: frozenset[str] | None = None
         self.instance_id = instance_id
         self.key_id = key_id
         self.send = send
@@ -50,31 +85,36 @@ class Worker:
         self.last_grant = 0
         self.heard_at = 0.0
         self.missed_acks = 0
-        self._losses: list[float] = []
+        self.past: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
+        self.refused: Recent[str, Misfit] = Recent(REMEMBERED)
+        self.avoided: Recent[str, bool] = Recent(REMEMBERED)
         self.models: tuple[str, ...] = ()
-        self.set_models(models)
+        self.set_models(models, task_types)
 
-    def set_models(self, models: Iterable[str]) -> None:
-        """Change what it can run; `*` stands for every model and swallows the others."""
+    def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
+        """Change what it can run: `*` stands for every model and swallows the others; no task types: every type."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
+        self.task_types = frozenset(task_types) if task_types else None
 
     def serves(self, model: str) -> bool:
         return model in self.models or self.models[0] == ANY
+
+    def takes(self, task_type: str, task_id: str) -> bool:
+        """Whether it can run this task of a model that it serves."""
+        return self.misfit(task_type, task_id) is None
+
+    def misfit(self, task_type: str, task_id: str) -> Misfit | None:
+        """Why it cannot run this task of a model that it serves; None when it can."""
+        if self.task_types is not None and task_type not in self.task_types:
+            return Misfit.TYPE
+        return self.refused.get(task_id)
 
     def free(self, now: float) -> int:
         """Slots that may be given a task now."""
         if self.draining or self.suspended or now < self.hold_until:
             return 0
         return max(self.slots - len(self.attempts) - self.reserved, 0)
-
-    def lost_task(self, now: float) -> None:
-        """A task was lost on it; five in ten minutes give it a minute's rest."""
-        self._losses = [at for at in self._losses if now - at < LOSS_WINDOW_S]
-        self._losses.append(now)
-        if len(self._losses) >= LOSSES_TO_HOLD:
-            self.hold_until = max(self.hold_until, now + LOSS_HOLD_S)
-            self._losses.clear()
 
 
 class Pool:
@@ -84,6 +124,7 @@ class Pool:
         self._time = time
         self._workers: dict[str, Worker] = {}
         self._grants = 0
+        self._losses: Recent[tuple[str, str], list[float]] = Recent(LOSSES_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -94,12 +135,30 @@ class Pool:
     def get(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
 
-    def by_instance(self, instance_id: str) -> Worker | None:
-        """The connected worker of a process, if it is connected here."""
-        return next((w for w in self._workers.values() if w.instance_id == instance_id), None)
+    def same_instance(self, worker: Worker) -> list[Worker]:
+        """Other connections of the same process here. Only those with the same token: an id alone proves nothing."""
+        if not worker.instance_id:
+            return []
+        key = (worker.key_id, worker.instance_id)
+        return [w for w in self if (w.key_id, w.instance_id) == key and w is not worker]
 
     def add(self, worker: Worker) -> None:
         self._workers[worker.id] = worker
+        self._rest(worker)
+
+    def count_loss(self, worker: Worker) -> None:
+        """A task, or a connection with tasks, was lost on it; the fifth time in ten minutes begins a minute's rest."""
+        now = self._time()
+        key = _identity(worker)
+        losses = [at for at in self._losses.get(key) or [] if now - at < LOSS_WINDOW_S]
+        self._losses.put(key, [*losses, now][-LOSSES_TO_HOLD:])
+        self._rest(worker)
+
+    def _rest(self, worker: Worker) -> None:
+        """No tasks for a worker that lost too many, also when it has connected again since."""
+        losses = self._losses.get(_identity(worker)) or []
+        if len(losses) >= LOSSES_TO_HOLD and losses[-1] - losses[0] < LOSS_WINDOW_S:
+            worker.hold_until = max(worker.hold_until, losses[-1] + LOSS_HOLD_S)
 
     def remove(self, worker: Worker) -> bool:
         """False when it had been removed before."""
@@ -112,19 +171,30 @@ class Pool:
         """Every model that some worker offers; `*` for any."""
         return {model for worker in self._workers.values() if not worker.draining for model in worker.models}
 
-    def pick(self, model: str, *, version: int = 1) -> Worker | None:
-        """The least recently used free worker for a model, of at least a protocol version."""
+    def pick(self, model: str, task_type: str = "", task_id: str = "") -> Worker | None:
+        """The least recently used free worker for a model, or for one task of it.
+
+        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other.
+        """
         now = self._time()
         best: Worker | None = None
+        best_order = (False, 0)
         for worker in self._workers.values():
-            if worker.version >= version and worker.serves(model) and worker.free(now) > 0:
-                if best is None or worker.last_grant < best.last_grant:
-                    best = worker
+            if not worker.serves(model) or (task_type and not worker.takes(task_type, task_id)):
+                continue
+            if worker.free(now) > 0:
+                order = (task_id in worker.avoided, worker.last_grant)
+                if best is None or order < best_order:
+                    best, best_order = worker, order
         return best
 
-    def reserve(self, model: str, want: int = 1) -> tuple[Worker, int] | None:
-        """Reserve up to `want` slots of one worker for a model; give back with `unreserve` or turn into attempts."""
-        worker = self.pick(model)
+    def anybody_takes(self, model: str, task_type: str, task_id: str) -> bool:
+        """Whether some worker here can run the task, now or when it is free."""
+        return any(w.serves(model) and w.takes(task_type, task_id) and not w.draining for w in self)
+
+    def reserve(self, model: str, want: int = 1, task_type: str = "") -> tuple[Worker, int] | None:
+        """Reserve up to `want` slots of one worker for a model; the caller gives them back or makes attempts of them."""
+        worker = self.pick(model, task_type)
         if worker is None:
             return None
         count = min(want, worker.free(self._time()))
@@ -134,5 +204,14 @@ class Pool:
     def hold(self, worker: Worker, count: int) -> None:
         """Reserve slots of a given worker."""
         worker.reserved += count
+        self.touch(worker)
+
+    def touch(self, worker: Worker) -> None:
+        """It is the most recently used one now."""
         self._grants += 1
         worker.last_grant = self._grants
+
+
+def _identity(worker: Worker) -> tuple[str, str]:
+    """Whose losses count together: a process's, as far as it says which it is."""
+    return worker.key_id, worker.instance_id or worker.id

@@ -31,16 +31,18 @@ from fairlane.workers.protocol import (
     Limits,
     Register,
     Registered,
+    ResultAck,
     TaskAck,
     TaskChunk,
     TaskProgress,
     TaskReject,
     TaskResult,
     encoder,
-    from_worker,
 )
-from fairlane.workers.server.attempt import Attempt, Phase, result_ack
+from fairlane.workers.server.attempt import Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.frames import read_frame
+from fairlane.workers.server.limits import Flood, PerMinute
 from fairlane.workers.server.pool import ANY, Worker
 
 log = structlog.get_logger("fairlane.workers")
@@ -48,14 +50,10 @@ log = structlog.get_logger("fairlane.workers")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AboutTask = TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult
 
-REGISTER_S = 5.0
-SEND_S = 5.0
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
-FRAMES_PER_S = 500
-BYTES_PER_S = 4 << 20
-FLOOD_S = 5.0
 
 
 class Identity(Protocol):
@@ -72,41 +70,16 @@ class Identity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """Durations in ms."""
+    """Durations in ms; frames and bytes per second and slot, above which reading pauses for `flood_ms` at most."""
 
     heartbeat_ms: int = 10_000
     dead_after_ms: int = 30_000
     max_message_bytes: int = 17 << 20
-
-
-class Bucket:
-    """A token bucket: `rate` a second, a second's worth at once. Pure."""
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self._left = rate
-        self._at = now
-
-    def take(self, amount: float, now: float) -> float:
-        """Take; returns the seconds to wait until the bucket is no more overdrawn."""
-        self._left = min(self._left + (now - self._at) * self.rate, self.rate) - amount
-        self._at = now
-        return max(-self._left / self.rate, 0.0)
-
-
-class PerMinute:
-    """Counts events of the last minute. Pure."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._at: deque[float] = deque()
-
-    def exceeded(self, now: float) -> bool:
-        """Count one more; True when there are too many."""
-        self._at.append(now)
-        while now - self._at[0] > 60:
-            self._at.popleft()
-        return len(self._at) > self._limit
+    register_ms: int = 5000
+    send_ms: int = 5000
+    flood_frames: int = 500
+    flood_bytes: int = 4 << 20
+    flood_ms: int = 5000
 
 
 class WorkerSocket:
@@ -122,7 +95,7 @@ class WorkerSocket:
     ) -> None:
         self._dispatcher = dispatcher
         self._authenticate = authenticate
-        self._settings = settings
+        self.settings = settings
         self._refusal = refusal
         self._sessions: set[Session] = set()
 
@@ -141,7 +114,7 @@ class WorkerSocket:
             return
         version = 2 if SUBPROTOCOL in scope.get("subprotocols", ()) else 1
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if version == 2 else None})
-        session = Session(self._dispatcher, identity, self._settings, send, version)
+        session = Session(self._dispatcher, identity, self.settings, send, version)
         self._sessions.add(session)
         try:
             await session.run(receive)
@@ -183,7 +156,7 @@ class Session:
         self._closing: tuple[int, str] | None = None
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
-        self._done: deque[tuple[str, int]] = deque(maxlen=1024)
+        self._kept_results = 0
         self._time = dispatcher.time
         self.identity = identity
         self.worker: Worker | None = None
@@ -260,26 +233,27 @@ class Session:
     async def _flush(self) -> None:
         while self._out:
             frame = self._out.popleft()
-            async with asyncio.timeout(SEND_S):
+            async with asyncio.timeout(self._settings.send_ms / 1000):
                 await self._send({"type": "websocket.send", "text": frame.decode()})
 
     async def _read(self, receive: Receive) -> int:
-        frames = Bucket(FRAMES_PER_S, self._time())
-        volume = Bucket(BYTES_PER_S, self._time())
+        settings = self._settings
+        flood = Flood(settings.flood_frames, settings.flood_bytes, settings.flood_ms / 1000, self._time())
         if self._version == 2:
             try:
-                async with asyncio.timeout(REGISTER_S):
+                async with asyncio.timeout(settings.register_ms / 1000):
                     message = await receive()
             except TimeoutError:
-                self._closing = (CLOSE_PROTOCOL, "register is due within 5 s")
-                return CLOSE_PROTOCOL
-            if message["type"] == "websocket.disconnect":
-                return int(message.get("code") or 1005)
-            self._handle(message)
-            if self.worker is None and self._closing is None:
-                self.close(CLOSE_PROTOCOL, "the first frame must be register")
-        overdrawn = 0.0
+                self.close(CLOSE_PROTOCOL, f"register is due within {settings.register_ms} ms")
+            else:
+                if message["type"] == "websocket.disconnect":
+                    return int(message.get("code") or 1005)
+                self._handle(_data(message))
+                if self.worker is None:
+                    self.close(CLOSE_PROTOCOL, "the first frame must be register")
         while True:
+            if self._closing is not None:
+                await asyncio.sleep(0)  # `close` has cancelled this task: nothing that is left is read
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 return int(message.get("code") or 1005)
@@ -287,40 +261,33 @@ class Session:
             worker = self.worker
             if worker is not None:
                 worker.heard_at = now
-                if frames.rate != FRAMES_PER_S * worker.slots:
-                    frames, volume = (
-                        Bucket(FRAMES_PER_S * worker.slots, now),
-                        Bucket(BYTES_PER_S * worker.slots, now),
-                    )
-            self._handle(message)
-            size = len(message.get("text") or message.get("bytes") or b"")
-            wait = max(frames.take(1, now), volume.take(size, now))
-            if wait > 0.05:
-                overdrawn += wait
-                if overdrawn > FLOOD_S:
-                    self.close(CLOSE_FLOOD, "too much, too fast")
-                await asyncio.sleep(min(wait, FLOOD_S))
-            elif wait == 0:
-                overdrawn = 0.0
+                flood.set_slots(worker.slots, now)
+            data = _data(message)
+            self._handle(data)
+            pause = flood.pause(len(data), now)
+            if pause is None:
+                self.close(CLOSE_FLOOD, "too much, too fast")
+            elif pause:
+                await asyncio.sleep(pause)
+                if self.worker is not None:
+                    self.worker.heard_at = self._time()
 
     # ---- messages ----------
 
-    def _handle(self, message: MutableMapping[str, Any]) -> None:
-        data = message.get("text")
-        if data is None:
-            data = message.get("bytes") or b""
+    def _handle(self, data: str | bytes) -> None:
         try:
-            frame = from_worker.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            frame, halves = read_frame(data)
+        except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
+            self._unreadable(data)
             self._complain("INVALID_MESSAGE", str(error)[:500])
             return
         try:
-            self._dispatch(frame)
+            self._dispatch(frame, halves)
         except Exception:  # one bad frame must not end a worker's other tasks; the frame is dropped
             log.exception("cannot handle a frame", worker_id=self.worker.id if self.worker else None)
             self._complain("INTERNAL", "the gateway failed to handle this message")
 
-    def _dispatch(self, frame: FromWorker) -> None:
+    def _dispatch(self, frame: FromWorker, halves: bool) -> None:
         worker = self.worker
         if isinstance(frame, Register):
             self._register(frame)
@@ -329,21 +296,19 @@ class Session:
             self._complain("NOT_REGISTERED", "register first")
             return
         if isinstance(frame, TaskChunk):
-            attempt = self._find(frame.task_id, frame.attempt)
-            if attempt is None:
-                self._stale_frame(frame.task_id)
-            elif wrong := attempt.chunk(frame):
-                self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
+            if attempt := self._find(frame):
+                if wrong := attempt.chunk(frame, halves=halves):
+                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
         elif isinstance(frame, TaskResult):
             self._result(worker, frame)
         elif isinstance(frame, TaskAck):
-            if attempt := self._find(frame.task_id, frame.attempt):
+            if attempt := self._find(frame):
                 attempt.acknowledged()
         elif isinstance(frame, TaskReject):
-            if attempt := self._find(frame.task_id, frame.attempt):
+            if attempt := self._find(frame):
                 attempt.reject(frame)
         elif isinstance(frame, TaskProgress):
-            if attempt := self._find(frame.task_id, frame.attempt):
+            if attempt := self._find(frame):
                 attempt.progress(frame)
         elif isinstance(frame, Heartbeat):
             self._heartbeat(worker, frame)
@@ -351,38 +316,83 @@ class Session:
             worker.draining = True
             self._dispatcher.changed(worker)
 
+    def _key(self, frame: AboutTask) -> tuple[str, int]:
+        return frame.task_id, frame.attempt if self._version >= 2 else 0
+
+    def _current(self, key: tuple[str, int]) -> Attempt | None:
+        """The attempt that is not over; its result may have come."""
+        attempt = self.worker.attempts.get(key[0]) if self.worker else None
+        return attempt if attempt is not None and attempt.key == key else None
+
+    def _find(self, frame: AboutTask) -> Attempt | None:
+        """The attempt that a frame is about. None is dealt with here.
+
+        What comes late for an attempt that the gateway has ended is no fault; what comes behind the worker's own result, or for
+        a task that it never had, is.
+        """
+        key = self._key(frame)
+        attempt = self._current(key)
+        if attempt is not None and not attempt.answered:
+            return attempt
+        ended_here = self.worker is not None and self.worker.past.get(key) is False
+        if not ended_here:
+            self._stale_frame(frame.task_id)
+        return None
+
     def _result(self, worker: Worker, frame: TaskResult) -> None:
-        attempt = self._find(frame.task_id, frame.attempt)
-        if attempt is not None and attempt.phase is not Phase.FINISHING:
-            self._done.append((frame.task_id, frame.attempt))
+        """A result ends its attempt, once; any other is acknowledged, so that the worker forgets it."""
+        key = self._key(frame)
+        attempt = self._current(key)
+        if attempt is not None and not attempt.answered:
             attempt.result(frame)
             return
-        known = attempt is not None or (frame.task_id, frame.attempt) in self._done
+        answered = True if attempt is not None else worker.past.get(key)
+        if answered is False:
+            status, fault = "stale", False
+            worker.past.put(key, True)
+        elif answered:
+            status, fault = "duplicate", True
+        else:
+            status = "stale" if frame.task_id in worker.attempts else "unknown"
+            # results kept from an earlier connection are sent again: no more than it has slots
+            self._kept_results += 1
+            fault = self._kept_results > worker.slots
         if worker.version >= 2:
-            self.send(result_ack(frame.task_id, frame.attempt, "duplicate" if known else "unknown"))
-        self._stale_frame(None)
+            self.send(encoder.encode(ResultAck(*key, status)))  # type: ignore[arg-type]
+        if fault:
+            self._stale_frame(None)
 
-    def _find(self, task_id: str, attempt_number: int) -> Attempt | None:
+    def _unreadable(self, data: str | bytes) -> None:
+        """A frame that cannot be read: a task whose end, or whose text, it was, must not wait or go on without it."""
         worker = self.worker
-        attempt = worker.attempts.get(task_id) if worker else None
-        if attempt is None or (self._version >= 2 and attempt.grant.attempt != attempt_number):
-            return None
-        return attempt
+        if worker is None:
+            return
+        text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+        for attempt in list(worker.attempts.values()):
+            if attempt.answered or attempt.grant.task_id not in text:
+                continue
+            if '"taskResult"' in text:
+                attempt.unreadable_result()
+            elif '"taskChunk"' in text:
+                attempt.broken("The worker sent output that is not valid JSON")
 
     def _heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Reconcile what the worker holds with what it was given."""
         running = {(task.task_id, task.attempt) for task in frame.running}
         for attempt in list(worker.attempts.values()):
-            key = (attempt.grant.task_id, attempt.grant.attempt)
-            if key in running:
-                running.discard(key)
+            if attempt.key in running:
+                running.discard(attempt.key)
                 attempt.missing = 0
-            elif attempt.phase is Phase.RUNNING:
+            elif attempt.phase in (Phase.RUNNING, Phase.STOPPING):
                 attempt.missing += 1
                 if attempt.missing >= 2:
+                    if attempt.phase is Phase.RUNNING:
+                        self._dispatcher.pool.count_loss(worker)
                     attempt.lost()
-        for task_id, number in running:
-            self.send(encoder.encode(Cancel(task_id, number, "superseded", self._dispatcher.cancel_grace_ms)))
+        for key in running:
+            if worker.past.get(key) is None:
+                worker.past.put(key, False)  # its answer to the cancel is no fault
+            self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
 
     # ---- registering ----------
 
@@ -426,20 +436,19 @@ class Session:
             self.send(encoder.encode(Error("MODELS", "the token may offer none of these models", None, True)))
             self.close(CLOSE_PROTOCOL, "no model left that the token may offer")
             return
-        worker = self.worker
-        if worker is not None and worker.version == 1:
-            if worker.attempts or worker.reserved:
+        first = self.worker
+        if first is not None and first.version >= 2:
+            first.set_models(models, frame.task_types)
+            first.slots = frame.slots
+            self._dispatcher.changed(first)
+            return
+        if first is not None:
+            if any(attempt.writer.has_output for attempt in first.attempts.values()):
                 self._complain("BUSY", "register while idle")
                 return
-            self._dispatcher.disconnected(worker)
-            self.worker = worker = None
+            for attempt in list(first.attempts.values()):
+                attempt.decline("registers")  # it was on its way when the worker sent this
         self._version = 2
-        if worker is not None:
-            worker.set_models(models)
-            worker.slots = frame.slots
-            self._dispatcher.changed(worker)
-            return
-        older = self._dispatcher.pool.by_instance(frame.instance_id)
         worker = self._make_worker(
             frame.name, 2, models, frame.slots, task_types=frame.task_types, instance_id=frame.instance_id
         )
@@ -447,7 +456,9 @@ class Session:
         limits = Limits(self._settings.max_message_bytes)
         self.send(
             encoder.encode(
-                Registered(worker.id, self._settings.heartbeat_ms, self._settings.dead_after_ms, limits, VERSION)
+                Registered(
+                    worker.id, self._settings.heartbeat_ms, self._settings.dead_after_ms, limits, VERSION
+                )
             )
         )
         log.info(
@@ -460,8 +471,11 @@ class Session:
             key_id=self.identity.id,
         )
         self._dispatcher.connected(worker)
-        if older is not None and not older.draining:
-            older.close(CLOSE_REPLACED, "the same worker connected again")
+        if first is not None:
+            self._dispatcher.disconnected(first)
+        for older in self._dispatcher.pool.same_instance(worker):
+            if not older.draining:
+                older.close(CLOSE_REPLACED, "the same worker connected again")
 
     # ---- complaints ----------
 
@@ -487,6 +501,15 @@ class Session:
             )
         if self._stale.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many messages about tasks that are not yours")
+
+
+def _data(message: MutableMapping[str, Any]) -> str | bytes:
+    """What a WebSocket message holds; text and binary frames count alike."""
+    text: str | None = message.get("text")
+    if text is not None:
+        return text
+    data: bytes | None = message.get("bytes")
+    return data or b""
 
 
 async def _deny(scope: Scope, send: Send, status: int, sentence: str) -> None:

@@ -1,6 +1,6 @@
 -- The payload is of no more use: no retry is possible.
 local function drop_payload(id, bytes)
-  if bytes and call('DEL', key_payload(id)) == 1 then call('HINCRBY', key_pool(), 'bytes', -num(bytes)) end
+  if bytes and call('DEL', key_payload(id)) == 1 then call('HINCRBY', key_pool(), 'bytes', 0 - num(bytes)) end
 end
 
 -- Record and log of an ended task go when its time is over. While it holds a slot it has no end: the sweep needs its record.
@@ -21,43 +21,29 @@ local function release(id, t)
   return true
 end
 
--- Close the account of an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
--- `input`, `output`: tokens, < 0 unknown; `learn_ms`: how long it ran, false unless it was completed.
+-- Settle an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
+-- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
+-- `learn_ms`: how long it ran, false unless it was completed.
 local function settle(t, input, output, learn_ms)
-  local q, m, u = t.q, t.m, t.u
-  local model, lifts = key_model(m), key_lifts(q, m)
-  local s = call('HMGET', model, 'cost', 'out', 'ms', 'S:' .. q, 'L:' .. q, 'v:' .. q)
-  local mean_out, mean_ms = num(s[2]), num(s[3])
-  local lane_tag
-  if s[1] ~= 'requests' and (input >= 0 or output >= 0) then
-    if output < 0 then output = (num(t.ch) - num(t.ei)) / 2 end
-    if input < 0 then input = num(t.ei) end
-    local used = min(input + 2 * output, 16777216)
-    if used ~= num(t.ch) then lane_tag = charge(t, used - num(t.ch), num(s[4]), num(s[5])) end
-    if learn_ms then
-      local mean = key_mean(m, u)
-      local old = num(call('GET', mean))
-      call('SET', mean, old == 0 and max(output, 1) or old + 0.3 * (output - old), 'EX', 3600)
-      mean_out = mean_out == 0 and max(output, 1) or mean_out + 0.05 * (output - mean_out)
-    end
-  end
-  if learn_ms then mean_ms = mean_ms == 0 and max(learn_ms, 1) or mean_ms + 0.1 * (learn_ms - mean_ms) end
-  if lane_tag then
-    call('HSET', model, 'out', mean_out, 'ms', mean_ms, 'S:' .. q, lane_tag)
-  elseif learn_ms then
-    call('HSET', model, 'out', mean_out, 'ms', mean_ms)
-  end
-  if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', lifts, u) end
-  forget_idle_flows(q, m, num(s[6]))
-end
-
--- Take back the whole charge of an attempt that will not count.
-local function refund(t)
   local q, m = t.q, t.m
-  local s = call('HMGET', key_model(m), 'S:' .. q, 'L:' .. q)
-  local lane_tag = charge(t, -num(t.ch), num(s[1]), num(s[2]))
-  if lane_tag then call('HSET', key_model(m), 'S:' .. q, lane_tag) end
-  if call('EXISTS', key_busy(q, m, t.u)) == 0 then call('ZREM', key_lifts(q, m), t.u) end
+  local model = key_model(m)
+  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms')
+  local in_tokens, known = s[1] ~= 'requests', input >= 0 and output >= 0
+  close_account(t, in_tokens and known and min(input, 4194304) + 2 * min(output, 4194304) or nil)
+  if learn_ms then
+    local mean_out, mean_ms = num(s[3]), num(s[4])
+    mean_ms = mean_ms == 0 and max(learn_ms, 1) or mean_ms + 0.1 * (learn_ms - mean_ms)
+    if in_tokens and known then
+      local mean = key_mean(m, t.u)
+      local own = num(call('GET', mean))
+      output = min(output, 131072)
+      own = own == 0 and max(output, 1) or own + 0.3 * (output - own)
+      mean_out = mean_out == 0 and max(output, 1) or mean_out + 0.05 * (output - mean_out)
+      call('SET', mean, string.format('%.2f', own), 'EX', 3600)
+    end
+    call('HSET', model, 'out', string.format('%.2f', mean_out), 'ms', string.format('%.2f', mean_ms))
+  end
+  forget_idle_flows(q, m, num(s[2]))
 end
 
 -- End a task: the only writer of terminal events and final states. `kind` and `data` are the terminal event, `nonce` names the

@@ -62,13 +62,13 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local cost = expected_cost(t, s[2], s[3])
       local lane_start, flow_start = tonumber(lane[2]), tonumber(flow[2])
       local weight = lane_weight(call('HGET', key_queue(q), 'weight'))
-      dequeue(id, t, flow_start + cost / flow_weight(t), lane_start + cost / weight)
+      dequeue(id, t, flow_start + tag_step(cost, flow_weight(t)), lane_start + tag_step(cost, weight))
       call('HSET', hash, 'V', max(num(s[4]), lane_start), 'v:' .. q, max(num(s[5]), flow_start), 'used', US)
       call('ZADD', key_backlog(), 'XX', US, model)
-      t.ch, t.lw, t.ll, t.lf = cost, weight, num(s[6]), num(call('ZSCORE', key_lifts(q, model), u))
+      t.ac = open_account(cost, weight, num(s[6]), num(call('ZSCORE', key_lifts(q, model), u)))
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
       call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
-        'ga', t.ga, 'xd', t.xd, 'ch', t.ch, 'lw', t.lw, 'll', t.ll, 'lf', t.lf)
+        'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
       return id, t, start
     end
   end

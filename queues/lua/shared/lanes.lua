@@ -5,6 +5,10 @@
 -- An idle flow keeps its tag in `debts` while it is ahead of the virtual time or has tasks running. A lift forgives what the
 -- flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts only beyond
 -- it. So each lift is added up (`lifts`, field L:queue), and an attempt remembers the sum at its beginning.
+--
+-- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
+
+local function tag_step(cost, weight) return floor(cost * 4096 / weight + 0.5) end
 
 local function flow_weight(t)
   local weight = num(t.w)
@@ -19,7 +23,7 @@ end
 
 -- The virtual time that the next flow to return will find: flows that return at the same time stand in line, so that no name
 -- sorts before another for ever.
-local function just_after(v) return v + max(v, 1) / 1125899906842624 end
+local function just_after(v) return v + 1 end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
 local function note_lift(q, m, u, amount)
@@ -85,40 +89,53 @@ local function dequeue(id, t, flow_tag, lane_tag)
   end
 end
 
--- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
-local function beyond(delta, lifted)
-  if lifted <= 0 then return delta end
-  return max(delta - lifted, 0)
+-- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far.
+local function open_account(cost, weight, lane_lifts, flow_lifts)
+  return string.format('%.3f %.17g %.0f %.0f', cost, weight, lane_lifts, flow_lifts)
 end
 
--- Charge (or refund) `delta` to the flow and lane of an attempt, idle ones too. `lane_tag` and `lane_lifts` as the model has
--- them. Returns the lane's new tag if it is idle: the caller stores it.
-local function charge(t, delta, lane_tag, lane_lifts)
+-- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
+local function beyond(step, lifted)
+  if lifted <= 0 then return step end
+  return max(step - lifted, 0)
+end
+
+-- Close an attempt's account: charge (or refund) the difference between `used` and the estimate to its flow and lane, idle
+-- ones too; `used` nil: the estimate stands.
+local function close_account(t, used)
   local q, m, u = t.q, t.m, t.u
-  local lane_delta = beyond(delta / num(t.lw), lane_lifts - num(t.ll))
-  local flow_delta = beyond(delta / flow_weight(t), num(call('ZSCORE', key_lifts(q, m), u)) - num(t.lf))
-  local lanes, flows = key_lanes(m), key_flows(q, m)
-  local lane_waits = call('ZSCORE', lanes, q)
-  if lane_waits and call('ZSCORE', flows, u) then
-    call('ZINCRBY', flows, flow_delta, u)
-  else
-    call('ZINCRBY', key_debts(q, m), flow_delta, u)
+  local lifts = key_lifts(q, m)
+  local flow_lifts = call('ZSCORE', lifts, u)
+  local charged, weight, lane_lifts, own_lifts = string.match(t.ac, '(%S+) (%S+) (%S+) (%S+)')
+  local more = used and used - tonumber(charged) or 0
+  if more ~= 0 then
+    local lanes, flows, model = key_lanes(m), key_flows(q, m), key_model(m)
+    local s = call('HMGET', model, 'S:' .. q, 'L:' .. q)
+    local lane_step = beyond(tag_step(more, tonumber(weight)), num(s[2]) - tonumber(lane_lifts))
+    local flow_step = beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts))
+    local lane_waits = call('ZSCORE', lanes, q)
+    if lane_waits then
+      call('ZINCRBY', lanes, lane_step, q)
+    else
+      call('HSET', model, 'S:' .. q, num(s[1]) + lane_step)
+    end
+    call('ZINCRBY', lane_waits and call('ZSCORE', flows, u) and flows or key_debts(q, m), flow_step, u)
   end
-  if not lane_waits then return lane_tag + lane_delta end
-  call('ZINCRBY', lanes, lane_delta, q)
+  if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', lifts, u) end
 end
 
 -- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
 -- tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)
   local debts = key_debts(q, m)
-  local due = call('ZRANGEBYSCORE', debts, '-inf', '(' .. string.format('%.17g', v), 'WITHSCORES', 'LIMIT', 0, 4)
-  for i = 1, #due, 2 do
-    local u = due[i]
+  for _ = 1, 4 do
+    local least = call('ZRANGE', debts, 0, 0, 'WITHSCORES')
+    local u = least[1]
+    if not u or tonumber(least[2]) >= v then return end
     if call('EXISTS', key_busy(q, m, u)) == 0 then
       call('ZREM', debts, u)
     else
-      call('ZINCRBY', key_lifts(q, m), v - tonumber(due[i + 1]), u)
+      call('ZINCRBY', key_lifts(q, m), v - tonumber(least[2]), u)
       call('ZADD', debts, v, u)
     end
   end

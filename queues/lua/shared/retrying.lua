@@ -33,12 +33,12 @@ local function put_back(id, t, why, cause, begun, failures, nonce)
   if not give_up and t.wt == '1' and not is_offered(t.m) then give_up = failures.no_worker end
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
-    if t.fo then settle(t, -1, -1, false) else refund(t) end
+    if t.fo then settle(t, -1, -1, false) else close_account(t, 0) end
     local data = event_data(id, give_up.rest)
     local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce)
     return 'ended', event_id, 'error', data
   end
-  refund(t)
+  close_account(t, 0)
   t.st = 'queued'
   call('HSET', key, 'st', 'queued', 'gt', '', 'ow', '', 'xd', 0)
   if t.wd then -- running was not waiting

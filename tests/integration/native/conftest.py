@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.support.talk import PrivateRedis, Talk, private_redis, talking
 
 

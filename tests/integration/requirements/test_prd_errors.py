@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-
-from fairlane.gateway.settings import load_settings
 from tests.support.serving import until
 from tests.support.talk import Talk
+
+from fairlane.gateway.settings import load_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -29,12 +29,7 @@ async def test_r1_1_the_connection_is_held_and_the_result_returned(gateway: Star
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5}
         call = talk.sync(**body)
         task = await worker.take()
-        assert task == {
-            "type": "task",
-            "taskType": "openaiLike",
-            "taskId": task["taskId"],
-            "payload": body,
-        }
+        assert task == {"type": "task", "taskType": "openaiLike", "taskId": task["taskId"], "payload": body}
         assert UUID.fullmatch(task["taskId"])
         assert not call.done()
         await worker.answer(task, {"content": "Hi", "usage": {"tokens": 3}}, error=None)
@@ -357,12 +352,14 @@ async def test_r8_2_a_timeout_above_max_task_timeout_ms_is_lowered_to_it(gateway
 
 async def test_r8_2_the_default_maximum_is_600000(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"]) as worker:
+        await talk.warm(worker, "m")
         talk.sync(model="m", timeout=600_001)
         assert (await worker.take())["timeoutMs"] == 600_000
 
 
 async def test_r8_3_a_timeout_below_min_task_timeout_ms_is_raised_to_it(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"], slots=3) as worker:
+        await talk.warm(worker, "m")
         for timeout in (1, -5, 4999.5):
             talk.sync(model="m", timeout=timeout)
             assert (await worker.take())["timeoutMs"] == 5000
@@ -370,6 +367,7 @@ async def test_r8_3_a_timeout_below_min_task_timeout_ms_is_raised_to_it(gateway:
 
 async def test_r8_4_without_a_timeout_the_default_holds(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"]) as worker:
+        await talk.warm(worker, "m")
         talk.sync(model="m")
         assert (await worker.take())["timeoutMs"] == 60_000
 

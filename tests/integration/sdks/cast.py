@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 
-from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk import Context, Delta, Task, TaskError, Usage, Worker
 
 VECTOR = [0.5, -0.25, 0.125]
-LOGPROBS = {"content": [{"token": "Yes", "logprob": -0.5, "bytes": [89], "top_logprobs": []}], "refusal": None}
+LOGPROBS = {
+    "content": [{"token": "Yes", "logprob": -0.5, "bytes": [89], "top_logprobs": []}],
+    "refusal": None,
+}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
-CALLS = [
+CALLS: list[dict[str, Any]] = [
     {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
     {"id": "call_b", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "CET"}'}},
 ]

@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.integration.sdks.stage import Sdk, Stage, python_sdk, staged
+from tests.support.serving import DEADLINE_S
 from tests.support.talk import PrivateRedis, private_redis
+
+from fairlane.gateway.api import openai as openai_api
+
+from .stage import Sdk, Stage, python_sdk, staged
 
 NODE = Path(__file__).parent / "node"
 INSTALL_S = 100
@@ -38,10 +41,16 @@ def store(redis_server: PrivateRedis) -> str:
     return redis_server.url
 
 
+@pytest.fixture(autouse=True)
+def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a stream that fails before its first output is told by a status."""
+    monkeypatch.setattr(openai_api, "HOLD_HEAD_S", DEADLINE_S)
+
+
 @pytest.fixture
 async def stage(store: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A gateway with default settings and the cast."""
-    async with staged(store, tmp_path) as stage:
+    """A gateway and the cast. Lease and linger are long, so that a cancel comes from the departure itself."""
+    async with staged(store, tmp_path, lease_ms=120_000, linger_ms=120_000) as stage:
         yield stage
 
 
@@ -72,7 +81,9 @@ def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for file in ("package.json", ".npmrc"):
                 shutil.copy(NODE / file, cache)
             command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error"]
-            done = subprocess.run(command, cwd=cache, capture_output=True, text=True, timeout=INSTALL_S)
+            done = subprocess.run(
+                command, cwd=cache, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            )
             assert done.returncode == 0, done.stderr
             (cache / "installed").touch()
     project = tmp_path_factory.mktemp("node")

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
-
-from tests.integration.sdks.cast import Cast
 from tests.support.serving import DEADLINE_S, Served, serving, until
+
+from .cast import Cast
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 
@@ -22,9 +22,10 @@ MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 class Stage:
     """What a test sees: the cast, the gateway's address, and work beside the test that ends with it."""
 
-    def __init__(self, served: Served, cast: Cast) -> None:
+    def __init__(self, served: Served, cast: Cast, key: str) -> None:
         self.served = served
         self.cast = cast
+        self._headers = {"Authorization": f"Bearer {key}"}
         self.base_url = f"{served.url}/v1"
         self._beside: list[asyncio.Task[Any]] = []
 
@@ -36,13 +37,18 @@ class Stage:
 
     async def fill(self, model: str = "patient", stream: bool = False) -> None:
         """One more call for `model`, whose answer nobody looks at."""
-        async with httpx.AsyncClient(timeout=DEADLINE_S * 4, trust_env=False) as http:
+        async with self._http(DEADLINE_S * 4) as http:
             body = {"model": model, "messages": MESSAGES, "stream": stream}
-            await http.post(f"{self.base_url}/chat/completions", json=body)
+            await http.post("/v1/chat/completions", json=body)
+
+    def _http(self, timeout_s: float = DEADLINE_S) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.served.url, headers=self._headers, timeout=timeout_s, trust_env=False
+        )
 
     async def queued(self, number: int) -> None:
         """Return when so many tasks wait."""
-        async with httpx.AsyncClient(base_url=self.served.url, trust_env=False) as http:
+        async with self._http() as http:
 
             async def there() -> bool:
                 counts = (await http.get("/api/admin/state")).json()["counts"]
@@ -52,10 +58,10 @@ class Stage:
 
     async def offered(self, models: list[str]) -> None:
         """Return when callers can see these models."""
-        async with httpx.AsyncClient(base_url=self.base_url, trust_env=False) as http:
+        async with self._http() as http:
 
             async def there() -> bool:
-                data = (await http.get("/models")).json()["data"]
+                data = (await http.get("/v1/models")).json()["data"]
                 return {model["id"] for model in data} >= set(models)
 
             await until(there, "the worker's models")
@@ -71,14 +77,16 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(redis_url: str, tmp_path: Path, slots: int = 4, **settings: Any) -> AsyncIterator[Stage]:
-    """A gateway with these settings whose models are the cast's."""
+async def staged(
+    redis_url: str, tmp_path: Path, slots: int = 4, key: str = "none", **settings: Any
+) -> AsyncIterator[Stage]:
+    """A gateway with these settings whose models are the cast's; `key` is one that sees them."""
     cast = Cast()
     async with serving(redis_url, tmp_path, **settings) as served:
         worker = cast.worker(served.url, slots)
         stop = asyncio.Event()
         working = asyncio.create_task(worker.serve(stop, stop))
-        stage = Stage(served, cast)
+        stage = Stage(served, cast, key)
         try:
             await stage.offered(worker.registry.models)
             yield stage
@@ -112,6 +120,8 @@ class Sdk(Protocol):
     async def leave(self, **arguments: Any) -> str:
         """The first text of a chat stream, which is closed then."""
         ...
+
+    async def close(self) -> None: ...
 
 
 OnStatus = Callable[[int], None]
@@ -201,7 +211,7 @@ async def python_sdk(
 ) -> AsyncIterator[Sdk]:
     """The client `sync` or `async`; without retries unless `max_retries` says otherwise."""
     options = {"api_key": "none", "max_retries": 0, "timeout": DEADLINE_S * 2, **options}
-    make = {"sync": SyncSdk, "async": AsyncSdk}[kind]
+    make: Callable[..., Sdk] = SyncSdk if kind == "sync" else AsyncSdk
     sdk = make(base_url, on_status or (lambda status: None), **options)
     try:
         yield sdk

@@ -118,7 +118,12 @@ def test_an_error_ends_every_surface_with_its_code(output: list[str]) -> None:
     text, reasons, errors, done = chat_stream(log)
     assert (text, reasons, done) == ("".join(output), [], False)
     assert errors == [
-        {"message": "Too long", "type": "invalid_request_error", "param": None, "code": "CONTEXT_LENGTH"}
+        {
+            "message": "Too long",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "context_length_exceeded",
+        }
     ]
     result = fold(ResultFold(INFO), log.events)
     assert (result.status, result.error) == ("failed", ("Too long", "CONTEXT_LENGTH", False))

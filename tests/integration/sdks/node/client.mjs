@@ -89,7 +89,6 @@ const scenarios = {
   bad_request: () => failure(() => client.chat.completions.create({ model: 'talk', messages: 'hi' })),
   too_long: () => failure(() => chat('refuses')),
   too_long_stream: () => failure(async () => all(chat('refuses', { stream: true }))),
-  busy: () => failure(() => chat('busy')),
   queue_full: () => failure(() => chat('talk')),
   timeout: () => failure(() => chat('patient')),
   breaks: () =>
@@ -121,6 +120,7 @@ const scenarios = {
       if (chunk.choices[0]?.delta?.content) return { content: chunk.choices[0].delta.content };
     }
   },
+  held: () => chat('endless'),
   async abort() {
     const stream = await chat('endless', { stream: true });
     let content = '';

@@ -1,0 +1,78 @@
+"""Fixtures: a Redis of the test's own, a headless Chromium, and a small web server for the test's page."""
+
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.servers import Server, redis_binary, running_server, valkey_binary
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+PAGE = b"""<!doctype html><meta charset="utf-8"><title>A page of another origin</title>
+<script>
+const log = {frames: [], opened: 0, failed: 0, closed: false};
+const NAMES = ["start", "chunk", "done", "error", "cancelled", "gap", "restart", "bye"];
+
+async function ask(gateway, body) {
+  const answer = await fetch(gateway + "/api/openai", {
+    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+  });
+  if (answer.status !== 202) throw new Error(await answer.text());
+  return answer.json();
+}
+
+function read(gateway, streamUrl) {
+  const source = new EventSource(gateway + streamUrl);
+  source.onopen = () => log.opened++;
+  source.onerror = () => { log.failed++; log.closed = source.readyState === EventSource.CLOSED; };
+  for (const name of NAMES)
+    source.addEventListener(name, event => log.frames.push([event.lastEventId, event.type, event.data]));
+}
+</script>
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Server]:
+    with running_server(redis_binary() or valkey_binary() or "redis-server") as server:
+        yield server
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page_origin() -> Iterator[str]:
+    """Where a web page is served that talks to gateways of another origin."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,162 @@
+"""The browser's own EventSource, on a page of another origin, through a gateway that is killed and started again."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, async_playwright
+from tests.integration.browser.conftest import ARGUMENTS, CHROMIUM
+from tests.support.processes import GatewayProcess, gateway_process
+from tests.support.servers import Server
+from tests.support.serving import until
+from tests.support.streams import RawStream, event_id, event_name
+from tests.support.talk import RawWorker
+from websockets.asyncio.client import connect
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
+
+BROWSER_S = 60.0
+SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 5000}
+WORDS = ["Once", " upon", " a\n\ntime", " \U0001f600", " \u2028", " there", " was", " one", " end"]
+
+
+@contextlib.asynccontextmanager
+async def browser_page(origin: str) -> AsyncIterator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            page = await browser.new_page()
+            await page.goto(origin)
+            yield page
+        finally:
+            await browser.close()
+
+
+async def log(page: Page) -> dict[str, Any]:
+    seen: dict[str, Any] = await page.evaluate("log")
+    return seen
+
+
+async def seen(page: Page, number: int) -> None:
+    """Return when the page has got so many frames."""
+
+    async def enough() -> bool:
+        return len((await log(page))["frames"]) >= number
+
+    await until(enough, f"{number} frames in the browser", BROWSER_S)
+
+
+async def ask(page: Page, gateway: GatewayProcess) -> str:
+    """Submit a task from the page and let it read the events by the link it was given; the task's id."""
+    body = {"messages": [], "async": True, "stream": True}
+    answer = await page.evaluate("([url, body]) => ask(url, body)", [gateway.url, body])
+    await page.evaluate("([url, path]) => read(url, path)", [gateway.url, answer["streamUrl"]])
+    return str(answer["taskId"])
+
+
+async def transcript(gateway: GatewayProcess, task_id: str) -> list[list[str]]:
+    """What the log holds, as a page would have got it."""
+    async with await RawStream.open(gateway.url, f"/api/task/{task_id}/events") as stream:
+        frames = await stream.rest()
+    text = [(frame.decode(), event_id(frame) or "") for frame in frames]
+    return [[ident, event_name(f.encode()), f.partition("data: ")[2][:-2]] for f, ident in text]
+
+
+async def closed(page: Page) -> None:
+    """Return when the browser has given up coming back: the stream was at its end."""
+
+    async def is_closed() -> bool:
+        return bool((await log(page))["closed"])
+
+    await until(is_closed, "the browser to stop", BROWSER_S)
+
+
+async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
+    own_redis: Server, page_origin: str, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "cors_origins": [page_origin]}
+    async with (
+        gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
+        gateway_process(tmp_path / "b", own_redis.url, **settings) as b,
+        browser_page(page_origin) as page,
+        connect(b.ws, proxy=None) as connection,
+    ):
+        worker = RawWorker(connection, 1)
+        task_id = await ask(page, a)
+        task = await worker.take()
+        assert task["taskId"] == task_id
+        for word in WORDS[:3]:
+            await worker.chunk(task, word)
+        await seen(page, 4)
+
+        await a.kill()
+        await worker.chunk(task, WORDS[3])
+        await a.start()
+        await worker.chunk(task, WORDS[4])
+        await seen(page, 6)
+
+        a.signal(15)  # in order this time: the page is told when to come back
+        await worker.chunk(task, WORDS[5])
+        assert await a.ended() == 0
+        await worker.chunk(task, WORDS[6])
+        await a.start()
+        for word in WORDS[7:]:
+            await worker.chunk(task, word)
+        await worker.answer(task)
+        await seen(page, len(WORDS) + 2)
+        await closed(page)
+
+        frames = (await log(page))["frames"]
+        assert "bye" in [name for _, name, _ in frames]
+        logged = [frame for frame in frames if frame[1] != "bye"]
+        assert logged == await transcript(b, task_id)
+        assert "".join(json.loads(data)["delta"] for _, name, data in logged if name == "chunk") == "".join(
+            WORDS
+        )
+        assert (await log(page))["opened"] == 3
+
+
+async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
+    own_redis: Server, page_origin: str, tmp_path: Path
+) -> None:
+    """One gateway alone: the worker connects again, and the browser does."""
+    settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
+    async with (
+        gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
+        browser_page(page_origin) as page,
+    ):
+        async with connect(a.ws, proxy=None):
+            pass  # a worker was there
+        task_id = await ask(page, a)
+        await a.kill()
+        await a.start()
+        async with connect(a.ws, proxy=None) as connection:
+            worker = RawWorker(connection, 1)
+            task = await worker.take()
+            for word in WORDS:
+                await worker.chunk(task, word)
+            await worker.answer(task)
+            await closed(page)
+            assert (await log(page))["frames"] == await transcript(a, task_id)
+
+
+async def test_a_page_that_was_not_invited_gets_nothing(
+    own_redis: Server, page_origin: str, tmp_path: Path
+) -> None:
+    async with (
+        gateway_process(tmp_path / "a", own_redis.url, **SETTINGS) as a,
+        browser_page(page_origin) as page,
+    ):
+        problem = await page.evaluate("url => ask(url, {}).then(() => '', error => String(error))", a.url)
+        assert "Failed to fetch" in problem
+        path = "/api/task/01a1fc22-94cf-8002-ba85-cea7a54f7ce5/events"
+        await page.evaluate("([url, path]) => read(url, path)", [a.url, path])
+        await closed(page)
+        assert (await log(page))["opened"] == 0

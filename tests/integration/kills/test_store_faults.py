@@ -1,0 +1,176 @@
+"""Redis stops, forgets its scripts, or comes back empty: clear answers at once, and what runs goes on where it can."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from tests.support.ledger import KEYS, ended_once, nothing_left
+from tests.support.processes import tireless
+from tests.support.servers import Server
+from tests.support.streams import RawStream, event_data, event_name, joined_text
+from tests.support.talk import RawWorker, Talk, talking
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def talk(own_redis: Server, tmp_path: Path) -> AsyncIterator[Talk]:
+    async with talking(own_redis.url, tmp_path, stream_flush_interval_ms=0, stream_flush_size=1) as talk:
+        yield talk
+
+
+@pytest.fixture
+def store(own_redis: Server) -> Any:
+    with redis.Redis(unix_socket_path=own_redis.socket_path) as client:
+        yield client
+
+
+def refused(answer: httpx.Response) -> None:
+    """A clear answer: what is wrong, and when to try again."""
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"] == "Store unavailable"
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+@pytest.mark.slow
+async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
+    talk: Talk, own_redis: Server, store: Any
+) -> None:
+    """Ten seconds, as long as two thirds of a lease."""
+    async with talk.worker() as worker, talk.worker() as second:
+        task_id = await talk.submit()
+        task = await worker.take()
+        held_id = await talk.submit()
+        held = await second.take()
+        async with await RawStream.open(talk.served.url, f"/api/task/{task_id}/events") as stream:
+            frames = await stream.take(1)
+            await worker.chunk(task, "before ")
+            frames += await stream.take(1)
+            own_redis.freeze()
+            try:
+                for number in range(5):
+                    await worker.chunk(task, f"{number} ")
+                    refused(await talk.http.post("/api/openai", json={"messages": []}))
+                    refused(await talk.http.post("/api/openai", json={"stream": True}))
+                    refused(await talk.http.post("/api/openai", json={"async": True}))
+                    refused(await talk.http.get(f"/api/task/{held_id}"))
+                    assert (await talk.http.get("/health/live")).status_code == 200
+                    ready = await talk.http.get("/health/ready")
+                    assert ready.status_code == 503
+                    await asyncio.sleep(2)
+                await second.answer(held, "finished while Redis was stopped")
+            finally:
+                own_redis.thaw()
+            await worker.chunk(task, "after")
+            await worker.answer(task)
+            frames += await stream.rest()
+        assert joined_text(frames) == "before 0 1 2 3 4 after"
+        assert event_name(frames[-1]) == "done"
+        body = await talk.reaches(held_id, "completed", "failed")
+        assert body["result"] == "finished while Redis was stopped"
+        for free in (worker, second):
+            talk.later(answer_all(free))  # a task may have begun before its withdrawal came
+        await nothing_left(store)
+        for id_ in store.zrange(KEYS("recent"), 0, -1):
+            ended_once(store, id_.decode())
+        assert (await talk.sync()).json() == "ok"
+
+
+async def answer_all(worker: RawWorker) -> None:
+    while True:
+        await worker.answer(await worker.take(), "ok")
+
+
+async def test_scripts_that_are_flushed_all_the_time_go_unnoticed(talk: Talk, store: Any) -> None:
+    async def flush() -> None:
+        while True:
+            store.script_flush()
+            await asyncio.sleep(0.1)
+
+    async def work(send: Any, task: dict[str, Any]) -> None:
+        for word in ("a", "b", "c"):
+            await send(type="taskChunk", taskId=task["taskId"], delta=word)
+            await asyncio.sleep(0.03)
+        await send(type="taskResult", taskId=task["taskId"], result=None, error=None)
+
+    async with tireless(4, lambda: talk.served.ws, work):
+        talk.later(flush())
+        await talk.workers(4)
+        calls = [talk.sync() for _ in range(40)]
+        streams = [talk.later(talk.http.post("/api/openai", json={"stream": True})) for _ in range(20)]
+        ids = [await talk.submit() for _ in range(20)]
+        answers = await asyncio.gather(*calls)
+        assert {(answer.status_code, answer.json()["content"]) for answer in answers} == {(200, "abc")}
+        for stream in await asyncio.gather(*streams):
+            assert '"content":"abc"' in stream.text
+        for task_id in ids:
+            assert (await talk.reaches(task_id, "completed"))["result"]["content"] == "abc"
+        await nothing_left(store)
+
+
+async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_redis: Server) -> None:
+    """Nobody hangs: not who waits in the queue, not who reads a stream, not the worker with the lost task."""
+    async with talk.worker() as worker:
+        running = talk.sync()
+        task = await worker.take()
+        waiting = talk.sync()
+        later = await talk.submit()
+        await talk.waiting(2)
+        async with await RawStream.open(talk.served.url, f"/api/task/{later}/events") as stream:
+            own_redis.stop()
+            own_redis.start()
+            for call in (running, waiting):
+                answer = await call
+                assert answer.status_code == 500, answer.text
+                assert answer.json()["code"] == "STORE_LOST"
+                assert answer.json()["error"] == "The store lost this task"
+            names = []
+            while (frame := await stream.frame()) is not None:
+                names.append(event_name(frame))
+            assert names[-2:] == ["gap", "bye"]
+        gone = await talk.http.get(f"/api/task/{later}")
+        assert (gone.status_code, gone.json()["error"]) == (404, "Task not found or expired")
+        await worker.chunk(task, "of a lost task")
+        await worker.answer(task, "of a lost task")
+        fresh = talk.sync()
+        await worker.answer(await worker.take(), "fresh")
+        assert (await fresh).json() == "fresh"
+
+
+async def test_a_posted_stream_whose_task_is_lost_ends_with_a_farewell(talk: Talk, own_redis: Server) -> None:
+    async with (
+        talk.worker() as worker,
+        await RawStream.open(talk.served.url, "/api/openai", body={"stream": True}) as stream,
+    ):
+        await worker.chunk(await worker.take(), "x")
+        frames = await stream.take(2)
+        assert joined_text(frames) == "x"
+        own_redis.stop()
+        own_redis.start()
+        gap, bye = await stream.frame(), await stream.frame()
+        assert gap is not None
+        assert bye is not None
+        assert (event_name(gap), event_name(bye)) == ("gap", "bye")
+        assert event_data(bye)["reconnectMs"] > 0
+
+
+async def test_a_gateway_waits_for_a_redis_that_is_not_there_yet(own_redis: Server, tmp_path: Path) -> None:
+    own_redis.freeze()
+
+    async def open_later() -> None:
+        async with talking(own_redis.url, tmp_path) as talk:
+            assert (await talk.http.get("/health/ready")).status_code == 200
+
+    opening = asyncio.create_task(open_later())
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(opening), 1.5)
+        assert not opening.done()
+    finally:
+        own_redis.thaw()
+    await opening

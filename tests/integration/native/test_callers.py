@@ -1,0 +1,239 @@
+"""Who may do what: keys, delegating and admin keys, other callers' tasks, stream tickets, the first start."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.native.keys import key, secret
+from tests.support.talk import SseReader, Talk, parse_sse
+from websockets.exceptions import InvalidStatus
+
+from fairlane.gateway.keys import with_first_start_keys
+from fairlane.gateway.settings import Settings
+from fairlane.queues.ids import new_task_id
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+KEYS = [
+    key("acme", tier="paid"),
+    key("other"),
+    key("site", delegating=True),
+    key("ops", admin=True),
+    key("narrow", models=["small"]),
+]
+
+
+async def submit(client: httpx.AsyncClient, **body: Any) -> str:
+    answer = await client.post("/api/openai", json={"async": True, **body})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["taskId"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Basic c2VjcmV0LWFjbWU="},
+        {"Authorization": "secret-acme"},
+        {"Authorization": "Bearer " + "x" * 5000},
+        {"X-Fairlane-User": "acme"},
+    ],
+)
+async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: dict[str, str]) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker():
+        task_id = new_task_id(1_780_000_000_000)
+        for method, path in (
+            ("POST", "/api/openai"),
+            ("POST", "/api/tasks"),
+            ("GET", f"/api/task/{task_id}"),
+            ("POST", f"/api/task/{task_id}/cancel"),
+            ("GET", f"/api/task/{task_id}/events"),
+            ("GET", f"/api/sse-stream?taskId={task_id}"),
+            ("GET", "/api/admin/state"),
+        ):
+            body = {"json": {}} if method == "POST" else {}
+            answer = await talk.http.request(method, path, headers=headers, **body)
+            assert answer.status_code == 401
+            assert answer.json()["code"] == "UNAUTHORIZED"
+            assert "Bearer" in answer.json()["error"]
+            assert answer.headers["www-authenticate"] == "Bearer"
+        answer = await talk.http.post("/v1/chat/completions", json={}, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
+
+
+async def test_anothers_task_answers_exactly_like_an_unknown_one(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
+        async with talk.client(secret("acme")) as acme, talk.client(secret("other")) as other:
+            queued_behind = await submit(acme)
+            task = await worker.take()
+            task_id = await submit(acme)
+            unknown = new_task_id(1_780_000_000_000)
+            for method, path in (
+                ("GET", "/api/task/{}"),
+                ("POST", "/api/task/{}/cancel"),
+                ("GET", "/api/task/{}/events"),
+                ("GET", "/api/sse-stream?taskId={}"),
+            ):
+                answers = [await other.request(method, path.format(one)) for one in (task_id, unknown)]
+                told = [(one.status_code, one.content, sorted(one.headers)) for one in answers]
+                assert told[0] == told[1]
+                assert answers[0].json()["error"] == "Task not found or expired"
+            assert (await acme.get(f"/api/task/{task_id}")).json()["status"] == "queued"
+            await worker.answer(task, {"of": "acme"})
+            assert (await worker.take())["taskId"] == task_id
+            assert (await other.get(f"/api/task/{queued_behind}")).status_code == 404
+
+
+async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
+        headers = {"X-Fairlane-User": "boss", "X-Fairlane-Tier": "free"}
+        async with talk.client(secret("acme"), **headers) as acme, talk.client(secret("ops")) as ops:
+            await submit(acme)
+            await worker.take()
+            [row] = (await ops.get("/api/admin/state")).json()["tasks"]
+            assert (row["user"], row["key"], row["queue"]) == ("acme", "acme", "paid_batch")
+
+
+async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as_that_user(
+    gateway: Start,
+) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
+        ann = {"X-Fairlane-User": "ann", "X-Fairlane-Tier": "paid"}
+        async with talk.client(secret("site")) as site, talk.client(secret("ops")) as ops:
+            answer = await site.post("/api/openai", json={"async": True}, headers=ann)
+            task_id = answer.json()["taskId"]
+            await worker.take()
+            [row] = (await ops.get("/api/admin/state")).json()["tasks"]
+            assert (row["user"], row["key"], row["queue"]) == ("ann", "site", "paid_batch")
+            url = f"/api/task/{task_id}"
+            assert (await site.get(url, headers=ann)).status_code == 200
+            assert (await site.get(url, headers={"X-Fairlane-User": "bob"})).status_code == 404
+            assert (await site.get(url)).status_code == 404
+            for bad in ({"X-Fairlane-Tier": "gold"}, {"X-Fairlane-User": ""}, {"X-Fairlane-User": "u" * 200}):
+                answer = await site.post("/api/openai", json={}, headers=bad)
+                assert answer.status_code == 400
+                assert next(iter(bad)) in answer.json()["error"]
+
+
+async def test_a_user_of_one_key_is_not_the_same_user_of_another(gateway: Start) -> None:
+    async with gateway(keys=[*KEYS, key("site2", delegating=True)]) as talk, talk.worker():
+        ann = {"X-Fairlane-User": "acme"}
+        async with talk.client(secret("acme")) as acme, talk.client(secret("site2"), **ann) as site2:
+            task_id = await submit(acme)
+            assert (await site2.get(f"/api/task/{task_id}")).status_code == 404
+
+
+async def test_only_an_admin_key_reads_the_state(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk:
+        for key_id, status in (("ops", 200), ("acme", 403), ("site", 403)):
+            async with talk.client(secret(key_id)) as client:
+                answer = await client.get("/api/admin/state")
+                assert answer.status_code == status
+                if status == 403:
+                    assert answer.json()["code"] == "FORBIDDEN"
+                    assert "admin" in answer.json()["error"]
+
+
+async def test_a_key_uses_only_its_models(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker() as worker, talk.client(secret("narrow")) as narrow:
+        refused = await narrow.post("/api/openai", json={"model": "big"})
+        assert refused.status_code == 404
+        assert refused.json()["code"] == "model_not_found"
+        await submit(narrow, model="small")
+        assert (await worker.take())["payload"]["model"] == "small"
+
+
+async def test_with_worker_tokens_configured_only_they_connect(gateway: Start) -> None:
+    async with gateway(keys=KEYS, workers=[key("gpu")]) as talk:
+        for token in (None, "wrong", secret("acme")):
+            with pytest.raises(InvalidStatus) as refused:
+                async with talk.worker(token):
+                    pass
+            assert refused.value.response.status_code == 401
+        async with talk.worker(secret("gpu")) as worker, talk.client(secret("acme")) as acme:
+            await submit(acme)
+            await worker.take()
+
+
+# ---- stream tickets ----------
+
+
+async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker() as worker, talk.client(secret("acme")) as acme:
+        answer = await acme.post("/api/openai", json={"async": True})
+        url, task_id = answer.json()["streamUrl"], answer.json()["taskId"]
+        token = url.partition("?token=")[2]
+        other = await submit(acme)
+        async with talk.http.stream("GET", url) as response:
+            assert response.status_code == 200
+            await worker.answer(await worker.take(), {"a": 1})
+            events = await SseReader(response).rest()
+        assert events[-1].data["result"] == {"a": 1}
+        alias = await talk.http.get(f"/api/sse-stream?taskId={task_id}&token={token}")
+        assert parse_sse(alias.text)[-1].data["result"] == {"a": 1}
+        assert (await talk.http.get(f"/api/task/{other}/events?token={token}")).status_code == 401
+        assert (await talk.http.get(f"/api/task/{task_id}?token={token}")).status_code == 401
+        assert (await talk.http.post(f"/api/task/{task_id}/cancel?token={token}")).status_code == 401
+        assert (await talk.http.get(f"/api/admin/state?token={token}")).status_code == 401
+
+
+async def test_a_tampered_or_expired_ticket_is_a_401(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as talk, talk.worker(), talk.client(secret("acme")) as acme:
+        task_id = await submit(acme)
+        tickets = talk.served.gateway.tickets
+        good = tickets.issue(task_id, 4_000_000_000_000)
+        swapped = "B" if good[9] != "B" else "C"
+        for token in (
+            tickets.issue(task_id, 1),
+            good[:9] + swapped + good[10:],
+            good[:-1],
+            good + "A",
+            "",
+            "é" * 32,
+            "x" * 5000,
+        ):
+            answer = await talk.http.get(f"/api/task/{task_id}/events", params={"token": token})
+            assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+        assert (
+            await talk.http.get(f"/api/task/{task_id}/events", params={"token": good + "="})
+        ).status_code == 401
+
+
+async def test_a_ticket_of_one_replica_is_good_on_another(gateway: Start) -> None:
+    async with gateway(keys=KEYS) as first, gateway(keys=KEYS) as second, first.worker() as worker:
+        async with first.client(secret("acme")) as acme:
+            url = (await acme.post("/api/openai", json={"async": True})).json()["streamUrl"]
+        await worker.answer(await worker.take(), {"a": 1})
+        answer = await second.http.get(url)
+        assert parse_sse(answer.text)[-1].data["result"] == {"a": 1}
+
+
+# ---- the first start ----------
+
+
+async def test_off_loopback_the_first_start_makes_a_caller_key_and_a_worker_token(
+    gateway: Start, tmp_path: Path
+) -> None:
+    asked = Settings(host="0.0.0.0", data_dir=tmp_path)
+    settings, created = with_first_start_keys(asked)
+    secrets = {one.kind: one.secret for one in created}
+    assert set(secrets) == {"key", "worker"}
+    _, again = with_first_start_keys(asked)
+    assert again == []
+    async with gateway(host="0.0.0.0", keys=settings.keys, workers=settings.workers) as talk:
+        assert (await talk.http.post("/api/openai", json={})).status_code == 401
+        with pytest.raises(InvalidStatus):
+            async with talk.worker():
+                pass
+        async with talk.worker(secrets["worker"]) as worker, talk.client(secrets["key"]) as caller:
+            task_id = await submit(caller)
+            await worker.answer(await worker.take(), {"a": 1})
+            async with caller.stream("GET", f"/api/task/{task_id}/events") as response:
+                assert (await SseReader(response).rest())[-1].data["result"] == {"a": 1}

@@ -1,0 +1,90 @@
+"""Cancelling a task by its id: queued, executing, ended; as often as one likes."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.support.talk import Talk, parse_sse
+
+from fairlane.queues.ids import new_task_id
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+async def test_a_queued_task_is_cancelled_and_never_runs(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        task_id = await talk.submit()
+        for _ in range(3):
+            answer = await talk.http.post(f"/api/task/{task_id}/cancel")
+            assert (answer.status_code, answer.json()) == (200, {"taskId": task_id, "status": "cancelled"})
+        body = await talk.poll(task_id)
+        assert set(body) == {"taskId", "status", "cancelledAt"}
+        await worker.answer(running, {})
+        assert await worker.idle()
+        assert (await talk.state())["counts"]["queued"] == 0
+
+
+async def test_an_executing_task_is_cancelled_and_its_worker_told(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m")
+        task = await worker.take()
+        for _ in range(2):
+            answer = await talk.http.post(f"/api/task/{task_id}/cancel", json={})
+            assert answer.json() == {"taskId": task_id, "status": "cancelled"}
+        frame = await worker.frame()
+        assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task_id, "client")
+        await worker.answer(task, {"too": "late"})
+        assert (await worker.frame())["type"] == "resultAck"
+        assert (await talk.poll(task_id))["status"] == "cancelled"
+        await talk.submit(model="m", name="next")
+        assert (await worker.take())["payload"]["name"] == "next"
+
+
+async def test_cancelling_an_ended_task_says_how_it_ended(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        for end, status in (({"result": {}}, "completed"), ({"error": "no"}, "failed")):
+            task_id = await talk.submit()
+            await worker.answer(await worker.take(), **end)
+            before = await talk.reaches(task_id, status)
+            answer = await talk.http.post(f"/api/task/{task_id}/cancel")
+            assert (answer.status_code, answer.json()) == (200, {"taskId": task_id, "status": status})
+            assert await talk.poll(task_id) == before
+
+
+async def test_a_sync_caller_whose_task_is_cancelled_is_told(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await talk.http.post(f"/api/task/{task['taskId']}/cancel")
+        answer = await call
+        assert answer.status_code == 499
+        assert answer.json() == {"error": "Task cancelled", "code": "CANCELLED", "taskId": task["taskId"]}
+
+
+async def test_streams_of_a_cancelled_task_end_with_cancelled(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            task = await worker.take()
+            await worker.chunk(task, "half")
+            await reader.until("chunk")
+            await talk.http.post(f"/api/task/{task['taskId']}/cancel")
+            [last] = await reader.rest()
+        assert (last.event, last.data["by"]) == ("cancelled", "client")
+        await worker.chunk(task, "never seen")
+        await worker.answer(task, None)
+        replayed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
+        assert replayed[-1] == last
+
+
+async def test_a_task_that_is_not_there_cannot_be_cancelled(gateway: Start) -> None:
+    async with gateway() as talk:
+        for task_id, sentence in (
+            ("nonsense", "Task not found"),
+            (new_task_id(1_780_000_000_000), "Task not found or expired"),
+        ):
+            answer = await talk.http.post(f"/api/task/{task_id}/cancel")
+            assert (answer.status_code, answer.json()["error"]) == (404, sentence)

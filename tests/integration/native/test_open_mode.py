@@ -1,0 +1,91 @@
+"""A gateway without keys answers this machine's own programs, and refuses what came through others."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.support.talk import Talk
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+REFUSED = [
+    {"X-Forwarded-For": "1.2.3.4"},
+    {"Forwarded": "for=1.2.3.4"},
+    {"X-Real-IP": "1.2.3.4"},
+    {"Via": "1.1 proxy"},
+    {"Host": "evil.example"},
+    {"Host": "evil.example:8080"},
+    {"Host": "127.0.0.1.evil.example"},
+    {"Host": ""},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", REFUSED)
+async def test_an_open_gateway_refuses_strangers(gateway: Start, headers: dict[str, str]) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        for method, path in (("POST", "/api/openai"), ("GET", "/api/admin/state"), ("GET", "/api/task/x")):
+            body = {"json": {}} if method == "POST" else {}
+            answer = await talk.http.request(method, path, headers=headers, **body)
+            assert answer.status_code == 403
+            assert answer.json()["code"] == "FORBIDDEN"
+            assert "no keys" in answer.json()["error"]
+        answer = await talk.http.post("/v1/chat/completions", json={}, headers=headers)
+        assert answer.status_code == 403
+        assert answer.json()["error"]["type"] == "permission_error"
+        assert await worker.idle(0.05)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", ""]
+)
+async def test_an_open_gateway_takes_only_json_bodies(gateway: Start, kind: str) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        headers = {"Content-Type": kind}
+        answer = await talk.http.post("/api/openai", content=b"{}", headers=headers)
+        assert answer.status_code in (403, 415)
+        assert "application/json" in answer.json()["error"]
+        assert await worker.idle(0.05)
+
+
+@pytest.mark.parametrize("headers", REFUSED[:4] + REFUSED[-2:])
+async def test_an_open_gateway_takes_no_workers_from_strangers(
+    gateway: Start, headers: dict[str, str]
+) -> None:
+    async with gateway() as talk:
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(talk.served.ws, additional_headers=headers, proxy=None):
+                pass
+        assert refused.value.response.status_code == 403
+        assert (await talk.state())["workers"] == []
+
+
+async def test_localhost_by_any_of_its_names_is_answered(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker():
+        for host in ("localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST:80"):
+            answer = await talk.http.get("/api/admin/state", headers={"Host": host})
+            assert answer.status_code == 200
+
+
+async def test_an_open_gateway_believes_user_and_tier(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker():
+        headers = {"X-Fairlane-User": "zoë".encode(), "X-Fairlane-Tier": b"paid"}
+        answer = await talk.http.post("/api/openai", json={"async": True}, headers=headers)
+        assert answer.status_code == 202
+        [row] = (await talk.state())["tasks"]
+        assert (row["user"], row["queue"], row["key"]) == ("zoë", "paid_batch", None)
+        task_id = answer.json()["taskId"]
+        assert (await talk.http.get(f"/api/task/{task_id}")).status_code == 404
+        assert (await talk.http.get(f"/api/task/{task_id}", headers=headers)).status_code == 200
+
+
+async def test_health_is_answered_to_anyone(gateway: Start) -> None:
+    async with gateway() as talk:
+        for path in ("/health/live", "/health/ready"):
+            answer = await talk.http.get(path, headers={"Host": "evil.example", "Via": "x"})
+            assert answer.status_code == 200

@@ -1,0 +1,145 @@
+"""Health, the operator's view, pages of other origins, and the way down."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.support.serving import until
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+PAGE = "https://app.example"
+
+
+async def test_health_says_live_and_ready(gateway: Start) -> None:
+    async with gateway() as talk:
+        live, ready = await talk.http.get("/health/live"), await talk.http.get("/health/ready")
+        assert (live.status_code, live.json()) == (200, {"status": "live"})
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "workers": 0})
+        async with talk.worker():
+            await talk.workers(1)
+            assert (await talk.http.get("/health/ready")).json()["workers"] == 1
+
+
+async def test_a_draining_gateway_is_not_ready_and_takes_no_tasks(gateway: Start) -> None:
+    async with gateway(drain_ms=10_000) as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        waiting = await talk.submit()
+        drain = talk.later(talk.served.gateway.drain())
+        await until(lambda: talk.served.gateway.draining)
+        ready = await talk.http.get("/health/ready")
+        assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
+        assert ready.json() == {"status": "not ready", "missing": ["the gateway is shutting down"]}
+        assert (await talk.http.get("/health/live")).status_code == 200
+        refused = await talk.http.post("/api/openai", json={})
+        assert (refused.status_code, refused.json()["code"]) == (503, "GATEWAY_STOPPING")
+        assert int(refused.headers["retry-after"]) >= 1
+        chat = await talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []})
+        assert (chat.status_code, chat.json()["error"]["code"]) == (503, "GATEWAY_STOPPING")
+        assert (await talk.poll(waiting))["status"] == "queued"
+        await worker.answer(task, {"finished": True})
+        assert (await call).json() == {"finished": True}
+        await drain
+        assert (await talk.poll(waiting))["status"] == "queued"
+
+
+async def test_a_draining_gateway_tells_streams_to_come_back(gateway: Start) -> None:
+    async with gateway(drain_ms=50) as talk, talk.worker() as worker:
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            task = await worker.take()
+            await worker.chunk(task, "half")
+            seen = await reader.until("chunk")
+            await talk.served.gateway.drain()
+            [bye] = await reader.rest()
+        assert (bye.event, bye.id, bye.data["reason"]) == ("bye", None, "drain")
+        assert bye.raw.split("\n")[1] == f"retry: {bye.data['reconnectMs']}"
+        assert 500 <= bye.data["reconnectMs"] <= 3000
+        assert seen[-1].id is not None
+
+
+async def test_the_state_shows_queues_models_workers_counts_and_tasks(gateway: Start) -> None:
+    async with gateway(models={"m": {"concurrency": 3}}) as talk, talk.worker2(["m"], slots=2) as worker:
+        running = await talk.submit(model="m")
+        task = await worker.take()
+        state = await talk.state()
+        assert set(state) == {"now", "queues", "models", "workers", "counts", "tasks", "replicas"}
+        [model] = [row for row in state["models"] if row["model"] == "m"]
+        assert (model["running"], model["limit"], model["waiting"]) == (1, 3, 0)
+        assert (model["workers"], model["slots"]) == (1, 2)
+        [shown] = state["workers"]
+        assert (shown["name"], shown["version"], shown["models"]) == ("raw", 2, ["m"])
+        assert (shown["slots"], shown["running"], shown["draining"]) == (2, 1, False)
+        assert len(state["queues"]) == 6
+        assert {row["queue"]: row["running"] for row in state["queues"]}["free_batch"] == 1
+        assert (state["counts"]["executing"], state["counts"]["queued"]) == (1, 0)
+        [row] = state["tasks"]
+        assert (row["taskId"], row["status"], row["user"]) == (running, "executing", "anonymous")
+        assert row["attempts"][0]["workerId"] == shown["workerId"]
+        await worker.answer(task, {})
+        await talk.reaches(running, "completed")
+        state = await talk.state()
+        assert (state["counts"]["executing"], state["counts"]["completed"]) == (0, 1)
+        assert state["tasks"][0]["endedAt"] >= state["tasks"][0]["startedAt"]
+        assert len(state["replicas"]) == 1
+
+
+async def test_the_state_never_shows_prompts_or_results(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit(prompt="very secret prompt")
+        await worker.answer(await worker.take(), {"r": "very secret result"})
+        await talk.submit(prompt="very secret prompt")
+        assert "very secret" not in (await talk.http.get("/api/admin/state")).text
+
+
+@pytest.mark.parametrize("tasks", ["-1", "x", "501", "1e3", "５", "9" * 5000])
+async def test_the_state_takes_a_sensible_number_of_tasks(gateway: Start, tasks: str) -> None:
+    async with gateway() as talk:
+        answer = await talk.http.get("/api/admin/state", params={"tasks": tasks})
+        assert answer.status_code == 400
+        assert "tasks" in answer.json()["error"]
+        for number in (0, 1):
+            answer = await talk.http.get("/api/admin/state", params={"tasks": number})
+            assert (answer.status_code, answer.json()["tasks"]) == (200, [])
+
+
+async def test_a_page_of_a_configured_origin_may_submit_and_stream(gateway: Start) -> None:
+    async with gateway(cors_origins=[PAGE]) as talk, talk.worker() as worker:
+        origin = {"Origin": PAGE}
+        asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        preflight = await talk.http.options("/api/openai", headers={**origin, **asks})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == PAGE
+        assert "content-type" in preflight.headers["access-control-allow-headers"].lower()
+        answer = await talk.http.post("/api/openai", json={"async": True}, headers=origin)
+        assert answer.status_code == 202
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "x-task-id" in answer.headers["access-control-expose-headers"].lower()
+        async with talk.events(answer.json()["streamUrl"], headers=origin) as reader:
+            assert reader.response.headers["access-control-allow-origin"] == PAGE
+            await worker.answer(await worker.take(), {"a": 1})
+            assert (await reader.until("done"))[-1].data["result"] == {"a": 1}
+        refused = await talk.http.get("/api/task/nonsense", headers=origin)
+        assert refused.status_code == 404
+        assert refused.headers["access-control-allow-origin"] == PAGE
+
+
+async def test_pages_of_other_origins_are_not_let_in(gateway: Start) -> None:
+    async with gateway(cors_origins=[PAGE]) as talk:
+        asks = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+        preflight = await talk.http.options("/api/openai", headers=asks)
+        assert preflight.status_code == 400
+        assert "access-control-allow-origin" not in preflight.headers
+        answer = await talk.http.get("/api/admin/state", headers={"Origin": "https://evil.example"})
+        assert answer.status_code == 403
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_every_answer_has_a_request_id(gateway: Start) -> None:
+    async with gateway() as talk:
+        seen = set()
+        for path in ("/health/live", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
+            seen.add((await talk.http.get(path)).headers["x-request-id"])
+        assert len(seen) == 5

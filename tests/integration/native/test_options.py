@@ -1,0 +1,246 @@
+"""What a native call may say beside its payload, and what the answers to `async` and polls hold."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+ACCEPTED = {"taskId", "status", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl", "statusUrl"}
+QUEUED = {"taskId", "status", "enqueuedAt", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl"}
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+
+
+async def test_an_async_call_is_answered_with_202_and_these_fields(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker():
+        await talk.submit()
+        for place in (1, 2):
+            answer = await talk.http.post("/api/openai", json={"async": True})
+            assert answer.status_code == 202
+            body = answer.json()
+            task_id = body["taskId"]
+            assert set(body) == ACCEPTED
+            assert (body["status"], body["position"]) == ("queued", place)
+            assert body["statusUrl"] == f"/api/task/{task_id}"
+            assert body["streamUrl"].startswith(f"/api/task/{task_id}/events?token=")
+            assert body["pollAfterMs"] in (3000, 5000, 10_000, 20_000)
+            assert isinstance(body["estimatedWaitMs"], int)
+            assert answer.headers["location"] == f"/api/task/{task_id}"
+            assert answer.headers["x-task-id"] == task_id
+
+
+async def test_async_beats_stream(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        answer = await talk.http.post("/api/openai", json={"async": True, "stream": True})
+        assert (answer.status_code, set(answer.json())) == (202, ACCEPTED)
+        assert (await worker.take())["payload"] == {"stream": True}
+
+
+async def test_a_poll_of_a_queued_task_has_these_fields(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        body = await talk.poll(await talk.submit())
+        assert set(body) == QUEUED
+
+
+async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:
+    async with gateway(max_queue_length=100) as talk, talk.worker() as worker:
+        await talk.submit()
+        task = await worker.take()
+        first = await talk.submit()
+        await talk.served.gateway.link.command(
+            "HSET", talk.served.gateway.keys("model", model="default"), "ms", 6000
+        )
+        last = [await talk.submit() for _ in range(9)][-1]
+        near, far = await talk.poll(first), await talk.poll(last)
+        assert near["estimatedWaitMs"] < far["estimatedWaitMs"]
+        assert near["pollAfterMs"] < far["pollAfterMs"] == 20_000
+        await worker.answer(task, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "queue"),
+    [
+        ({}, "free_stream"),
+        ({"stream": True}, "free_stream"),
+        ({"async": True}, "free_batch"),
+        ({"async": True, "stream": True}, "free_stream"),
+        ({"mode": "batch"}, "free_batch"),
+        ({"mode": "vision"}, "free_vision"),
+        ({"async": True, "mode": "stream"}, "free_stream"),
+        ({"messages": IMAGE}, "free_vision"),
+        ({"async": True, "messages": IMAGE}, "free_vision"),
+        ({"messages": IMAGE, "mode": "batch"}, "free_batch"),
+        ({"messages": [{"role": "user", "content": "image_url"}]}, "free_stream"),
+    ],
+)
+async def test_the_mode_follows_from_the_call_unless_it_is_said(
+    gateway: Start, body: dict[str, Any], queue: str
+) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.later(talk.http.post("/api/openai", json=body))
+        await worker.take()
+        [row] = (await talk.state())["tasks"]
+        assert row["queue"] == queue
+        call.cancel()
+
+
+async def test_an_image_in_a_generic_tasks_payload_makes_it_vision(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        body = {"type": "look", "payload": {"messages": IMAGE}, "async": True}
+        await talk.http.post("/api/tasks", json=body)
+        assert (await worker.take())["taskType"] == "look"
+        assert (await talk.state())["tasks"][0]["queue"] == "free_vision"
+
+
+async def test_the_tier_chooses_the_queue(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        async with talk.client(**{"X-Fairlane-Tier": "paid"}) as paying:
+            await paying.post("/api/openai", json={"async": True})
+        await worker.take()
+        assert (await talk.state())["tasks"][0]["queue"] == "paid_batch"
+
+
+async def test_priority_overtakes_only_within_ones_own_tasks(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        async with talk.client(**{"X-Fairlane-User": "other"}) as other:
+            await talk.submit(name="mine, low")
+            await other.post("/api/openai", json={"async": True, "name": "other"})
+            await talk.submit(name="mine, high", priority=5)
+        order = []
+        for _ in range(3):
+            await worker.answer(running, {})
+            running = await worker.take()
+            order.append(running["payload"]["name"])
+        assert order.index("mine, high") < order.index("mine, low")
+        assert order.index("other") < 2
+        assert "priority" not in running["payload"]
+
+
+async def test_a_missing_model_is_called_default(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["default"]) as worker:
+        await talk.submit()
+        task = await worker.take()
+        assert task["model"] == "default"
+        assert task["payload"] == {"messages": []}
+
+
+async def test_the_body_without_our_fields_is_the_payload_and_model_and_stream_stay(gateway: Start) -> None:
+    ours = {
+        "async": True,
+        "timeout": 9000,
+        "mode": "batch",
+        "priority": 1,
+        "onDisconnect": "continue",
+        "resultTtlMs": 1000,
+        "metadata": {"a": 1},
+    }
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.http.post("/api/openai", json={"model": "m", "stream": True, "n": 2, **ours})
+        assert (await worker.take())["payload"] == {"model": "m", "stream": True, "n": 2}
+
+
+@pytest.mark.parametrize("payload", [None, 5, "text", [1, 2], {"timeout": 5}, {"metadata": 1}])
+async def test_a_generic_tasks_payload_may_be_any_json(gateway: Start, payload: Any) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        body = {"type": "render", "payload": payload}
+        call = talk.later(talk.http.post("/api/tasks", json=body))
+        task = await worker.take()
+        assert (task["taskType"], task["payload"]) == ("render", payload)
+        await worker.answer(task, {"ok": 1})
+        assert (await call).json() == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "told"),
+    [(1, 5000), (0, 5000), (-1e300, 5000), (5001, 5001), (7000.9, 7000), (1e18, 600_000), (None, 60_000)],
+)
+async def test_a_timeout_is_clamped(gateway: Start, timeout: float | None, told: int) -> None:
+    async with gateway() as talk, talk.worker2(["default"]) as worker:
+        await talk.warm(worker)
+        talk.sync(timeout=timeout)
+        assert (await worker.take())["timeoutMs"] == told
+
+
+async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["default"], slots=2) as worker:
+        await talk.warm(worker)
+        talk.later(talk.http.post("/api/openai", json={"stream": True}))
+        assert (await worker.take())["timeoutMs"] == 600_000
+        await talk.submit()
+        assert (await worker.take())["timeoutMs"] == 600_000
+
+
+async def test_result_ttl_ms_is_obeyed_up_to_a_day(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        made = talk.served.gateway
+        for asked, least, most in ((20_000, 5000, 20_000), (10**9, 86_000_000, 86_400_000)):
+            task_id = await talk.submit(resultTtlMs=asked)
+            await worker.answer(await worker.take(), {})
+            await talk.reaches(task_id, "completed")
+            assert least < await made.link.command("PTTL", made.keys("task", id=task_id)) <= most
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout", "5000"),
+        ("timeout", True),
+        ("timeout", [1]),
+        ("mode", "fast"),
+        ("mode", 5),
+        ("mode", ["stream"]),
+        ("mode", {"a": 1}),
+        ("priority", 6),
+        ("priority", -1),
+        ("priority", 1.5),
+        ("priority", "1"),
+        ("priority", True),
+        ("onDisconnect", "stop"),
+        ("onDisconnect", 1),
+        ("onDisconnect", ["cancel"]),
+        ("resultTtlMs", 0),
+        ("resultTtlMs", -5),
+        ("resultTtlMs", "1000"),
+        ("resultTtlMs", True),
+        ("async", "true"),
+        ("async", 1),
+        ("stream", "yes"),
+        ("stream", 0),
+        ("model", 5),
+        ("model", ""),
+        ("model", "*"),
+        ("model", "a\u0000b"),
+        ("model", "x" * 201),
+        ("model", ["m"]),
+        ("metadata", {"x": "y" * 5000}),
+    ],
+)
+async def test_an_option_that_makes_no_sense_is_a_400_that_names_it(
+    gateway: Start, field: str, value: Any
+) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        for path, body in (("/api/openai", {}), ("/api/tasks", {"type": "t", "payload": {}})):
+            answer = await talk.http.post(path, json={**body, field: value})
+            assert answer.status_code == 400
+            assert answer.json()["code"] == "INVALID_REQUEST"
+            assert field in answer.json()["error"]
+        assert await worker.idle(0.05)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"type": "t"}, {"payload": {}}, {"type": "", "payload": {}}, {"type": 1, "payload": {}}]
+)
+async def test_a_generic_task_needs_type_and_payload(gateway: Start, body: dict[str, Any]) -> None:
+    async with gateway() as talk, talk.worker():
+        answer = await talk.http.post("/api/tasks", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(("type", "payload"))

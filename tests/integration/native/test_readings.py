@@ -1,0 +1,273 @@
+"""Any worker, read in any way: chunks and null, chunks and a result, only a result; as JSON, as a stream, by polling."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.support.talk import RawWorker, Sse, Talk, parse_sse
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+Task = dict[str, Any]
+Behaviour = Callable[[RawWorker, Task], Awaitable[None]]
+
+
+async def chunks_and_null(worker: RawWorker, task: Task) -> None:
+    for text in ("Hel", "lo \u2028", '\n"wörld"'):
+        await worker.chunk(task, text)
+    await worker.answer(task, None)
+
+
+async def chunks_and_usage(worker: RawWorker, task: Task) -> None:
+    await worker.chunk(task, "Hello")
+    await worker.answer(task, None, usage={"prompt_tokens": 3, "completion_tokens": 1})
+
+
+async def chunks_and_result(worker: RawWorker, task: Task) -> None:
+    await worker.chunk(task, "draft")
+    await worker.answer(task, {"content": "final", "usage": {"tokens": 2}})
+
+
+async def only_a_result(worker: RawWorker, task: Task) -> None:
+    await worker.answer(task, {"answer": [1, {"b": None}]})
+
+
+async def only_null(worker: RawWorker, task: Task) -> None:
+    await worker.answer(task, None)
+
+
+CASES: list[tuple[Behaviour, str, Callable[[str], Any]]] = [
+    (chunks_and_null, 'Hello \u2028\n"wörld"', lambda i: {"id": i, "content": 'Hello \u2028\n"wörld"'}),
+    (
+        chunks_and_usage,
+        "Hello",
+        lambda i: {"id": i, "content": "Hello", "usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+    ),
+    (chunks_and_result, "draft", lambda _: {"content": "final", "usage": {"tokens": 2}}),
+    (only_a_result, "", lambda _: {"answer": [1, {"b": None}]}),
+]
+cases = pytest.mark.parametrize(("behave", "text", "result"), CASES, ids=[case[0].__name__ for case in CASES])
+calls = pytest.mark.parametrize("call", ["/api/openai", "/api/tasks"])
+
+
+def body_for(call: str, **more: Any) -> dict[str, Any]:
+    payload = {"messages": [{"role": "user", "content": "Hi"}]}
+    if call == "/api/openai":
+        return {**payload, **more}
+    return {"type": "openaiLike", "payload": payload, **more}
+
+
+def check_stream(events: list[Sse], task_id: str, text: str, result: Any) -> None:
+    """The rules of a complete native stream of one attempt."""
+    logged = [event for event in events if event.id is not None]
+    first = int((logged[0].id or "").removeprefix("1-"))
+    assert [event.id for event in logged] == [f"1-{first + more}" for more in range(len(logged))]
+    assert logged[0].event == "start"
+    assert logged[-1].event == "done"
+    assert {event.event for event in logged[1:-1]} <= {"chunk"}
+    chunks = [event.data for event in logged if event.event == "chunk"]
+    assert "".join(chunk["delta"] for chunk in chunks) == text
+    assert all((chunk["index"], chunk["kind"]) == (0, "text") and chunk["n"] >= 1 for chunk in chunks)
+    assert logged[-1].data["result"] == result
+    for event in events:
+        assert event.data["taskId"] == task_id
+        assert isinstance(event.data["ts"], int)
+
+
+@cases
+@calls
+async def test_the_result_is_read_as_json(
+    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        waiting = talk.later(talk.http.post(call, json=body_for(call)))
+        task = await worker.take()
+        assert task["payload"] == {"messages": [{"role": "user", "content": "Hi"}]}
+        await behave(worker, task)
+        answer = await waiting
+        assert answer.status_code == 200
+        assert answer.json() == result(task["taskId"])
+        assert answer.headers["x-task-id"] == task["taskId"]
+
+
+@cases
+@calls
+async def test_the_result_is_read_as_a_stream(
+    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        async with talk.events(call, json=body_for(call, stream=True)) as reader:
+            task = await worker.take()
+            await behave(worker, task)
+            events = await reader.rest()
+        assert reader.response.headers["x-task-id"] == task["taskId"]
+        assert reader.response.headers["cache-control"] == "no-cache, no-transform"
+        assert reader.response.headers["x-accel-buffering"] == "no"
+        check_stream(events, task["taskId"], text, result(task["taskId"]))
+
+
+@cases
+@calls
+async def test_the_result_is_read_by_polling_and_replayed(
+    gateway: Start, call: str, behave: Behaviour, text: str, result: Callable[[str], Any]
+) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        answer = await talk.http.post(call, json=body_for(call, **{"async": True}))
+        task_id = answer.json()["taskId"]
+        await behave(worker, await worker.take())
+        assert (await talk.reaches(task_id, "completed"))["result"] == result(task_id)
+        for url in (f"/api/task/{task_id}/events", f"/api/sse-stream?taskId={task_id}"):
+            replayed = await talk.http.get(url)
+            check_stream(parse_sse(replayed.text), task_id, text, result(task_id))
+
+
+async def test_a_worker_that_answers_null_without_chunks_answers_null(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        await only_null(worker, task)
+        answer = await call
+        polled = await talk.poll(task["taskId"])
+        streamed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
+        assert answer.status_code == 200
+        assert answer.json() == polled["result"] == streamed[-1].data["result"]
+
+
+async def test_all_readings_of_one_task_agree_byte_for_byte(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            task = await worker.take()
+            await worker.chunk(task, "one ")
+            live = await reader.until("chunk")
+            async with talk.events(f"/api/task/{task['taskId']}/events") as second:
+                joined = await second.until("chunk")
+                await worker.chunk(task, "two")
+                await worker.answer(task, None)
+                live += await reader.rest()
+                joined += await second.rest()
+        replayed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
+        assert [event.raw for event in live if event.id] == [event.raw for event in joined]
+        assert [event.raw for event in live if event.id] == [event.raw for event in replayed]
+        assert (await talk.poll(task["taskId"]))["result"] == live[-1].data["result"]
+
+
+async def test_the_first_token_is_delivered_before_the_second_exists(gateway: Start) -> None:
+    async with (
+        gateway() as talk,
+        talk.worker() as worker,
+        talk.events("/api/openai", json={"stream": True}) as reader,
+    ):
+        task = await worker.take()
+        await worker.chunk(task, "first")
+        assert (await reader.until("chunk"))[-1].data["delta"] == "first"
+        await worker.chunk(task, "second")
+        assert (await reader.next()).data["delta"] == "second"
+        await worker.answer(task, None)
+
+
+async def test_a_failure_is_told_in_each_reading(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            task = await worker.take()
+            await worker.chunk(task, "half")
+            await worker.answer(task, error="no more")
+            events = await reader.rest()
+        assert [event.event for event in events if event.id] == ["start", "chunk", "error"]
+        last = events[-1].data
+        assert (last["error"], last["code"], last["retryable"]) == ("no more", "WORKER_ERROR", False)
+        body = await talk.poll(task["taskId"])
+        assert (body["status"], body["error"], body["code"]) == ("failed", "no more", "WORKER_ERROR")
+
+
+async def test_a_lost_worker_after_output_ends_the_stream_with_worker_lost_and_partial_usage(
+    gateway: Start,
+) -> None:
+    async with gateway() as talk, talk.worker() as worker, talk.worker() as other:
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            task = await worker.take()
+            await worker.chunk(task, "half")
+            await reader.until("chunk")
+            await worker.leave()
+            [last] = await reader.rest()
+        assert (last.event, last.data["code"]) == ("error", "WORKER_LOST")
+        assert last.data["error"] == "Worker disconnected"
+        assert last.data["usage"]
+        assert await other.idle()
+
+
+async def test_a_queued_stream_tells_its_position_and_then_goes_on(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            queued = await reader.next()
+            assert (queued.id, queued.event, queued.data["position"]) == (None, "queued", 1)
+            assert queued.data["estimatedWaitMs"] is None or queued.data["estimatedWaitMs"] >= 0
+            await worker.answer(running, {})
+            await worker.answer(await worker.take(), {"a": 1})
+            assert [event.event for event in await reader.rest()] == ["start", "done"]
+
+
+async def test_a_stream_moves_up_as_the_queue_does(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        ahead = await talk.submit(mode="stream")
+        async with talk.events("/api/openai", json={"stream": True}) as reader:
+            assert (await reader.next()).data["position"] == 2
+            await talk.http.post(f"/api/task/{ahead}/cancel")
+            moved = await reader.next()
+            assert (moved.event, moved.data["position"]) == ("queued", 1)
+            await worker.answer(running, {})
+            await worker.answer(await worker.take(), {})
+            await reader.until("done")
+
+
+async def test_progress_and_stages_of_a_version_2_worker_are_shown(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        async with talk.events("/api/openai", json={"model": "m", "stream": True}) as reader:
+            task = await worker.take()
+            head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
+            await worker.send({**head, "pct": 40, "note": "halfway"})
+            *_, start, progress = await reader.until("progress")
+            assert (progress.id, progress.data["pct"], progress.data["note"]) == (None, 40, "halfway")
+            await worker.send({**head, "stage": {"name": "render", "index": 1, "of": 2, "status": "running"}})
+            stage = await reader.next()
+            assert (stage.event, stage.data["name"], stage.data["of"]) == ("stage", "render", 2)
+            assert start.id is not None
+            assert stage.id is not None
+            assert int(stage.id[2:]) == int(start.id[2:]) + 1
+            await worker.answer(task, {"video": "x"})
+            assert (await reader.next()).data["result"] == {"video": "x"}
+
+
+async def test_a_silent_stream_gets_keepalive_comments(gateway: Start) -> None:
+    async with gateway(keepalive_ms=50) as talk, talk.worker() as worker:
+        async with talk.http.stream("POST", "/api/openai", json={"stream": True}) as response:
+            task = await worker.take()
+            text = ""
+            async for part in response.aiter_text():
+                text += part
+                if text.count(": keepalive\n") == 2:
+                    await worker.answer(task, {})
+        assert ": keepalive\n\n" not in text
+        assert parse_sse(text.replace(": keepalive\n", ""))[-1].event == "done"
+
+
+async def test_metadata_is_echoed_in_polls_and_events_and_not_sent_to_the_worker(gateway: Start) -> None:
+    metadata = {"order": 7, "tags": ["a", "\u2028"]}
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        task_id = await talk.submit(metadata=metadata)
+        assert (await talk.poll(task_id))["metadata"] == metadata
+        await worker.answer(running, {})
+        task = await worker.take()
+        assert task["payload"] == {"messages": []}
+        assert (await talk.poll(task_id))["metadata"] == metadata
+        await worker.answer(task, {})
+        assert (await talk.reaches(task_id, "completed"))["metadata"] == metadata
+        events = parse_sse((await talk.http.get(f"/api/task/{task_id}/events")).text)
+        assert [event.data.get("metadata") for event in events] == [metadata, metadata]

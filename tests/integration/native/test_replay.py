@@ -1,0 +1,154 @@
+"""Reading a task's events again, from anywhere."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.support.talk import Sse, Talk, parse_sse
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+TEXTS = ["a", "b", "c", "d"]
+
+
+async def ended_task(talk: Talk) -> tuple[str, list[Sse]]:
+    """A completed task with a few chunks, and its whole log."""
+    async with (
+        talk.worker() as worker,
+        talk.events("/api/openai", json={"stream": True, "metadata": {"x": 1}}) as reader,
+    ):
+        task = await worker.take()
+        events: list[Sse] = []
+        for text in TEXTS:
+            await worker.chunk(task, text)
+            events += await reader.until("chunk")
+        await worker.answer(task, None)
+        events += await reader.rest()
+    return task["taskId"], [event for event in events if event.id]
+
+
+async def test_replay_from_every_event_is_the_rest_of_the_stream(gateway: Start) -> None:
+    async with gateway() as talk:
+        task_id, events = await ended_task(talk)
+        assert len(events) == 6
+        for seen, event in enumerate(events[:-1], 1):
+            by_header = {"Last-Event-ID": str(event.id)}
+            for url, headers in (
+                (f"/api/task/{task_id}/events", by_header),
+                (f"/api/task/{task_id}/events?after={event.id}", {}),
+                (f"/api/sse-stream?taskId={task_id}", by_header),
+                (f"/api/sse-stream?taskId={task_id}&after={event.id}", {}),
+                (f"/api/task/{task_id}/events?after=1-1", by_header),
+            ):
+                replayed = parse_sse((await talk.http.get(url, headers=headers)).text)
+                assert [one.raw for one in replayed] == [one.raw for one in events[seen:]]
+
+
+async def test_after_the_terminal_event_the_answer_is_204(gateway: Start) -> None:
+    async with gateway() as talk:
+        task_id, events = await ended_task(talk)
+        for url, headers in (
+            (f"/api/task/{task_id}/events", {"Last-Event-ID": str(events[-1].id)}),
+            (f"/api/task/{task_id}/events?after={events[-1].id}", {}),
+            (f"/api/task/{task_id}/events?fromLatest=1", {"Last-Event-ID": str(events[-1].id)}),
+        ):
+            answer = await talk.http.get(url, headers=headers)
+            assert (answer.status_code, answer.content) == (204, b"")
+
+
+async def test_from_latest_on_an_ended_task_is_its_terminal_event(gateway: Start) -> None:
+    async with gateway() as talk:
+        task_id, events = await ended_task(talk)
+        answer = await talk.http.get(f"/api/task/{task_id}/events?fromLatest=1")
+        assert [one.raw for one in parse_sse(answer.text)] == [events[-1].raw]
+
+
+async def test_from_latest_on_a_running_task_is_what_follows(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        task_id = await talk.submit()
+        task = await worker.take()
+        async with talk.events(f"/api/task/{task_id}/events") as whole:
+            await worker.chunk(task, "old")
+            await whole.until("chunk")
+        async with talk.events(f"/api/task/{task_id}/events?fromLatest=1") as reader:
+            await worker.chunk(task, "new")
+            assert (await reader.next()).data["delta"] == "new"
+            await worker.answer(task, None)
+            assert (await reader.next()).data["result"]["content"] == "oldnew"
+
+
+@pytest.mark.parametrize("cursor", ["1-999", "9-1", "1000000-1000000000000"])
+async def test_a_cursor_ahead_of_the_log_is_told_gap_and_restart_and_gets_everything(
+    gateway: Start, cursor: str
+) -> None:
+    async with gateway() as talk:
+        task_id, events = await ended_task(talk)
+        answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": cursor})
+        gap, restart, *rest = parse_sse(answer.text)
+        assert (gap.id, gap.event) == (None, "gap")
+        assert (gap.data["requested"], gap.data["reason"]) == (cursor, "ahead")
+        assert (restart.id, restart.event) == (None, "restart")
+        assert [one.raw for one in rest] == [one.raw for one in events]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "1", "1-", "-1", "1-1-1", "1-x", "1 - 1", "１-１", "1" * 10_000, "99999999-1", "0x1-1", "1.0-1"],
+)
+async def test_a_cursor_that_is_none_is_a_400(gateway: Start, cursor: str) -> None:
+    async with gateway() as talk, talk.worker():
+        task_id = await talk.submit()
+        by_header = await talk.http.get(
+            f"/api/task/{task_id}/events", headers={b"Last-Event-ID": cursor.encode()}
+        )
+        by_query = await talk.http.get(f"/api/task/{task_id}/events", params={"after": cursor})
+        for answer in (by_header, by_query):
+            assert answer.status_code == 400
+            assert answer.json()["code"] == "INVALID_REQUEST"
+            assert "Last-Event-ID" in answer.json()["error"]
+
+
+async def test_an_empty_last_event_id_reads_from_the_start(gateway: Start) -> None:
+    async with gateway() as talk:
+        task_id, events = await ended_task(talk)
+        answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": ""})
+        assert [one.raw for one in parse_sse(answer.text)] == [one.raw for one in events]
+
+
+async def test_events_of_a_queued_task_begin_with_its_position(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        running = await worker.take()
+        task_id = await talk.submit()
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            queued = await reader.next()
+            assert (queued.event, queued.id, queued.data["position"]) == ("queued", None, 1)
+            await worker.answer(running, {})
+            await worker.answer(await worker.take(), {"a": 1})
+            assert [one.event for one in await reader.rest()] == ["start", "done"]
+
+
+async def test_a_task_cancelled_in_the_queue_has_a_log_of_one_event(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        task_id = await talk.submit()
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            await reader.next()
+            await talk.http.post(f"/api/task/{task_id}/cancel")
+            [last] = await reader.rest()
+        assert last.event == "cancelled"
+        answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": str(last.id)})
+        assert answer.status_code == 204
+
+
+async def test_events_of_an_expired_or_unknown_task_are_a_404(gateway: Start) -> None:
+    async with gateway(task_result_ttl_ms=1000) as talk:
+        task_id, _ = await ended_task(talk)
+        while (answer := await talk.http.get(f"/api/task/{task_id}/events")).status_code == 200:
+            pass
+        assert (answer.status_code, answer.json()["error"]) == (404, "Task not found or expired")
+        for url in ("/api/task/nonsense/events", "/api/sse-stream?taskId=nonsense", "/api/sse-stream"):
+            answer = await talk.http.get(url)
+            assert (answer.status_code, answer.json()["error"]) == (404, "Task not found")

@@ -1,0 +1,236 @@
+"""A stream whose connection breaks, at any event or byte, goes on elsewhere as if nothing had happened."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.integration.replay.conftest import MakePair, Pair
+from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
+from tests.support.talk import RawWorker, Talk
+
+pytestmark = pytest.mark.anyio
+
+WORDS = [
+    "Once",
+    " upon",
+    " a",
+    " \u2028line",
+    ' "quote"',
+    "\n\n",
+    " \U0001f600",
+    "",
+    " null",
+    " data: x",
+    "\r\n",
+    " end",
+]
+
+
+def path(task_id: str) -> str:
+    return f"/api/task/{task_id}/events"
+
+
+async def read_all(talk: Talk, task_id: str, last: str | None = None) -> list[bytes]:
+    async with await RawStream.open(talk.served.url, path(task_id), last=last) as stream:
+        return await stream.rest()
+
+
+async def play(worker: RawWorker, task: dict[str, Any], words: list[str] = WORDS) -> None:
+    """Stream words as a version 1 worker does, and end without a result."""
+    for word in words:
+        await worker.chunk(task, word)
+    await worker.answer(task)
+
+
+async def cut_once(here: Talk, there: Talk, task_id: str, count: int) -> bytes:
+    """Read `count` events here, lose the connection, and read the rest there."""
+    async with await RawStream.open(here.served.url, path(task_id)) as stream:
+        frames = await stream.take(count)
+        assert len(frames) == count
+    return b"".join([*frames, *await read_all(there, task_id, event_id(frames[-1]))])
+
+
+async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: MakePair) -> None:
+    """Half of the events are written while nobody reads, half while the reader waits for them."""
+    async with pair() as gateways, gateways[0].worker() as worker:
+        a, b = gateways
+        task_id = await a.submit()
+        task = await worker.take()
+        async with (
+            await RawStream.open(a.served.url, path(task_id)) as uncut_a,
+            await RawStream.open(b.served.url, path(task_id)) as uncut_b,
+        ):
+            joined: list[bytes] = []
+            for number, word in enumerate([*WORDS, None]):
+                ahead = number % 3 == 0
+                last = event_id(joined[-1]) if joined else None
+                if ahead:
+                    await (worker.answer(task) if word is None else worker.chunk(task, word))
+                reader = gateways[number % 2]
+                async with await RawStream.open(reader.served.url, path(task_id), last=last) as stream:
+                    if not ahead:
+                        if not joined:
+                            joined += await stream.take(1)
+                        await (worker.answer(task) if word is None else worker.chunk(task, word))
+                    joined += await stream.take(1)
+            last = event_id(joined[-1])
+            joined += await read_all(b, task_id, last)
+            whole = b"".join(joined)
+            assert [event_name(frame) for frame in joined][-1] == "done"
+            assert whole == b"".join(await uncut_a.rest())
+            assert whole == b"".join(await uncut_b.rest())
+            assert whole == b"".join(await read_all(a, task_id))
+
+
+async def test_cut_after_any_number_of_events_while_it_runs_the_stream_goes_on_at_the_other_gateway(
+    pair: MakePair,
+) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        counts = range(1, len(WORDS) + 2)
+        readers = [a.later(cut_once(a, b, task_id, count)) for count in counts]
+        readers += [a.later(cut_once(b, a, task_id, count)) for count in counts]
+        async with await RawStream.open(b.served.url, path(task_id)) as uncut:
+            frames = await uncut.take(1)
+            for word in WORDS:
+                await worker.chunk(task, word)
+                frames += await uncut.take(1)
+            await worker.answer(task)
+            frames += await uncut.rest()
+        assert len(frames) == len(WORDS) + 2
+        assert set(await asyncio.gather(*readers)) == {b"".join(frames)}
+
+
+async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(pair: MakePair) -> None:
+    async with pair() as (a, b), b.worker() as worker:
+        task_id = await a.submit(metadata={"order": 7})
+        await play(worker, await worker.take())
+        frames = await read_all(a, task_id)
+        assert event_data(frames[0])["metadata"] == {"order": 7}
+        for at, frame in enumerate(frames[:-1]):
+            for talk in (a, b):
+                assert await read_all(talk, task_id, event_id(frame)) == frames[at + 1 :]
+        for talk in (a, b):
+            async with await RawStream.open(talk.served.url, path(task_id), last=event_id(frames[-1])) as end:
+                assert end.status == 204, "a browser would come back for ever"
+
+
+async def test_a_connection_cut_at_any_byte_loses_nothing(pair: MakePair) -> None:
+    """What a browser does: a frame that is not complete is thrown away, the cursor is that of the last whole one."""
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        await play(worker, await worker.take(), WORDS[:5])
+        whole = b"".join(await read_all(a, task_id))
+        for size in range(0, len(whole), 11):
+            async with await RawStream.open(a.served.url, path(task_id)) as stream:
+                seen = await stream.whole(size)
+            frames = [frame + b"\n\n" for frame in seen.split(b"\n\n")[:-1]]
+            last = event_id(frames[-1]) if frames else None
+            assert b"".join([*frames, *await read_all(b, task_id, last)]) == whole
+
+
+@pytest.mark.parametrize("result", [None, "their own words", {"content": "theirs", "x": [1.50, None]}])
+async def test_the_answer_is_the_same_however_it_is_read(pair: MakePair, result: Any) -> None:
+    async with pair() as (a, b), b.worker() as worker:
+        call = a.sync(metadata={"n": 1})
+        task = await worker.take()
+        for word in WORDS:
+            await worker.chunk(task, word)
+        await worker.answer(task, result)
+        answer = await call
+        assert answer.status_code == 200
+        task_id = answer.headers["x-task-id"]
+        polls = [await a.poll(task_id), await b.poll(task_id)]
+        frames = await read_all(b, task_id)
+        done = event_data(frames[-1])
+        assert polls[0] == polls[1]
+        assert answer.json() == polls[0]["result"] == done["result"]
+        assert joined_text(frames) == "".join(WORDS)
+        if result is None:
+            assert answer.json()["content"] == "".join(WORDS)
+        else:
+            assert answer.json() == result
+
+
+async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        async with await RawStream.open(b.served.url, "/api/openai", body={"stream": True}) as posted:
+            task_id = posted.headers["x-task-id"]
+            await play(worker, await worker.take())
+            live = await posted.rest()
+        assert live == await read_all(a, task_id) == await read_all(b, task_id)
+
+
+async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        first = await a.submit()
+        held = await worker.take()
+        second = await a.submit(metadata={"who": "second"})
+        async with await RawStream.open(b.served.url, path(second)) as stream:
+            frame = await stream.frame()
+            assert frame is not None
+            assert event_name(frame) == "queued"
+            assert event_id(frame) is None
+            assert event_data(frame)["position"] == 1
+            await worker.answer(held, "first")
+            started = await stream.logged()
+            assert started is not None
+            assert (event_name(started), event_id(started)) == ("start", "1-1")
+            assert event_data(started)["metadata"] == {"who": "second"}
+            await play(worker, await worker.take())
+            assert joined_text(await stream.rest()) == "".join(WORDS)
+        assert (await b.poll(first))["result"] == "first"
+
+
+async def ahead(talk: Talk, task_id: str, cursor: str) -> list[bytes]:
+    async with await RawStream.open(talk.served.url, path(task_id), last=cursor) as stream:
+        frames = []
+        while (frame := await stream.frame()) is not None:
+            frames.append(frame)
+        return frames
+
+
+async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        await play(worker, await worker.take(), ["a", "b"])
+        whole = await read_all(a, task_id)
+        for cursor in ("1-99", "7-1", "7-3"):
+            frames = await ahead(b, task_id, cursor)
+            assert [event_name(frame) for frame in frames[:2]] == ["gap", "restart"], cursor
+            assert frames[2:] == whole
+
+
+async def test_many_readers_at_both_gateways_see_the_same(pair: MakePair) -> None:
+    async with pair() as gateways, gateways[1].worker() as worker:
+        a = gateways[0]
+        task_id = await a.submit()
+        task = await worker.take()
+        readers = [a.later(read_all(gateways[n % 2], task_id)) for n in range(30)]
+        for word in WORDS:
+            await worker.chunk(task, word)
+        readers += [a.later(read_all(gateways[n % 2], task_id)) for n in range(10)]
+        await worker.answer(task)
+        transcripts = [b"".join(frames) for frames in await asyncio.gather(*readers)]
+        assert len(set(transcripts)) == 1
+
+
+def names(gateways: Pair) -> list[int]:
+    return [len(talk.served.gateway.hub) for talk in gateways]
+
+
+async def test_readers_that_left_leave_nothing_behind(pair: MakePair) -> None:
+    from tests.support.serving import until
+
+    async with pair() as gateways, gateways[0].worker() as worker:
+        a, b = gateways
+        task_id = await a.submit()
+        task = await worker.take()
+        for number in range(20):
+            stream = await RawStream.open(gateways[number % 2].served.url, path(task_id))
+            await stream.take(1)
+            stream.cut()
+        await until(lambda: names(gateways) == [0, 0], "feeds without readers to go")
+        await play(worker, task)
+        assert joined_text(await read_all(b, task_id)) == "".join(WORDS)

@@ -1,0 +1,299 @@
+"""What the replicas tell one another may be lost or come late; what a reader sees may not."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from tests.integration.replay.conftest import MakePair, Pair
+from tests.integration.replay.test_cut_streams import path, read_all
+from tests.support.serving import until
+from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
+from tests.support.talk import RawWorker, Talk
+
+from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.streaming.hub import KEEP_EVENTS
+
+pytestmark = pytest.mark.anyio
+
+Store = redis.Redis
+KEYS = Keys(pool_prefix())
+FAST = {"models": ["m"], "slots": 16}
+
+
+async def pour(worker: RawWorker, task: dict[str, Any], words: list[str]) -> None:
+    """Stream words as events of their own: neighbours of different choices are never joined."""
+    head = {"type": "taskChunk", "taskId": task["taskId"], "attempt": task["attempt"]}
+    for number, word in enumerate(words):
+        await worker.send({**head, "seq": number + 1, "deltas": [{"index": number % 2, "content": word}]})
+
+
+def hasten(talk: Talk) -> None:
+    """Let a gateway look for lost events five times a second instead of once in five seconds."""
+    talk.served.gateway.hub.silent_s = 0.2
+    talk.served.gateway.hub.check_soon()
+
+
+async def test_a_reader_who_falls_behind_what_is_kept_in_memory_reads_on_from_the_log(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker2(**FAST) as worker:
+        task_id = await a.submit(model="m")
+        task = await worker.take()
+        hub = b.served.gateway.hub
+        async with hub.read(task_id) as found:
+            assert found is not None
+            _, reader = found
+            seen = await reader.next(5)
+            count = 3 * KEEP_EVENTS
+            await pour(worker, task, [f"{number} " for number in range(count)])
+            await worker.answer(task, lastSeq=count)
+            await until(lambda: reader.feed.ended, "the end to arrive")
+            assert len(reader.feed.events) <= KEEP_EVENTS
+            while not seen[-1].terminal:
+                seen += await reader.next(5)
+        assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
+        text = "".join(event_data(b"data: " + e.data)["delta"] for e in seen if e.type == "chunk")
+        assert text == "".join(f"{number} " for number in range(count))
+
+
+async def test_a_client_who_does_not_read_for_a_while_gets_everything_afterwards(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker2(**FAST) as worker:
+        task_id = await a.submit(model="m")
+        task = await worker.take()
+        words = [f"{number:05d}" * 3000 for number in range(600)]
+        async with await RawStream.open(b.served.url, path(task_id), receive_buffer=4096) as stalled:
+            await pour(worker, task, words)
+            await worker.answer(task, {"n": len(words)}, lastSeq=len(words))
+            uncut = await read_all(a, task_id)
+            assert await stalled.rest() == uncut
+        assert joined_text(uncut) == "".join(words)
+
+
+async def test_a_long_log_is_replayed_without_waiting_for_anything(pair: MakePair) -> None:
+    """Longer than a page and than what a feed keeps, both while it runs and after its end."""
+    async with pair() as (a, b), a.worker2(**FAST) as worker:
+        task_id = await a.submit(model="m")
+        task = await worker.take()
+        await pour(worker, task, [f"{number} " for number in range(1300)])
+        async with await RawStream.open(b.served.url, path(task_id)) as late:
+            await worker.answer(task, lastSeq=1300)
+            uncut = await late.rest()
+        assert joined_text(uncut) == "".join(f"{number} " for number in range(1300))
+        assert len(uncut) == 1302
+        b.served.gateway.hub.silent_s = 3600.0  # nothing comes to its rescue
+        assert await read_all(b, task_id) == uncut
+        middle = event_id(uncut[len(uncut) // 2])
+        assert await read_all(b, task_id, middle) == uncut[len(uncut) // 2 + 1 :]
+
+
+async def test_events_too_large_to_publish_reach_the_other_gateway(pair: MakePair) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        b.served.gateway.hub.silent_s = 3600.0
+        task_id = await a.submit()
+        task = await worker.take()
+        words = ["a" * 200_000, "small", "é" * 70_000, "b" * 65_536]
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            frames = await stream.take(1)
+            for word in words:
+                await worker.chunk(task, word)
+                frames += await stream.take(1)
+            await worker.answer(task, "z" * 300_000)
+            frames += await stream.rest()
+        assert joined_text(frames) == "".join(words)
+        assert event_data(frames[-1])["result"] == "z" * 300_000
+        assert frames == await read_all(a, task_id)
+
+
+async def test_pub_sub_connections_that_are_killed_lose_nothing(
+    pair: MakePair, store: "Store[bytes]"
+) -> None:
+    """Also not the terminal event, behind which no other message would show that one is missing."""
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            frames = await stream.take(1)
+            for number in range(8):
+                assert store.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1
+                await worker.chunk(task, f"{number}")
+                frames += await stream.take(1)
+                await until(lambda: b.served.gateway.channel.listening.is_set(), "the channel to be back")
+            store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await worker.answer(task)
+            frames += await stream.rest()
+        assert joined_text(frames) == "01234567"
+        assert frames == await read_all(a, task_id)
+
+
+def lossy(talk: Talk, rng: random.Random, share: float) -> Callable[[], int]:
+    """Let a replica's channel lose a share of its events, deliver some twice and some late; tells how many."""
+    channel = talk.served.gateway.channel
+    deliver = channel._on_message
+    touched = 0
+
+    def on_message(message: bytes) -> None:
+        nonlocal touched
+        draw = rng.random()
+        if message[:1] not in b"ei" or draw > share:
+            deliver(message)
+            return
+        touched += 1
+        if draw > share * 0.5:
+            asyncio.get_running_loop().call_later(rng.random() * 0.05, deliver, message)
+        if draw > share * 0.8:
+            deliver(message)
+
+    channel._on_message = on_message
+    return lambda: touched
+
+
+async def read_with_cuts(gateways: Pair, task_id: str, rng: random.Random) -> bytes:
+    """Read to the end, losing the connection after a few events each time, at either gateway."""
+    frames: list[bytes] = []
+    while not frames or event_name(frames[-1]) != "done":
+        last = event_id(frames[-1]) if frames else None
+        talk = gateways[rng.randrange(2)]
+        async with await RawStream.open(talk.served.url, path(task_id), last=last) as stream:
+            frames += await stream.take(rng.choice((1, 1, 2, 3, 5, 100)))
+    return b"".join(frames)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_lost_late_or_doubled_every_reader_sees_the_log(pair: MakePair, seed: int) -> None:
+    rng = random.Random(seed)
+    async with pair() as gateways, gateways[0].worker() as first, gateways[1].worker() as second:
+        a, b = gateways
+        touched = [lossy(talk, rng, 0.4) for talk in gateways]
+        for talk in gateways:
+            hasten(talk)
+
+        async def follow(task_id: str) -> None:
+            readers = [read_with_cuts(gateways, task_id, rng) for _ in range(4)]
+            transcripts = set(await asyncio.gather(*readers))
+            assert transcripts == {b"".join(await read_all(b, task_id))}
+
+        async def serve(worker: RawWorker) -> None:
+            while True:
+                task = await worker.take()
+                for number in range(12):
+                    await worker.chunk(task, f"{number},")
+                    await asyncio.sleep(rng.random() * 0.02)
+                await worker.answer(task)
+
+        for worker in (first, second):
+            a.later(serve(worker))
+        await asyncio.gather(*[follow(await gateways[number % 2].submit()) for number in range(8)])
+        assert sum(count() for count in touched) > 10
+
+
+# ---- a store that forgot ----------
+
+
+def forget(store: "Store[bytes]", task_id: str, top: int, attempt: int = 1) -> None:
+    """What a crash of Redis does that loses the last second: the log ends at `top`, and so does the record."""
+    log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
+    for entry, _ in store.xrange(log, f"({attempt}-{top}", "+"):
+        store.xdel(log, entry)
+    store.execute_command("XSETID", log, f"{attempt}-{top}")
+    store.hset(record, "sq", top)
+
+
+async def test_a_log_that_lost_its_end_is_filled_up_again_by_its_writer(
+    pair: MakePair, store: "Store[bytes]"
+) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            frames = await stream.take(1)
+            for number in range(6):
+                await worker.chunk(task, f"{number}")
+                frames += await stream.take(1)
+            forget(store, task_id, 3)
+            await worker.chunk(task, "6")
+            frames += await stream.take(1)
+            forget(store, task_id, 5)
+            await worker.answer(task)
+            frames += await stream.rest()
+        assert joined_text(frames) == "0123456"
+        assert frames == await read_all(a, task_id) == await read_all(b, task_id)
+
+
+async def test_readers_of_what_is_lost_for_good_are_told_and_begin_anew(
+    pair: MakePair, store: "Store[bytes]"
+) -> None:
+    """The log is short and its writer is gone; its end is written anew at a place that readers have passed."""
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            frames = await stream.take(1)
+            for number in range(5):
+                await worker.chunk(task, f"{number}")
+                frames += await stream.take(1)
+            forget(store, task_id, 3)
+            assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
+            farewell = [event_name(frame) for frame in [await stream.frame(), await stream.frame()] if frame]
+            assert farewell == ["gap", "bye"]
+            assert await stream.frame() is None
+        async with await RawStream.open(b.served.url, path(task_id), last=event_id(frames[-1])) as again:
+            told = [await again.frame(), await again.frame()]
+            assert [event_name(frame) for frame in told if frame] == ["gap", "restart"]
+            rest = await again.rest()
+        assert [event_name(frame) for frame in rest] == ["start", "chunk", "chunk", "cancelled"]
+
+
+async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: "Store[bytes]") -> None:
+    """The replica is not even known as a reader any more: the comparison finds what happened."""
+    async with pair() as (a, b), a.worker() as worker:
+        hasten(b)
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            await stream.take(1)
+            for number in range(3):
+                await worker.chunk(task, f"{number}")
+                await stream.take(1)
+            forget(store, task_id, 2)
+            store.hdel(KEYS("task", id=task_id), "rd")
+            assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
+            frame = await stream.frame()
+            assert frame is not None
+            assert event_name(frame) == "gap"
+
+
+async def test_after_the_store_was_away_readers_are_registered_again(
+    pair: MakePair, store: "Store[bytes]"
+) -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        b.served.gateway.hub.silent_s = 3600.0
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            await stream.take(1)
+            store.hdel(KEYS("task", id=task_id), "rd")
+            store.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            await until(lambda: bool(store.hget(KEYS("task", id=task_id), "rd")), "the reader's replica")
+            await worker.chunk(task, "x")
+            frames = await stream.take(1)
+            await worker.answer(task)
+            assert joined_text(frames + await stream.rest()) == "x"
+
+
+async def test_a_record_that_vanished_ends_its_readers(pair: MakePair, store: "Store[bytes]") -> None:
+    async with pair() as (a, b), a.worker() as worker:
+        hasten(b)
+        task_id = await a.submit()
+        await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            await stream.take(1)
+            store.flushall()
+            frame = await stream.frame()
+            assert frame is not None
+            assert event_name(frame) == "gap"
+            bye = await stream.frame()
+            assert bye is not None
+            assert event_name(bye) == "bye"
+        async with await RawStream.open(b.served.url, path(task_id), last="1-1") as gone:
+            assert gone.status == 404

@@ -1,0 +1,193 @@
+"""openai-node: what is asked, streamed, embedded and listed, and how failures are raised, retried and left."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.serving import DEADLINE_S
+
+from fairlane.gateway.callers import digest
+from fairlane.gateway.settings import CallerKey
+
+from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR
+from .stage import MESSAGES, Stage, node, run_node, staged
+
+pytestmark = pytest.mark.anyio
+
+
+def text_of(chunks: list[Any], index: int = 0) -> str:
+    """What the chunks of one choice say together."""
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def test_a_completion_and_unknown_members_both_ways(stage: Stage, node_project: Path) -> None:
+    completion = await run_node(node_project, "create", stage.base_url)
+    assert completion["choices"][0]["message"]["content"] == "Hello wörld"
+    assert completion["usage"]["total_tokens"] == 8
+    fields = {"model": "talk", "messages": MESSAGES, "user": "somebody", "fun_level": {"high": 11}}
+    assert stage.cast.seen == [fields]
+    whole = await run_node(node_project, "whole", stage.base_url)
+    assert whole["weather_on_the_moon"] == {"calm": True}
+    assert whole["choices"][0]["logprobs"] == LOGPROBS
+    assert whole["choices"][0]["message"]["reasoning_content"] == "Let me see"
+
+
+async def test_a_stream_with_and_without_usage(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "stream", stage.base_url)
+    assert text_of(told["chunks"]) == text_of(told["withUsage"]) == "Hello wörld"
+    assert all(chunk["choices"] for chunk in told["chunks"])
+    assert told["withUsage"][-1]["choices"] == []
+    assert told["withUsage"][-1]["usage"]["total_tokens"] == 8
+
+
+async def test_the_stream_helper(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "helper", stage.base_url)
+    assert "".join(told["contents"]) == "Hello wörld"
+    assert told["final"]["choices"][0]["message"]["content"] == "Hello wörld"
+    assert told["final"]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_tool_calls_in_one_piece_in_deltas_and_put_together(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "tools", stage.base_url)
+    for body in (told["whole"], told["joined"]):
+        assert body["choices"][0]["message"]["tool_calls"] == CALLS
+        assert body["choices"][0]["finish_reason"] == "tool_calls"
+    calls = told["final"]["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [
+        (call["id"], call["function"]["arguments"]) for call in CALLS
+    ]
+    deltas = [
+        call for chunk in told["deltas"] for call in chunk["choices"][0]["delta"].get("tool_calls") or ()
+    ]
+    assert [delta["id"] for delta in deltas if "id" in delta] == ["call_a", "call_b"]
+
+
+async def test_several_choices(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "choices", stage.base_url)
+    contents = [choice["message"]["content"] for choice in told["whole"]["choices"]]
+    assert contents == ["one /0 two/0 ", "one /1 two/1 "]
+    assert [text_of(told["chunks"], index) for index in (0, 1)] == contents
+
+
+async def test_reasoning_and_log_probabilities(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "thinker", stage.base_url)
+    assert told["whole"]["choices"][0]["message"]["reasoning_content"] == "Let me see"
+    assert told["whole"]["choices"][0]["logprobs"] == LOGPROBS
+    choices = [chunk["choices"][0] for chunk in told["chunks"]]
+    assert "".join(choice["delta"].get("reasoning_content", "") for choice in choices) == "Let me see"
+    assert [choice["logprobs"] for choice in choices if choice.get("logprobs")] == [LOGPROBS]
+
+
+async def test_completions(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "completions", stage.base_url)
+    assert told["whole"]["choices"][0]["text"] == " upon a time"
+    assert "".join(chunk["choices"][0]["text"] for chunk in told["chunks"]) == " upon a time"
+
+
+async def test_embeddings(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "embeddings", stage.base_url)
+    for body in (told["plain"], told["float"]):
+        assert [item["embedding"] for item in body["data"]] == [VECTOR, VECTOR]
+    assert [payload["encoding_format"] for payload in stage.cast.seen] == ["base64", "float"]
+
+
+async def test_models(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "models", stage.base_url)
+    assert {"talk", "vectors"} <= set(told["names"])
+    assert told["one"]["id"] == "talk"
+
+
+async def test_request_and_task_ids(stage: Stage, node_project: Path) -> None:
+    told = await run_node(node_project, "ids", stage.base_url)
+    assert told["request_id"] == told["inBody"] == told["header"]
+    assert told["request_id"].startswith("req_")
+    assert told["task"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name", "status", "code"),
+    [
+        ("unknown_model", "NotFoundError", 404, "model_not_found"),
+        ("bad_request", "BadRequestError", 400, "INVALID_REQUEST"),
+        ("too_long", "BadRequestError", 400, "context_length_exceeded"),
+        ("too_long_stream", "BadRequestError", 400, "context_length_exceeded"),
+    ],
+)
+async def test_a_refusal_is_raised_as_its_class(
+    stage: Stage, node_project: Path, scenario: str, name: str, status: int, code: str
+) -> None:
+    error = await run_node(node_project, scenario, stage.base_url, maxRetries=2)
+    assert (error["name"], error["status"], error["code"]) == (name, status, code)
+    assert error["type"] == "invalid_request_error"
+    assert error["requestID"].startswith("req_")
+    assert error["statuses"] == [status]
+    if code == "context_length_exceeded":
+        assert TOO_LONG in error["message"]
+
+
+async def test_a_wrong_key_is_an_authentication_error(store: str, tmp_path: Path, node_project: Path) -> None:
+    key = CallerKey(id="team", sha256=digest("right"))
+    async with staged(store, tmp_path, keys=[key], key="right") as stage:
+        error = await run_node(node_project, "unauthorized", stage.base_url, apiKey="wrong", maxRetries=2)
+    assert (error["name"], error["status"]) == ("AuthenticationError", 401)
+    assert error["statuses"] == [401]
+
+
+async def test_a_time_out_is_not_tried_again(store: str, tmp_path: Path, node_project: Path) -> None:
+    async with staged(store, tmp_path, task_timeout_ms=300) as stage:
+        error = await run_node(node_project, "timeout", stage.base_url, maxRetries=2)
+    assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 504, "TIMEOUT")
+    assert error["statuses"] == [504]
+    assert len(stage.cast.seen) == 1
+
+
+@pytest.mark.parametrize("scenario", ["breaks", "breaks_helper"])
+async def test_a_failure_in_the_middle_of_a_stream_raises_with_its_message(
+    stage: Stage, node_project: Path, scenario: str
+) -> None:
+    error = await run_node(node_project, scenario, stage.base_url)
+    assert "".join(error["before"]) == "half of "
+    assert "The model fell over" in error["message"]
+    assert (error["name"], error["code"]) == ("APIError", "UPSTREAM_ERROR")
+
+
+async def test_a_full_queue_is_raised_and_a_retry_gets_in_once_there_is_room(
+    store: str, tmp_path: Path, node_project: Path
+) -> None:
+    async with staged(store, tmp_path, slots=1, max_queue_length=1) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
+        stage.beside(stage.fill())
+        await stage.queued(1)
+        error = await run_node(node_project, "queue_full", stage.base_url)
+        assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 503, "QUEUE_FULL")
+        async with node(node_project, "retried", stage.base_url, maxRetries=5) as child:
+            assert child.stderr is not None
+            async with asyncio.timeout(DEADLINE_S):
+                assert await child.stderr.readline() == b"status 503\n"
+            stage.cast.release.set()
+            async with asyncio.timeout(DEADLINE_S):
+                out, err = await child.communicate()
+            assert child.returncode == 0, err.decode()
+    told = json.loads(out)
+    assert told["content"] == "Hello wörld"
+    assert set(told["statuses"][:-1]) == {503}
+    assert told["statuses"][-1] == 200
+
+
+@pytest.mark.parametrize("scenario", ["leave", "abort"])
+async def test_a_caller_who_leaves_a_stream_stops_the_worker(
+    stage: Stage, node_project: Path, scenario: str
+) -> None:
+    assert await run_node(node_project, scenario, stage.base_url) == {"content": "first "}
+    await stage.reached(stage.cast.cancelled, "the cancel at the worker")
+
+
+async def test_a_client_that_is_killed_stops_the_worker(stage: Stage, node_project: Path) -> None:
+    async with node(node_project, "held", stage.base_url) as child:
+        await stage.reached(stage.cast.begun, "the task")
+        child.kill()
+        await stage.reached(stage.cast.cancelled, "the cancel at the worker")

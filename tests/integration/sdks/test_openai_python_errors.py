@@ -1,0 +1,190 @@
+"""openai-python, sync and async: refusals and failures as the right exceptions, retries as the headers say."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from fairlane.gateway.callers import digest
+from fairlane.gateway.settings import CallerKey
+
+from .stage import MESSAGES, Sdk, python_sdk, staged
+
+pytestmark = pytest.mark.anyio
+CHAT = "chat.completions.create"
+RETRYING = re.compile(r"Retrying request in ([\d.]+) seconds")
+
+
+def delays(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """How long the SDK waited before each retry, in seconds, as its log says."""
+    found = (RETRYING.search(record.getMessage()) for record in caplog.records)
+    return [float(match[1]) for match in found if match]
+
+
+async def test_a_wrong_key_is_an_authentication_error(store: str, tmp_path: Path, kind: str) -> None:
+    key = CallerKey(id="team", sha256=digest("right"))
+    async with staged(store, tmp_path, keys=[key], key="right") as stage:
+        async with python_sdk(kind, stage.base_url, api_key="wrong", max_retries=2) as sdk:
+            with pytest.raises(openai.AuthenticationError) as caught:
+                await sdk.call(CHAT, model="talk", messages=MESSAGES)
+            assert caught.value.type == "authentication_error"
+            assert caught.value.request_id
+            with pytest.raises(openai.AuthenticationError):
+                await sdk.chunks(CHAT, model="talk", messages=MESSAGES)
+            with pytest.raises(openai.AuthenticationError):
+                await sdk.call("models.list")
+            assert sdk.statuses == [401, 401, 401]
+        async with python_sdk(kind, stage.base_url, api_key="right") as sdk:
+            completion = await sdk.call(CHAT, model="talk", messages=MESSAGES)
+            assert completion.choices[0].message.content == "Hello wörld"
+
+
+async def test_a_key_for_other_models_sees_and_gets_none_of_these(
+    store: str, tmp_path: Path, kind: str
+) -> None:
+    all_models = CallerKey(id="all", sha256=digest("all"))
+    few_models = CallerKey(id="few", sha256=digest("few"), models=["talk"])
+    async with (
+        staged(store, tmp_path, keys=[all_models, few_models], key="all") as stage,
+        python_sdk(kind, stage.base_url, api_key="few") as sdk,
+    ):
+        assert [model.id for model in (await sdk.call("models.list")).data] == ["talk"]
+        with pytest.raises(openai.NotFoundError) as caught:
+            await sdk.call(CHAT, model="whole", messages=MESSAGES)
+        assert caught.value.code == "model_not_found"
+
+
+async def test_an_unknown_model_is_not_found_and_not_retried(sdk: Sdk) -> None:
+    for call in (sdk.call, sdk.chunks):
+        with pytest.raises(openai.NotFoundError, match="nobody-has-this") as caught:
+            await call(CHAT, model="nobody-has-this", messages=MESSAGES)
+        assert caught.value.code == "model_not_found"
+        assert caught.value.type == "invalid_request_error"
+        assert caught.value.param == "model"
+    assert sdk.statuses == [404, 404]
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "param"),
+    [
+        (CHAT, {"model": "talk", "messages": "hi"}, "messages"),
+        (CHAT, {"model": "talk", "messages": MESSAGES, "stream": "yes"}, "stream"),
+        (CHAT, {"model": 7, "messages": MESSAGES}, "model"),
+        (
+            "embeddings.create",
+            {"model": "vectors", "input": "a", "encoding_format": "hex"},
+            "encoding_format",
+        ),
+    ],
+)
+async def test_a_mistake_is_a_bad_request(sdk: Sdk, path: str, arguments: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.call(path, **arguments)
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.param == param
+    assert set(caught.value.body) == {"message", "type", "param", "code"}  # type: ignore[call-overload]
+
+
+async def test_a_prompt_that_is_too_long_is_a_bad_request(sdk: Sdk) -> None:
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
+        await sdk.call(CHAT, model="refuses", messages=MESSAGES)
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.status_code == 400
+
+
+async def test_a_handler_that_raises_is_an_internal_server_error_tried_once(kind: str, stage: Any) -> None:
+    async with python_sdk(kind, stage.base_url, max_retries=2) as sdk:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await sdk.call(CHAT, model="crash", messages=MESSAGES)
+        assert caught.value.status_code == 500
+        assert caught.value.code == "WORKER_ERROR"
+        assert sdk.statuses == [500]
+        assert len(stage.cast.seen) == 1
+
+
+async def test_a_time_out_is_not_tried_again(store: str, tmp_path: Path, kind: str) -> None:
+    async with staged(store, tmp_path, task_timeout_ms=300) as stage:
+        async with python_sdk(kind, stage.base_url, max_retries=2) as sdk:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await sdk.call(CHAT, model="patient", messages=MESSAGES)
+        assert caught.value.status_code == 504
+        assert caught.value.code == "TIMEOUT"
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        assert sdk.statuses == [504]
+        assert len(stage.cast.seen) == 1
+
+
+async def test_a_stream_whose_time_is_over_raises(store: str, tmp_path: Path, kind: str) -> None:
+    async with (
+        staged(store, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage,
+        python_sdk(kind, stage.base_url, max_retries=2) as sdk,
+    ):
+        with pytest.raises(openai.InternalServerError) as before:
+            await sdk.chunks(CHAT, model="patient", messages=MESSAGES)
+        assert before.value.status_code == 504
+        assert sdk.statuses == [504]
+        with pytest.raises(openai.APIError) as midway:
+            await sdk.chunks(CHAT, model="endless", messages=MESSAGES)
+        assert midway.value.code == "TIMEOUT"
+        assert sdk.statuses == [504, 200]
+
+
+async def test_a_full_queue_is_an_internal_server_error(store: str, tmp_path: Path, kind: str) -> None:
+    async with staged(store, tmp_path, slots=1, max_queue_length=1) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
+        stage.beside(stage.fill())
+        await stage.queued(1)
+        async with python_sdk(kind, stage.base_url) as sdk:
+            for call in (sdk.call, sdk.chunks):
+                with pytest.raises(openai.InternalServerError, match="Queue is full") as caught:
+                    await call(CHAT, model="talk", messages=MESSAGES)
+                assert caught.value.status_code == 503
+                assert caught.value.code == "QUEUE_FULL"
+                headers = caught.value.response.headers
+                assert 1 <= int(headers["retry-after"]) <= 60
+                assert int(headers["retry-after-ms"]) == 1000
+
+
+async def test_the_sdks_retry_gets_in_once_the_queue_has_room(
+    store: str, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "openai._base_client")
+    async with staged(store, tmp_path, slots=1, max_queue_length=1) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
+        stage.beside(stage.fill())
+        await stage.queued(1)
+
+        def free_the_queue(status: int) -> None:
+            if status == 503:
+                stage.cast.release.set()
+
+        async with python_sdk(kind, stage.base_url, free_the_queue, max_retries=5) as sdk:
+            completion = await sdk.call(CHAT, model="talk", messages=MESSAGES)
+        assert completion.choices[0].message.content == "Hello wörld"
+        assert sdk.statuses[0] == 503
+        assert sdk.statuses[-1] == 200
+        waited = delays(caplog)
+        assert waited == [1.0] * (len(sdk.statuses) - 1)  # retry-after-ms, not the SDK's own 0.5 s
+
+
+async def test_no_worker_for_a_configured_model_is_worth_a_retry(
+    store: str, tmp_path: Path, kind: str
+) -> None:
+    async with staged(store, tmp_path, models={"soon": {}}) as stage, python_sdk(kind, stage.base_url) as sdk:
+        assert "soon" in [model.id for model in (await sdk.call("models.list")).data]
+        with pytest.raises(openai.InternalServerError, match="No worker available") as caught:
+            await sdk.call(CHAT, model="soon", messages=MESSAGES)
+        assert caught.value.status_code == 503
+        assert caught.value.response.headers["retry-after"] == "5"
+
+
+async def test_the_clients_own_time_out_stops_the_worker(stage: Any, kind: str) -> None:
+    async with python_sdk(kind, stage.base_url, timeout=0.5) as sdk:
+        with pytest.raises(openai.APITimeoutError):
+            await sdk.call(CHAT, model="endless", messages=MESSAGES)
+    await stage.reached(stage.cast.cancelled, "the cancel at the worker")

@@ -1,0 +1,144 @@
+"""A stream that waits in the queue: comments and chunks without choices disturb no SDK."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient
+from pydantic import SecretStr
+from tests.support.serving import DEADLINE_S
+
+from fairlane.gateway.api import openai as openai_api
+
+from .stage import MESSAGES, Stage, node, python_sdk, staged
+
+pytestmark = pytest.mark.anyio
+CHAT = "chat.completions.create"
+
+
+@pytest.fixture
+async def crowded(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
+    monkeypatch.setattr(openai_api, "QUEUE_CHUNK_S", 0.1)
+    async with staged(store, tmp_path, slots=1, keepalive_ms=20) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
+        yield stage
+
+
+async def raw(stage: Stage, until: bytes) -> tuple[asyncio.Event, asyncio.Task[bytes]]:
+    """A stream as bytes, waiting in the queue: an event that is set when `until` has come, and its reading."""
+    there = asyncio.Event()
+
+    async def read() -> bytes:
+        body = b""
+        async with httpx.AsyncClient(timeout=DEADLINE_S, trust_env=False) as http:
+            fields = {"model": "talk", "messages": MESSAGES, "stream": True}
+            async with http.stream("POST", f"{stage.base_url}/chat/completions", json=fields) as response:
+                assert response.status_code == 200
+                async for part in response.aiter_raw():
+                    body += part
+                    if body.count(until) >= 2:
+                        there.set()
+        return body
+
+    return there, stage.beside(read())
+
+
+async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
+    there, reading = await raw(crowded, b'"queuePosition":1')
+    await crowded.reached(there, "the position, twice")
+    crowded.cast.release.set()
+    body = await asyncio.wait_for(reading, DEADLINE_S)
+    assert b"\r" not in body
+    assert b"\nid:" not in body
+    assert b"event:" not in body
+    assert b": keepalive\ndata: " in body or b": keepalive\n: keepalive\n" in body
+    assert b": keepalive\n\n" not in body
+    frames = [line.removeprefix(b"data: ") for line in body.split(b"\n") if line.startswith(b"data: ")]
+    assert frames.pop() == b"[DONE]"
+    chunks = [json.loads(frame) for frame in frames]
+    waiting = [chunk for chunk in chunks if not chunk["choices"]]
+    assert waiting
+    assert all(chunk["fairlane"]["queuePosition"] == 1 for chunk in waiting)
+    assert all(chunk["object"] == "chat.completion.chunk" for chunk in waiting)
+    assert chunks[: len(waiting)] == waiting
+
+
+async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, kind: str) -> None:
+    there, _ = await raw(crowded, b"queuePosition")
+    async with python_sdk(kind, crowded.base_url) as sdk:
+        plain = crowded.beside(sdk.chunks(CHAT, model="talk", messages=MESSAGES))
+        helped = crowded.beside(sdk.helper(model="talk", messages=MESSAGES))
+        await crowded.queued(3)
+        await crowded.reached(there, "queue chunks")
+        crowded.cast.release.set()
+        chunks = await asyncio.wait_for(plain, DEADLINE_S)
+        _, final = await asyncio.wait_for(helped, DEADLINE_S)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello wörld"
+    assert final.choices[0].message.content == "Hello wörld"
+
+
+async def test_the_place_in_the_queue_can_be_read_through_the_sdk(crowded: Stage) -> None:
+    async with python_sdk("async", crowded.base_url) as sdk:
+        stream: Any = await sdk.call(CHAT, model="talk", messages=MESSAGES, stream=True)
+        places = []
+        async for chunk in stream:
+            if not chunk.choices:
+                places.append(chunk.fairlane["queuePosition"])
+                crowded.cast.release.set()
+    assert places
+    assert set(places) == {1}
+
+
+@pytest.mark.parametrize("scenario", ["waits", "waits_raw"])
+async def test_a_waiting_stream_does_not_disturb_the_node_client(
+    crowded: Stage, node_project: Path, scenario: str
+) -> None:
+    there, _ = await raw(crowded, b"queuePosition")
+    async with node(node_project, scenario, crowded.base_url) as child:
+        assert child.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            assert await child.stderr.readline() == b"status 200\n"  # its first bytes are there
+        await crowded.reached(there, "queue chunks")
+        crowded.cast.release.set()
+        async with asyncio.timeout(DEADLINE_S):
+            out, err = await child.communicate()
+        assert child.returncode == 0, err.decode()
+    told = json.loads(out)
+    if scenario == "waits":
+        assert told["content"] == "Hello wörld"
+    else:
+        deltas = [choice["delta"].get("content") or "" for chunk in told for choice in chunk["choices"]]
+        assert "".join(deltas) == "Hello wörld"
+
+
+async def test_a_waiting_stream_does_not_disturb_langchain(crowded: Stage) -> None:
+    there, _ = await raw(crowded, b"queuePosition")
+
+    async def read() -> str:
+        async with DefaultAsyncHttpxClient(trust_env=False) as http:
+            key = SecretStr("none")
+            model = ChatOpenAI(
+                model="talk", base_url=crowded.base_url, api_key=key, max_retries=0, http_async_client=http
+            )
+            return "".join([chunk.text async for chunk in model.astream("hi")])
+
+    reading = crowded.beside(read())
+    await crowded.queued(2)
+    await crowded.reached(there, "queue chunks")
+    crowded.cast.release.set()
+    assert await asyncio.wait_for(reading, DEADLINE_S) == "Hello wörld"
+
+
+async def test_a_caller_who_leaves_the_queue_leaves_nothing(crowded: Stage) -> None:
+    there, reading = await raw(crowded, b"queuePosition")
+    await crowded.reached(there, "queue chunks")
+    reading.cancel()
+    await crowded.queued(0)
+    assert len(crowded.cast.seen) == 1

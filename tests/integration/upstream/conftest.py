@@ -1,0 +1,114 @@
+"""Fixtures: llama.cpp's server, a gateway, and `fairlane worker openai` between them, once for the module."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from tests.support.serving import DEADLINE_S, serving, until
+from tests.support.talk import private_redis
+
+from fairlane.gateway.api import openai as openai_api
+
+from .tiny_model import write_model
+
+MODEL = "tiny"
+START_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """The URL of a Redis of its own."""
+    with private_redis() as server:
+        yield server.url
+
+
+@contextlib.asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Python with these arguments; asked to end when the block does, killed if it does not."""
+    known = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OPENAI_"))
+    }
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        env=known | environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield child
+    finally:
+        assert child.stdin is not None
+        child.stdin.close()
+        if child.returncode is None:
+            child.terminate()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await child.communicate()
+        except TimeoutError:
+            child.kill()
+            await child.communicate()
+
+
+@pytest.fixture(scope="module")
+async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of llama.cpp's server itself."""
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    write_model(path)
+    async with process(str(Path(__file__).parent / "llama_server.py"), str(path)) as child:
+        assert child.stdout is not None
+        async with asyncio.timeout(START_S):
+            url = (await child.stdout.readline()).decode().strip()
+        assert url.startswith("http://"), "llama.cpp's server did not start"
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, trust_env=False) as http:
+            yield http
+
+
+@pytest.fixture(scope="module")
+async def sdk(
+    store: str, llama: httpx.AsyncClient, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[AsyncOpenAI]:
+    """The official SDK, a gateway, and a worker process in front of llama.cpp.
+
+    Lease and linger are long, so that a caller's departure itself has to reach the server.
+    """
+    directory = tmp_path_factory.mktemp("gateway")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_api, "HOLD_HEAD_S", DEADLINE_S)  # however slow the machine is
+        async with _through_the_gateway(store, directory, llama) as client:
+            yield client
+
+
+@contextlib.asynccontextmanager
+async def _through_the_gateway(
+    store: str, directory: Path, llama: httpx.AsyncClient
+) -> AsyncIterator[AsyncOpenAI]:
+    async with serving(store, directory, lease_ms=120_000, linger_ms=120_000) as served:
+        command = ("-m", "fairlane.gateway.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
+        base_url = str(llama.base_url).rstrip("/") + "/v1"
+        async with (
+            process(*command, "--base-url", base_url, "--gateway", served.url),
+            AsyncOpenAI(
+                base_url=f"{served.url}/v1",
+                api_key="none",
+                max_retries=0,
+                http_client=DefaultAsyncHttpxClient(trust_env=False, timeout=60.0),
+            ) as client,
+        ):
+
+            async def offered() -> bool:
+                return MODEL in [model.id async for model in client.models.list()]
+
+            await until(offered, "the worker", START_S)
+            yield client

@@ -1,0 +1,171 @@
+"""`fairlane worker openai` in front of llama.cpp's own server, driven through the gateway by openai-python."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+from tests.support.serving import DEADLINE_S
+
+from .conftest import MODEL
+from .llama_server import CONTEXT_PER_SLOT
+from .tiny_model import WIDTH
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("upstream")]
+MESSAGES: list[Any] = [{"role": "user", "content": "Is the queue fair?"}]
+FIXED: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "seed": 3}
+TOO_LONG = "word " * (CONTEXT_PER_SLOT + 1000)
+LONG_TALK = CONTEXT_PER_SLOT - 1000
+
+
+async def busy_slots(llama: httpx.AsyncClient) -> int:
+    """How many of the server's slots generate now."""
+    slots = (await llama.get("/slots")).json()
+    return sum(slot["is_processing"] for slot in slots)
+
+
+async def tokens_predicted(llama: httpx.AsyncClient) -> int:
+    """How many tokens the server has generated since it started, in slots that have come to rest."""
+    lines = (await llama.get("/metrics")).text.splitlines()
+    (line,) = [line for line in lines if line.startswith("llamacpp:tokens_predicted_total ")]
+    return int(line.split()[1])
+
+
+async def at_rest(llama: httpx.AsyncClient) -> None:
+    """Return when the server generates nothing.
+
+    It is asked rarely: it looks for departed callers only after a second in which it has answered nobody.
+    """
+    async with asyncio.timeout(DEADLINE_S):
+        while await busy_slots(llama):
+            await asyncio.sleep(1.5)
+
+
+async def test_a_completion_is_the_servers_own(sdk: AsyncOpenAI, llama: httpx.AsyncClient) -> None:
+    completion = await sdk.chat.completions.create(**FIXED, max_tokens=20)
+    direct = (await llama.post("/v1/chat/completions", json={**FIXED, "max_tokens": 20})).json()
+    assert completion.choices[0].message.content == direct["choices"][0]["message"]["content"]
+    assert completion.choices[0].finish_reason == "length"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 20
+    assert completion.usage.prompt_tokens == direct["usage"]["prompt_tokens"]
+    extra = completion.model_extra or {}
+    assert extra["timings"]["predicted_n"] == 20  # a member that only this server has
+
+
+async def test_the_streamed_text_is_the_same(sdk: AsyncOpenAI) -> None:
+    whole = await sdk.chat.completions.create(**FIXED, max_tokens=50)
+    options: Any = {"include_usage": True}
+    stream = await sdk.chat.completions.create(**FIXED, max_tokens=50, stream=True, stream_options=options)
+    chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 50
+
+
+async def test_a_stream_without_usage_has_none(sdk: AsyncOpenAI) -> None:
+    stream = await sdk.chat.completions.create(**FIXED, max_tokens=5, stream=True)
+    assert [chunk.usage async for chunk in stream if chunk.usage or not chunk.choices] == []
+
+
+async def test_several_choices_with_log_probabilities(sdk: AsyncOpenAI) -> None:
+    whole = await sdk.chat.completions.create(**FIXED, max_tokens=4, n=2, logprobs=True, top_logprobs=2)
+    stream = await sdk.chat.completions.create(
+        **FIXED, max_tokens=4, n=2, logprobs=True, top_logprobs=2, stream=True
+    )
+    streamed: dict[int, list[str]] = {0: [], 1: []}
+    async for chunk in stream:
+        for choice in chunk.choices:
+            if choice.logprobs and choice.logprobs.content:
+                streamed[choice.index] += [entry.token for entry in choice.logprobs.content]
+    assert [choice.index for choice in whole.choices] == [0, 1]
+    for choice in whole.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert [len(entry.top_logprobs) for entry in choice.logprobs.content] == [2, 2, 2, 2]
+        assert streamed[choice.index] == [entry.token for entry in choice.logprobs.content]
+
+
+async def test_a_schema_is_kept(sdk: AsyncOpenAI) -> None:
+    schema = {"type": "object", "properties": {"fair": {"type": "boolean"}}, "required": ["fair"]}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    completion = await sdk.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=400, seed=3, response_format=wanted
+    )
+    answer = json.loads(completion.choices[0].message.content or "")
+    assert isinstance(answer["fair"], bool)
+
+
+async def test_completions_in_one_piece_and_streamed(sdk: AsyncOpenAI) -> None:
+    options: dict[str, Any] = {"model": MODEL, "prompt": "the lane", "max_tokens": 20, "temperature": 0}
+    whole = await sdk.completions.create(**options)
+    assert whole.object == "text_completion"
+    assert whole.choices[0].text
+    stream = await sdk.completions.create(**options, stream=True)
+    text = "".join([choice.text async for chunk in stream for choice in chunk.choices])
+    assert text == whole.choices[0].text
+
+
+async def test_embeddings_in_both_encodings(sdk: AsyncOpenAI, llama: httpx.AsyncClient) -> None:
+    texts = ["the lane is fair", "a queue"]
+    packed = await sdk.embeddings.create(model=MODEL, input=texts)
+    floats = await sdk.embeddings.create(model=MODEL, input=texts, encoding_format="float")
+    direct = (await llama.post("/v1/embeddings", json={"input": texts})).json()
+    for index in range(2):
+        vector = direct["data"][index]["embedding"]
+        assert len(vector) == WIDTH
+        assert floats.data[index].embedding == vector
+        assert packed.data[index].embedding == pytest.approx(vector, abs=1e-6)
+    assert floats.usage.total_tokens == direct["usage"]["total_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_is_too_long_is_a_bad_request(sdk: AsyncOpenAI, stream: bool) -> None:
+    messages: list[Any] = [{"role": "user", "content": TOO_LONG}]
+    with pytest.raises(openai.BadRequestError, match="exceeds the available context size") as caught:
+        await sdk.chat.completions.create(model=MODEL, messages=messages, stream=stream)
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.type == "invalid_request_error"
+
+
+async def test_a_text_that_is_too_long_to_embed_is_a_bad_request(sdk: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="too large to process") as caught:
+        await sdk.embeddings.create(model=MODEL, input=TOO_LONG)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_what_the_server_refuses_is_a_bad_request(sdk: AsyncOpenAI) -> None:
+    unknown: Any = {"type": "no-such-format"}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.chat.completions.create(model=MODEL, messages=MESSAGES, response_format=unknown)
+    assert caught.value.code == "BAD_REQUEST"
+
+
+async def test_the_server_stops_when_the_caller_of_a_stream_leaves(
+    sdk: AsyncOpenAI, llama: httpx.AsyncClient
+) -> None:
+    before = await tokens_predicted(llama)
+    async with await sdk.chat.completions.create(**FIXED, max_tokens=LONG_TALK, stream=True) as stream:
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                break
+        assert await busy_slots(llama) == 1
+    await at_rest(llama)
+    assert await tokens_predicted(llama) - before < LONG_TALK
+
+
+async def test_the_server_stops_when_a_waiting_caller_leaves(
+    sdk: AsyncOpenAI, llama: httpx.AsyncClient
+) -> None:
+    before = await tokens_predicted(llama)
+    with pytest.raises(openai.APITimeoutError):
+        await sdk.with_options(timeout=0.5).chat.completions.create(**FIXED, max_tokens=LONG_TALK)
+    await at_rest(llama)
+    assert await tokens_predicted(llama) - before < LONG_TALK

@@ -1,0 +1,26 @@
+"""Fixtures: a gateway in this process on an empty Redis, and callers of it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rawworkers import Callers, callers_of
+from tests.support.serving import Served, serving
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(redis_url, tmp_path, heartbeat_ms=1000, dead_after_ms=20_000) as served:
+        yield served
+
+
+@pytest.fixture
+async def callers(served: Served) -> AsyncIterator[Callers]:
+    async with callers_of(served) as callers:
+        yield callers

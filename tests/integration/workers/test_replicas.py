@@ -1,0 +1,184 @@
+"""Several gateways on one Redis, and a gateway that goes: what its workers and their tasks see of it."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import gateway_process
+from tests.support.rawworkers import Callers, callers_of, key, until_workers, worker_v1, worker_v2
+from tests.support.serving import Served, serving, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def second(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(redis_url, tmp_path / "second") as served:
+        yield served
+
+
+@pytest.fixture
+async def elsewhere(second: Served) -> AsyncIterator[Callers]:
+    async with callers_of(second) as callers:
+        yield callers
+
+
+async def test_a_task_submitted_at_one_gateway_runs_on_a_worker_of_the_other(
+    served: Served, second: Served, elsewhere: Callers
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        watch = await elsewhere.watch()
+        task = await worker.expect("task", stream=True)
+        await worker.chunk(task, 1, "across")
+        await watch.until_text("across")
+        await worker.send("taskProgress", **key(task), pct=50)
+        assert (await watch.until_event("progress"))["pct"] == 50
+        await worker.result(task, None, lastSeq=1)
+        await watch.until_event("done")
+
+
+async def test_a_cancel_at_the_other_gateway_reaches_the_worker(
+    served: Served, second: Served, callers: Callers, elsewhere: Callers
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        task_id = await callers.later()
+        task = await worker.expect("task")
+        await worker.ack(task)
+        await elsewhere.client.post(f"/api/task/{task_id}/cancel")
+        await worker.expect("cancel", reason="client", **key(task))
+
+
+async def test_a_caller_who_leaves_the_other_gateway_reaches_the_worker(
+    served: Served, second: Served, elsewhere: Callers
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        elsewhere.ask()
+        task = await worker.expect("task")
+        await worker.ack(task)
+        await elsewhere.close()
+        await worker.expect("cancel", reason="client", **key(task))
+
+
+async def test_a_worker_lost_at_one_gateway_is_replaced_by_one_of_the_other(
+    served: Served, second: Served, elsewhere: Callers
+) -> None:
+    async with worker_v2(served.ws, instance="a") as first, worker_v2(second.ws, instance="b") as other:
+        await until_workers(served, 1)
+        await until_workers(second, 1)
+        answers = [elsewhere.ask(n=n) for n in range(2)]
+        tasks = await asyncio.gather(first.expect("task"), other.expect("task"))
+        await first.ack(tasks[0])
+        await other.result(tasks[1], tasks[1]["payload"]["n"], lastSeq=0)
+        first.ws.transport.abort()
+        again = await other.skip_to("task")
+        assert (again["taskId"], again["attempt"]) == (tasks[0]["taskId"], 2)
+        await other.result(again, again["payload"]["n"], lastSeq=0)
+        assert sorted([await answer.ok() for answer in answers]) == [0, 1]
+
+
+async def test_a_failure_that_may_pass_is_tried_at_the_other_gateway(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws, instance="a") as first:
+        answer = callers.ask()
+        task = await first.expect("task")
+        async with worker_v2(second.ws, instance="b") as other:
+            await until_workers(second, 1)
+            await other.nothing_more()
+            busy = {"code": "MODEL_TOO_BUSY", "retryable": True}
+            await first.result(task, None, lastSeq=0, error="busy", errorInfo=busy)
+            again = await other.expect("task", taskId=task["taskId"], attempt=2)
+            await other.result(again, "good", lastSeq=0)
+            assert await answer.ok() == "good"
+
+
+async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with (
+        worker_v2(served.ws, instance="a", taskTypes=["a"]) as only_a,
+        worker_v2(second.ws, instance="b", taskTypes=["b"]) as only_b,
+    ):
+        await until_workers(served, 1)
+        await until_workers(second, 1)
+        await only_b.nothing_more()
+        answer = callers.run("b", timeout=14_000)
+        task = await only_b.expect("task", taskType="b")
+        await only_b.result(task, "b", lastSeq=0)
+        assert await answer.ok() == "b"
+        await only_a.nothing_more()
+
+
+# ---- a gateway that goes ----------
+
+
+async def test_draining_is_told_to_workers_and_running_tasks_finish(redis_url: str, tmp_path: Path) -> None:
+    async with serving(redis_url, tmp_path, drain_ms=15_000) as served, callers_of(served) as callers:
+        async with worker_v2(served.ws, slots=3) as worker, worker_v1(served.ws) as old:
+            watch = await callers.watch()
+            task = await worker.expect("task")
+            await worker.chunk(task, 1, "begun, ")
+            await watch.until_text("begun, ")
+            draining = asyncio.create_task(served.gateway.drain())
+            await worker.expect("drain", graceMs=15_000, reconnect=True)
+            await worker.chunk(task, 2, "finished")
+            await worker.result(task, None, lastSeq=2)
+            await worker.expect("resultAck", status="accepted")
+            await watch.until_event("done")
+            assert watch.text == "begun, finished"
+            assert await worker.closed() == 1012
+            assert await old.closed() == 1012
+            await draining
+            assert not old.seen
+
+
+async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
+    served: Served, second: Served, callers: Callers, elsewhere: Callers
+) -> None:
+    async with worker_v2(served.ws, slots=2, instance="a") as worker:
+        async with worker_v2(second.ws, instance="b") as other:
+            await until_workers(second, 1)
+            served.gateway.dispatcher.drain()
+            answer = elsewhere.ask()
+            await other.result(await other.expect("task"), "taken over", lastSeq=0)
+            assert await answer.ok() == "taken over"
+            await worker.nothing_more()
+
+
+async def test_a_worker_that_connects_to_a_draining_gateway_gets_nothing(
+    served: Served, second: Served, elsewhere: Callers
+) -> None:
+    served.gateway.dispatcher.drain()
+    async with worker_v2(served.ws, instance="a") as worker, worker_v2(second.ws, instance="b") as other:
+        await until_workers(second, 1)
+        answer = elsewhere.ask()
+        await other.result(await other.expect("task"), 1, lastSeq=0)
+        assert await answer.ok() == 1
+        await worker.nothing_more()
+
+
+async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Path) -> None:
+    async with gateway_process(tmp_path, redis_url, drain_ms=15_000) as gateway:
+        served = Served(None, gateway.url, gateway.ws)  # type: ignore[arg-type]
+        async with callers_of(served) as callers, worker_v2(gateway.ws) as worker:
+            watch = await callers.watch()
+            task = await worker.expect("task")
+            await worker.chunk(task, 1, "before, ")
+            await watch.until_text("before, ")
+            gateway.signal(signal.SIGTERM)
+            await worker.expect("drain", reconnect=True)
+
+            async def not_ready() -> bool:
+                return (await callers.client.get("/health/ready")).status_code == 503
+
+            await until(not_ready, "the gateway to say that it is not ready")
+            await worker.chunk(task, 2, "after")
+            await worker.result(task, None, lastSeq=2)
+            await worker.expect("resultAck", status="accepted")
+            await watch.until_event("done")
+            assert watch.text == "before, after"
+            assert await worker.closed() == 1012
+        assert await gateway.ended() == 0

@@ -1,0 +1,325 @@
+"""Version 1 on the wire: four keys, one task at a time, and nothing a worker does can go further than its own task."""
+
+import json
+from typing import Any
+
+import pytest
+import websockets
+from websockets.asyncio.client import connect
+
+from tests.support.rawworkers import Callers, RawWorker, bystander, tune, until_workers, worker_v1, worker_v2
+from tests.support.serving import Served
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_task_has_exactly_the_four_keys(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask("any-model", messages=[{"role": "user", "content": "hi"}], timeout=6000)
+        task = await worker.recv()
+        assert task == {
+            "type": "task",
+            "taskType": "openaiLike",
+            "taskId": task["taskId"],
+            "payload": {"model": "any-model", "messages": [{"role": "user", "content": "hi"}]},
+        }
+        await worker.result(task, {"answer": 1})
+        assert await answer.ok() == {"answer": 1}
+
+
+async def test_nothing_else_is_ever_sent_whatever_the_worker_and_the_callers_do(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        await worker.text("{")
+        await worker.text('{"type":"unheardOf"}')
+        await worker.result({"taskId": "nobody's"}, 1)
+        await worker.send("taskChunk", taskId="nobody's", delta="x")
+        first = await callers.later()
+        task = await worker.recv()
+        await callers.client.post(f"/api/task/{first}/cancel")
+        answer = callers.ask()
+        await worker.result(task, "too late")
+        await worker.result(task, "twice")
+        second = await worker.recv()
+        await worker.result(second, "good")
+        assert await answer.ok() == "good"
+        assert (await callers.status(first))["status"] == "cancelled"
+        for frame in worker.seen:
+            assert frame.keys() == {"type", "taskType", "taskId", "payload"}
+        assert len(worker.seen) == 2
+
+
+async def test_one_task_at_a_time(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        answers = [callers.ask(number=i) for i in range(3)]
+        for i in range(3):
+            task = await worker.recv()
+            assert len(worker.seen) == i + 1
+            await worker.result(task, task["payload"]["number"])
+        assert sorted([await answer.ok() for answer in answers]) == [0, 1, 2]
+
+
+async def test_chunks_are_streamed_and_joined(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.recv()
+        await worker.send("taskChunk", taskId=task["taskId"], delta="Hel")
+        await watch.until_text("Hel")
+        await worker.send("taskChunk", taskId=task["taskId"], delta="lo")
+        await worker.result(task)
+        done = await watch.until_event("done")
+        assert watch.text == "Hello"
+        assert done["result"]["content"] == "Hello"
+
+
+async def test_a_worker_error_is_final_and_told_verbatim(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker, worker_v1(served.ws) as other:
+        await until_workers(served, 2)
+        answer = callers.ask()
+        first = await _whoever_gets_it(worker, other)
+        await first.result(first.seen[-1], None, error="it broke")
+        body = await answer.error("WORKER_ERROR")
+        assert body["error"] == "it broke"
+
+
+async def _whoever_gets_it(*workers: RawWorker) -> RawWorker:
+    import asyncio
+
+    waiting = {asyncio.create_task(worker.recv()): worker for worker in workers}
+    done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    return waiting[done.pop()]
+
+
+async def test_an_empty_error_string_is_success(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        await worker.result(await worker.recv(), {"fine": True}, error="")
+        assert await answer.ok() == {"fine": True}
+
+
+async def test_a_late_result_is_ignored_and_the_next_task_follows(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        cancelled = await callers.later()
+        task = await worker.recv()
+        await callers.client.post(f"/api/task/{cancelled}/cancel")
+        waiting = await callers.later()
+        assert (await callers.status(waiting))["status"] == "queued"
+        await worker.result(task, "late")
+        second = await worker.recv()
+        assert second["taskId"] == waiting
+        await worker.result(second, "in time")
+        assert (await callers.until_status(waiting, "completed"))["result"] == "in time"
+        assert (await callers.status(cancelled))["status"] == "cancelled"
+
+
+async def test_a_worker_that_does_not_answer_after_its_task_was_cancelled_is_disconnected(
+    served: Served, callers: Callers
+) -> None:
+    tune(served, stop_grace_ms=300)
+    async with bystander(served, callers), worker_v1(served.ws) as worker:
+        task_id = await callers.later()
+        await worker.recv()
+        await callers.client.post(f"/api/task/{task_id}/cancel")
+        assert await worker.closed() == 1011
+
+
+async def test_a_task_too_large_for_version_1_is_not_sent_and_says_so(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        body = await callers.ask(text="x" * (1 << 20)).error("NO_WORKER")
+        assert "too large" in body["error"]
+        answer = callers.ask(text="small")
+        await worker.result(await worker.recv(), 1)
+        assert await answer.ok() == 1
+
+
+async def test_a_task_too_large_for_version_1_goes_to_a_version_2_worker(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as small, worker_v2(served.ws, "*") as large:
+        await until_workers(served, 2)
+        for _ in range(2):  # whichever is asked first
+            answer = callers.ask(text="x" * (1 << 20))
+            task = await large.skip_to("task")
+            await large.result(task, "done", lastSeq=0)
+            assert await answer.ok() == "done"
+        assert not small.seen
+
+
+async def test_a_task_too_large_for_version_1_waits_for_the_busy_version_2_worker(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws, "*") as large:
+        first = callers.ask()
+        task = await large.expect("task")
+        await large.ack(task)
+        async with worker_v1(served.ws):
+            await until_workers(served, 2)
+            answer = callers.ask(text="x" * (1 << 20))
+            await large.result(task, 1)
+            assert await first.ok() == 1
+            await large.result(await large.skip_to("task"), 2)
+            assert await answer.ok() == 2
+
+
+async def test_an_idle_socket_becomes_a_version_2_worker_by_registering(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        await worker.register("m", slots=2)
+        await until_workers(served, 1)
+        answers = [callers.ask(number=i) for i in range(2)]
+        for task in [await worker.expect("task", attempt=1) for _ in answers]:
+            await worker.result(task, task["payload"]["number"])
+        assert sorted([await answer.ok() for answer in answers]) == [0, 1]
+
+
+async def test_registering_takes_back_a_task_that_was_on_its_way(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        old = await worker.recv()
+        await worker.register("m")
+        task = await worker.expect("task", taskId=old["taskId"], attempt=2)
+        await worker.result(task, "as version 2")
+        assert await answer.ok() == "as version 2"
+
+
+async def test_registering_in_the_middle_of_output_is_refused_silently(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.recv()
+        await worker.send("taskChunk", taskId=task["taskId"], delta="a")
+        await worker.send("register", instanceId="i", name="n", models=["m"])
+        await worker.send("taskChunk", taskId=task["taskId"], delta="b")
+        await worker.result(task)
+        await watch.until_event("done")
+        assert watch.text == "ab"
+        assert len(worker.seen) == 1
+
+
+# ---- what cannot be read ----------
+
+
+async def test_an_emoji_split_between_chunks_comes_out_whole(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.recv()
+        for half in ("a\ud83d", "\ude00b", "\ud83d\ude00"):
+            await worker.text(json.dumps({"type": "taskChunk", "taskId": task["taskId"], "delta": half}))
+        await worker.result(task)
+        assert (await watch.until_event("done"))["result"]["content"] == "a😀b😀"
+        assert watch.text == "a😀b😀"
+
+
+async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.recv()
+        for half in ("a\ud83d", "b", "\ude00c", "d\ud83d"):
+            await worker.text(json.dumps({"type": "taskChunk", "taskId": task["taskId"], "delta": half}))
+        await worker.result(task)
+        await watch.until_event("done")
+        assert watch.text == "a\ufffdb\ufffdcd\ufffd"
+
+
+async def test_half_an_emoji_in_a_result_becomes_a_replacement_character(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        await worker.result(await worker.recv(), {"a": "x\ud83d", "b": "\\ud83d", "c": "😀"})
+        assert await answer.ok() == {"a": "x\ufffd", "b": "\\ud83d", "c": "😀"}
+
+
+@pytest.mark.parametrize("result", ["NaN", "[" * 100_000 + "]" * 100_000, "{"], ids=["NaN", "deep", "cut"])
+async def test_a_result_that_is_not_valid_json_fails_its_task_at_once(
+    served: Served, callers: Callers, result: str
+) -> None:
+    async with bystander(served, callers), worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.recv()
+        await worker.text('{"type":"taskResult","taskId":"%s","result":%s}' % (task["taskId"], result))
+        await answer.error("PROTOCOL_ERROR")
+        second = callers.ask()
+        await worker.result(await worker.recv(), "good")
+        assert await second.ok() == "good"
+
+
+@pytest.mark.parametrize("depth", [100, 400, 800, 900, 940, 960, 980, 995])
+async def test_a_deep_result_is_returned_or_refused_but_never_breaks(
+    served: Served, callers: Callers, depth: int
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.recv()
+        deep = "[" * depth + "]" * depth
+        await worker.text('{"type":"taskResult","taskId":"%s","result":%s}' % (task["taskId"], deep))
+        response = await answer.response()
+        if response.status_code == 200:
+            assert response.text == deep
+        else:
+            assert response.json()["code"] == "PROTOCOL_ERROR"
+
+
+async def test_a_chunk_that_cannot_be_read_fails_its_stream_instead_of_leaving_a_hole(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.recv()
+        await worker.send("taskChunk", taskId=task["taskId"], delta="good")
+        await worker.text('{"type":"taskChunk","taskId":"%s","delta":12}' % task["taskId"])
+        assert (await watch.until_event("error"))["code"] == "PROTOCOL_ERROR"
+        await worker.send("taskChunk", taskId=task["taskId"], delta="more")
+        await worker.result(task)
+        answer = callers.ask()
+        await worker.result(await worker.recv(), "next")
+        assert await answer.ok() == "next"
+        assert watch.text == "good"
+
+
+async def test_frames_of_unknown_types_do_not_disturb_a_running_task(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.recv()
+        await worker.send("log", taskId=task["taskId"], line="working")
+        await worker.text("not even JSON")
+        await worker.result(task, 1)
+        assert await answer.ok() == 1
+
+
+async def test_binary_frames_count_like_text(served: Served, callers: Callers) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.recv()
+        await worker.ws.send(b"\xff\xfe")
+        await worker.ws.send(
+            json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": 1}).encode()
+        )
+        assert await answer.ok() == 1
+
+
+# ---- who may connect ----------
+
+
+async def refused(url: str, **options: Any) -> int:
+    with pytest.raises(websockets.InvalidStatus) as error:
+        async with connect(url, proxy=None, **options):
+            pass
+    return error.value.response.status_code
+
+
+async def test_a_web_page_may_not_be_a_worker(served: Served) -> None:
+    assert await refused(served.ws, origin=websockets.Origin("http://evil.example")) == 403
+    assert await refused(served.ws, origin=websockets.Origin(served.url)) == 403

@@ -1,0 +1,232 @@
+"""What fairness means to users, measured on the scripts: shares, joining, returning, standing in line."""
+
+import random
+from collections import Counter
+
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Grant, State, TaskSpec
+from tests.support.direct import World, drive
+
+WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
+
+
+class Service:
+    """One model with a number of slots; the world's clock moves a little with every dispatch."""
+
+    def __init__(self, world: World, slots: int, weights: dict[str, float], unit: str = "tokens") -> None:
+        self.world = world
+        self.scheduler: Scheduler = world.scheduler("r1")
+        drive(self.scheduler.configure([(q, w, 10**6) for q, w in weights.items()], [("m", slots, unit)]))
+        self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
+        self.running: list[Grant] = []
+        self.number = 0
+        self.tokens: dict[str, int] = {}
+
+    def submit(self, queue: str, user: str, output: int, priority: int = 0) -> None:
+        self.number += 1
+        task_id = f"t{self.number:07d}"
+        self.tokens[task_id] = output
+        spec = TaskSpec(task_id, "m", queue, user, b"{}", priority=priority)
+        self.scheduler.submit(spec, 0, self.scheduler.nonce()).result()
+
+    def fill(self, slots: int) -> list[Grant]:
+        grants = self.scheduler.taken(self.scheduler.take(["m"], slots, self.scheduler.nonce()).result())
+        self.running += grants
+        return grants
+
+    def turn(self) -> Grant | None:
+        """The task that has run longest ends; what is granted for its slot."""
+        grant = self.running.pop(0)
+        reply = self.scheduler.finish(
+            grant,
+            State.COMPLETED,
+            "",
+            2,
+            [],
+            ("done", b"{}"),
+            used=(0, self.tokens[grant.task_id]),
+            want=1,
+            models=["m"],
+            nonce=self.scheduler.nonce(),
+        )
+        grants = self.scheduler.finished(reply.result()).grants
+        self.running += grants
+        return grants[0] if grants else None
+
+
+def test_token_shares_follow_the_weights_whatever_the_sizes(world: World) -> None:
+    sizes = {"paid_stream": 100, "paid_batch": 200, "free_stream": 400, "free_batch": 800}
+    rng = random.Random(7)
+    service = Service(world, 8, WEIGHTS)
+
+    def add(queue: str) -> None:
+        service.submit(
+            queue, f"user{rng.randrange(5)}", max(int(rng.lognormvariate(0, 0.5) * sizes[queue]), 1)
+        )
+
+    for queue in WEIGHTS:
+        for _ in range(40):
+            add(queue)
+    service.fill(8)
+    served: Counter[str] = Counter()
+    for _ in range(5000):
+        grant = service.turn()
+        assert grant
+        served[grant.queue] += service.tokens[grant.task_id]
+        add(grant.queue)
+    total = sum(served.values())
+    for queue, weight in WEIGHTS.items():
+        assert abs(served[queue] / total - weight / 15) <= 0.01, served
+
+
+def test_counting_requests_is_weighted_round_robin(world: World) -> None:
+    service = Service(world, 4, WEIGHTS, "requests")
+    for queue in WEIGHTS:
+        for n in range(900):
+            service.submit(queue, f"user{n % 3}", 100)
+    service.fill(4)
+    served = Counter(grant.queue for grant in (service.turn() for _ in range(1500)) if grant)
+    assert all(abs(served[queue] - 100 * weight) <= 2 for queue, weight in WEIGHTS.items()), served
+
+
+def test_a_joining_lane_waits_for_one_dispatch_of_each_other_at_most(world: World) -> None:
+    for joining in WEIGHTS:
+        world.empty()
+        service = Service(world, 3, WEIGHTS)
+        for queue in WEIGHTS:
+            if queue != joining:
+                for _ in range(200):
+                    service.submit(queue, "u", 800)
+        service.fill(3)
+        for _ in range(97):
+            service.turn()
+        service.submit(joining, "u", 100)
+        ahead = 0
+        while (grant := service.turn()) and grant.queue != joining:
+            ahead += 1
+        assert ahead <= len(WEIGHTS) - 1
+
+
+def test_a_returning_client_gets_half_next_to_one_other(world: World) -> None:
+    service = Service(world, 4, {"free_batch": 1.0})
+    for _ in range(3000):
+        service.submit("free_batch", "steady", 100)
+    service.submit("free_batch", "returning", 100)
+    service.fill(4)
+    for _ in range(1000):
+        service.turn()
+    for _ in range(1000):
+        service.submit("free_batch", "returning", 100)
+    served = Counter(grant.user for grant in (service.turn() for _ in range(500)) if grant)
+    assert abs(served["returning"] / 500 - 0.5) <= 0.02, served
+
+
+def test_first_come_first_served_among_users_who_come_once(world: World) -> None:
+    """The name of a user decides nothing: newcomers do not pass those who wait."""
+    service = Service(world, 1, {"free_batch": 1.0})
+    names = [f"user{n:04d}" for n in range(300)]
+    random.Random(3).shuffle(names)
+    for name in ("zzz", *names[:100]):
+        service.submit("free_batch", name, 100)
+    order = [grant.user for grant in service.fill(1)]
+    for name in names[100:]:
+        service.submit("free_batch", name, 100)
+        grant = service.turn()
+        assert grant
+        order.append(grant.user)
+    assert order == ["zzz", *names[:200]]
+
+
+def test_a_flooder_delays_nobody_but_himself(world: World) -> None:
+    service = Service(world, 2, {"free_batch": 1.0})
+    for _ in range(2000):
+        service.submit("free_batch", "flooder", 100, priority=5)
+    service.fill(2)
+    waits = []
+    for n in range(200):
+        service.turn()
+        user = f"victim{n % 5}"
+        if n % 5 == 0:
+            service.submit("free_batch", user, 100)
+            ahead = 0
+            while (grant := service.turn()) and grant.user != user:
+                ahead += 1
+            waits.append(ahead)
+    assert max(waits) <= 2, waits
+
+
+def test_priority_overtakes_by_ten_seconds_at_most_and_nobody_else(world: World) -> None:
+    service = Service(world, 1, {"free_batch": 1.0})
+    service.submit("free_batch", "blocker", 1)
+    service.fill(1)
+    service.submit("free_batch", "other", 100)
+    service.submit("free_batch", "spammer", 100)
+    old = service.number
+    order: list[str] = []
+    for _ in range(15):
+        world.advance(1000)
+        service.submit("free_batch", "spammer", 100, priority=5)
+        service.submit("free_batch", "spammer", 100, priority=99)
+    while grant := service.turn():
+        order.append(grant.task_id)
+    assert order.index(f"t{old - 1:07d}") <= 1, "the other user's task"
+    mine = [task for task in order if task >= f"t{old:07d}"]
+    assert mine.index(f"t{old:07d}") == 2 * 9, "overtaken by what came within ten seconds, the tie by name"
+
+
+def test_settlement_reaches_a_flow_that_went_idle_and_a_lift_forgives_once(world: World) -> None:
+    """A user whose task was far longer than estimated pays for it later, unless the others had caught up meanwhile."""
+
+    def run(others: int) -> int:
+        world.empty()
+        service = Service(world, 2, {"free_batch": 1.0})
+        service.submit("free_batch", "teacher", 100)
+        service.fill(1)
+        service.turn()
+        service.submit("free_batch", "long", 5000)
+        long = service.fill(1)
+        for _ in range(300):
+            service.submit("free_batch", "other", 100)
+        service.running = service.fill(1)
+        for _ in range(others):
+            service.turn()
+        service.running.insert(0, long[0])
+        service.turn()
+        for _ in range(3):
+            service.submit("free_batch", "long", 100)
+        passed = 0
+        while (grant := service.turn()) and grant.user != "long":
+            passed += 1
+        return passed
+
+    assert 40 <= run(1) <= 50, "5,000 tokens are 50 tasks of 100"
+    assert run(60) <= 1
+
+
+def test_a_lying_usage_does_not_starve_its_lane(world: World) -> None:
+    service = Service(world, 1, WEIGHTS)
+    service.submit("free_batch", "liar", 10**30)
+    service.fill(1)
+    service.submit("free_batch", "honest", 100)
+    assert service.turn()
+    lanes = world.call("ZRANGE", world.keys("debts", queue="free_batch", model="m"), 0, -1, "WITHSCORES")
+    assert float(lanes[-1]) <= 4096 * 20_000_000
+
+
+def test_idle_flows_are_forgotten(world: World) -> None:
+    service = Service(world, 4, {"free_batch": 1.0}, "requests")
+    for n in range(1500):
+        service.submit("free_batch", f"once{n}", 1)
+        service.running += service.fill(1)[:0]
+        service.turn()
+    debts = world.keys("debts", queue="free_batch", model="m")
+    assert world.call("ZCARD", debts) >= 1000
+    drive(service.scheduler.sweep())
+    assert world.call("ZCARD", debts) == 1000
+    for _ in range(1500):
+        service.submit("free_batch", "steady", 1)
+        service.submit("free_batch", "steady", 1)
+        service.running += service.fill(2)[:0]
+        service.turn()
+        service.turn()
+    assert world.call("ZCARD", debts) <= 1

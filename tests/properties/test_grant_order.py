@@ -1,0 +1,131 @@
+"""Every grant of the scripts is the one that the plain model of the rule makes."""
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairlane.queues.tasks import Fragment, Grant, State, TaskSpec
+from tests.support.direct import World, drive
+from tests.support.fair_model import FairModel, Task
+from tests.support.servers import Server
+
+LONG = os.environ.get("FAIRLANE_LONG") == "1"
+WEIGHTS = {"paid_stream": 8.0, "free_stream": 3.0, "free_batch": 1.0}
+USERS = ("ann", "bob", "ü", "c:d")
+
+SUBMIT = st.tuples(
+    st.just("submit"),
+    st.sampled_from(sorted(WEIGHTS)),
+    st.sampled_from(USERS),
+    st.integers(0, 5),
+    st.sampled_from((0, 10, 3000)),
+    st.sampled_from((0, 50, 100_000)),
+    st.sampled_from((1.0, 2.5)),
+    st.booleans(),
+)
+FINISH = st.tuples(st.just("finish"), st.integers(0, 9), st.sampled_from((0, 7, 200, 9000)), st.booleans())
+TAKE = st.tuples(st.just("take"), st.integers(1, 3))
+CANCEL = st.tuples(st.just("cancel"), st.integers(0, 9))
+WAIT = st.tuples(st.just("wait"), st.sampled_from((1, 1500)))
+STEPS = st.lists(
+    st.one_of(SUBMIT, SUBMIT, SUBMIT, FINISH, FINISH, TAKE, CANCEL, WAIT), min_size=5, max_size=60
+)
+
+
+class Both:
+    """The scripts and the model, told the same."""
+
+    def __init__(self, world: World, limit: int, unit: str) -> None:
+        self.world, self.scheduler = world, world.scheduler("r1")
+        self.model = FairModel(WEIGHTS, limit, unit)
+        drive(self.scheduler.configure([(q, w, 0) for q, w in WEIGHTS.items()], [("m", limit, unit)]))
+        self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
+        self.running: list[tuple[Grant, Task]] = []
+        self.waiting: list[Task] = []
+        self.number = 0
+
+    def compare(self, grants: list[Grant], want: int) -> None:
+        expected = [task for task in (self.model.grant() for _ in range(want)) if task]
+        assert [grant.task_id for grant in grants] == [task.id for task in expected]
+        for grant, task in zip(grants, expected, strict=True):
+            self.waiting.remove(task)
+            self.running.append((grant, task))
+
+    def submit(self, q: str, u: str, priority: int, size: int, most: int, weight: float, take: bool) -> None:
+        self.number += 1
+        task_id, want = f"t{self.number:06d}", int(take)
+        order = round(self.world.now_us / 1000 - 2000 * priority, 3)
+        task = Task(task_id, q, u, order, size, most, weight)
+        spec = TaskSpec(
+            task_id, "m", q, u, b"{}", priority=priority, weight=weight, estimated_input=size, max_output=most
+        )
+        reply = self.scheduler.submitted(self.scheduler.submit(spec, want, self.scheduler.nonce()).result())
+        self.model.submit(task)
+        self.waiting.append(task)
+        self.compare(reply.grants, want)  # type: ignore[union-attr]
+
+    def take(self, want: int) -> None:
+        reply = self.scheduler.take(["m"], want, self.scheduler.nonce())
+        self.compare(self.scheduler.taken(reply.result()), want)
+
+    def finish(self, which: int, used: int, take: bool) -> None:
+        if not self.running:
+            return
+        grant, task = self.running.pop(which % len(self.running))
+        reply = self.scheduler.finish(
+            grant,
+            State.COMPLETED,
+            "",
+            2,
+            [],
+            ("done", b"{}"),
+            used=(task.cost_in, used),
+            want=int(take),
+            models=["m"],
+            nonce=self.scheduler.nonce(),
+        )
+        self.model.end(task, task.cost_in, used)
+        self.compare(self.scheduler.finished(reply.result()).grants, int(take))
+
+    def cancel(self, which: int) -> None:
+        if self.waiting:
+            task = self.waiting.pop(which % len(self.waiting))
+            end = Fragment(b'"by":"client"', "")
+            drive(
+                self.scheduler.cancel(task.id, state=State.CANCELLED, kind="cancelled", end=end, why="client")
+            )
+            self.model.cancel(task)
+
+    def wait(self, ms: int) -> None:
+        self.world.advance(ms)
+
+
+@pytest.fixture(scope="module")
+def order_world(redis_server: Server) -> Any:
+    world = World(redis_server.socket_path)
+    yield world
+    world.close()
+
+
+@settings(
+    max_examples=3000 if LONG else 150,
+    deadline=None,
+    derandomize=not LONG,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    steps=STEPS, limit=st.sampled_from((0, 1, 2, 5)), unit=st.sampled_from(("tokens", "tokens", "requests"))
+)
+def test_the_scripts_grant_in_the_order_of_the_model(
+    order_world: World, steps: list[Any], limit: int, unit: str
+) -> None:
+    order_world.empty()
+    both = Both(order_world, limit, unit)
+    for name, *args in steps:
+        getattr(both, name)(*args)
+    while both.running or both.waiting:
+        both.take(50)
+        both.finish(0, 100, True)

@@ -1,0 +1,501 @@
+"""Random lives of a pool: two replicas' schedulers over a real Redis whose clock is moved by hand.
+
+After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once and
+its log never changes behind; slots never exceed the limit; an idle replica hears of work it could do.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.support.audit import TERMINAL, audit
+from tests.support.direct import Subscription, World, drive, fragment
+from tests.support.servers import Server
+
+from fairlane.queues.keys import ANY_MODEL, KEYS
+from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.tasks import Fragment, Grant, Refused, State, TaskSpec
+
+MODELS = ("llama:7b é", "m2")
+QUEUES = ("paid_stream", "free_batch")
+USERS = ("u", "x:y:z", "ü")
+LIMITS = Limits(max_queue_length=6, max_queued_bytes=2000)
+
+
+@dataclass
+class Replica:
+    """What one gateway knows: its workers' slots, the grants it holds, the wake-ups it has not looked at."""
+
+    name: str
+    scheduler: Scheduler
+    ears: Subscription
+    models: tuple[str, ...]
+    slots: int
+    held: dict[str, Grant] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    wakes: deque[tuple[str, str]] = field(default_factory=deque)
+    offering: bool = False
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.held) if self.offering else 0
+
+    def serves(self, model: str) -> bool:
+        return self.offering and (model in self.models or self.models == (ANY_MODEL,))
+
+    def keep(self, grants: list[Grant]) -> None:
+        self.held.update({grant.task_id: grant for grant in grants})
+
+
+@dataclass
+class Call:
+    """A call that can be made again, as after a lost reply."""
+
+    name: str
+    again: Callable[[], Any]
+    answer: Any
+
+
+class Life(RuleBasedStateMachine):
+    server: Server
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(self.server.socket_path, limits=LIMITS)
+        self.world.empty()
+        self.numbers = iter(range(1, 1_000_000))
+        self.replicas: list[Replica] = []
+        self.accepted: list[str] = []
+        self.logs: dict[str, list[Any]] = {}
+        self.ended: dict[str, str] = {}
+        self.calls: deque[Call] = deque(maxlen=6)
+        self.limits: dict[str, int] = {}
+        self.slots_before: dict[str, int] = {}
+        self.wake_was_lost = False
+        for models, slots in (((MODELS[0], MODELS[1]), 3), ((ANY_MODEL,), 2)):
+            self.birth(models, slots)
+
+    def birth(self, models: tuple[str, ...], slots: int) -> None:
+        name = f"r{next(self.numbers)}"
+        ears = Subscription(self.server.socket_path, self.world.keys.channel(name))
+        self.replicas.append(Replica(name, self.world.scheduler(name), ears, models, slots))
+
+    def teardown(self) -> None:
+        try:
+            self.leave_nothing()
+        finally:
+            for replica in self.replicas:
+                replica.ears.close()
+            self.world.close()
+
+    # ---- what may happen ----------
+
+    @initialize(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
+    def begin(self, limits: tuple[int, int]) -> None:
+        self.configure(limits)
+        for replica in self.replicas:
+            self.offer(replica)
+
+    @rule(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
+    def configure(self, limits: tuple[int, int]) -> None:
+        self.limits = dict(zip(MODELS, limits, strict=True))
+        queues = [("paid_stream", 8.0, 0), ("free_batch", 1.0, 4)]
+        models = [(MODELS[0], limits[0], "tokens"), (MODELS[1], limits[1], "requests")]
+        drive(self.replicas[0].scheduler.configure(queues, models))
+
+    @rule(
+        who=st.integers(0, 1),
+        model=st.sampled_from(MODELS),
+        queue=st.sampled_from(QUEUES),
+        user=st.sampled_from(USERS),
+        priority=st.integers(0, 5),
+        size=st.sampled_from((0, 2, 300, 900)),
+        times=st.sampled_from(((0, 0, 0), (4000, 0, 0), (0, 2000, 0), (20_000, 0, 3000), (0, 0, 1000))),
+        linger=st.sampled_from((0, 0, 5000)),
+        flags=st.tuples(st.booleans(), st.booleans()),
+        lost=st.booleans(),
+    )
+    def submit(
+        self,
+        who: int,
+        model: str,
+        queue: str,
+        user: str,
+        priority: int,
+        size: int,
+        times: tuple[int, int, int],
+        linger: int,
+        flags: tuple[bool, bool],
+        lost: bool,
+    ) -> None:
+        replica = self.replicas[who]
+        task = TaskSpec(
+            f"t{next(self.numbers)}", model, queue, user, b"x" * size, priority=priority, linger_ms=linger
+        )
+        task.timeout_ms, task.wait_ms, task.run_ms = times
+        task.waiting, task.follow = flags
+        want = 1 if replica.serves(model) and replica.free > 0 else 0
+        nonce, scheduler = replica.scheduler.nonce(), replica.scheduler
+        before = self.fingerprint()
+
+        def call() -> Any:
+            return scheduler.submitted(scheduler.submit(task, want, nonce, "w").result())
+
+        answer = call()
+        self.calls.append(Call("submit", call, answer))
+        if isinstance(answer, Refused):
+            assert self.fingerprint() == before, "a refused task leaves no key and no debit"
+            self.calls.pop()
+            return
+        self.accepted.append(task.id)
+        if not lost:
+            replica.keep(answer.grants)
+
+    @rule(who=st.integers(0, 1), want=st.integers(1, 3), lost=st.sampled_from((False, False, True)))
+    def take(self, who: int, want: int, lost: bool) -> None:
+        replica = self.replicas[who]
+        want = min(want, replica.free)
+        if want:
+            self.ask(replica, want, lost)
+
+    def ask(self, replica: Replica, want: int, lost: bool = False) -> list[Grant]:
+        scheduler, nonce = replica.scheduler, replica.scheduler.nonce()
+
+        def call() -> list[Grant]:
+            return scheduler.taken(scheduler.take(replica.models, want, nonce, "w").result())
+
+        grants = call()
+        assert len(grants) <= want
+        self.calls.append(Call("take", call, grants))
+        if not lost:
+            replica.keep(grants)
+        return grants
+
+    @rule(who=st.integers(0, 1))
+    def wake(self, who: int) -> None:
+        """Look at one wake-up, as the dispatcher does."""
+        replica = self.replicas[who]
+        if not replica.wakes:
+            return
+        kind, model = replica.wakes.popleft()
+        if replica.serves(model) and replica.free:
+            self.ask(replica, replica.free)
+        elif kind == "w":
+            scheduler = replica.scheduler
+            assert scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result()) == []
+
+    @rule(
+        who=st.integers(0, 1),
+        which=st.integers(0, 9),
+        events=st.integers(1, 3),
+        skip=st.sampled_from((0, 0, 0, 2)),
+    )
+    def append(self, who: int, which: int, events: int, skip: int) -> None:
+        grant = self.pick(who, which)
+        if grant is None:
+            return
+        scheduler, top = self.replicas[who].scheduler, self.top(grant.task_id)
+        fields = [("chunk", b"{%d}" % n) for n in range(events)]
+
+        def call() -> tuple[str, int]:
+            return scheduler.appended(scheduler.append(grant, top + 1 + skip, fields, output=True).result())
+
+        current = self.is_current(grant)
+        answer = call()
+        assert answer[0] == ("stale" if not current else "hole" if skip else "ok")
+        self.calls.append(Call("append", call, answer))
+
+    @rule(
+        who=st.integers(0, 1),
+        which=st.integers(0, 9),
+        state=st.sampled_from((State.COMPLETED, State.FAILED)),
+        events=st.integers(0, 2),
+        used=st.sampled_from(((-1, -1), (10, 2000), (0, 0), (10**30, 10**30))),
+        want=st.booleans(),
+        lost=st.sampled_from((False, False, True)),
+    )
+    def finish(
+        self, who: int, which: int, state: State, events: int, used: tuple[int, int], want: bool, lost: bool
+    ) -> None:
+        replica, grant = self.replicas[who], self.pick(who, which)
+        if grant is None:
+            return
+        scheduler, nonce, seq = replica.scheduler, replica.scheduler.nonce(), self.top(grant.task_id) + 1
+        fields = [("chunk", b"{}")] * events
+        terminal = ("done" if state is State.COMPLETED else "error", b"{}")
+        number = 1 if want and replica.offering else 0
+
+        def call() -> Any:
+            reply = scheduler.finish(
+                grant,
+                state,
+                "",
+                seq,
+                fields,
+                terminal,
+                used=used,
+                want=number,
+                models=replica.models,
+                nonce=nonce,
+                worker="w",
+            )
+            return scheduler.finished(reply.result())
+
+        current, known = self.is_current(grant), self.record(grant.task_id)
+        answer = call()
+        same = known.get("at") == str(grant.attempt) and known.get("gt") == grant.token
+        assert answer.outcome == ("ok" if current else "late" if same else "stale")
+        self.calls.append(Call("finish", call, answer))
+        replica.held.pop(grant.task_id, None)
+        if not lost:
+            replica.keep(answer.grants)
+
+    @rule(
+        who=st.integers(0, 1),
+        which=st.integers(0, 9),
+        cause=st.sampled_from(("lost", "failed", "declined")),
+        begun=st.booleans(),
+    )
+    def requeue(self, who: int, which: int, cause: Any, begun: bool) -> None:
+        replica, grant = self.replicas[who], self.pick(who, which)
+        if grant is None:
+            return
+
+        def call() -> Any:
+            return drive(replica.scheduler.requeue(grant, "gone", cause=cause, begun=begun))
+
+        current, known = self.is_current(grant), self.record(grant.task_id)
+        answer = call()
+        assert (answer.outcome == "stale") == (not current)
+        if current and "fo" in known:
+            assert answer.outcome == "ended", "after output no retry"
+        self.calls.append(Call("requeue", call, answer))
+        replica.held.pop(grant.task_id, None)
+
+    @rule(which=st.integers(0, 30), tombstone=st.sampled_from((0, 5000)))
+    def cancel(self, which: int, tombstone: int) -> None:
+        task_id = self.accepted[-1 - which] if which < len(self.accepted) else "unheard-of"
+        scheduler = self.replicas[0].scheduler
+        state = self.record(task_id).get("st")
+
+        def call() -> Any:
+            return drive(
+                scheduler.cancel(
+                    task_id,
+                    state=State.CANCELLED,
+                    kind="cancelled",
+                    end=Fragment(b'"by":"client"', ""),
+                    why="client",
+                    tombstone_ms=tombstone,
+                )
+            )
+
+        answer = call()
+        assert answer.outcome == (
+            "unknown" if state is None or state == "gone" else "over" if state in TERMINAL else "ended"
+        )
+        self.calls.append(Call("cancel", call, answer))
+
+    @rule(who=st.integers(0, 1))
+    def renew(self, who: int) -> None:
+        replica = self.replicas[who]
+        grants = list(replica.held.values())
+        expected = [
+            1 if self.is_current(g) else 2 if self.record(g.task_id).get("gt") == g.token else 0
+            for g in grants
+        ]
+        assert drive(replica.scheduler.renew([(g, "w") for g in grants], self.accepted[-3:])) == expected
+        for grant, answer in zip(grants, expected, strict=True):
+            if answer == 0:
+                del replica.held[grant.task_id]
+
+    @rule(ms=st.sampled_from((1, 400, 1000, 2900, 4900)))
+    def advance(self, ms: int) -> None:
+        self.world.advance(ms)
+
+    @rule(who=st.integers(0, 1))
+    def sweep(self, who: int) -> None:
+        pool = self.pool()
+        gap = self.world.now_ms - int(pool.get("swept", self.world.now_ms)) > LIMITS.lease_ms / 3
+        broadcast = not gap and self.world.now_ms - int(pool.get("woke", 0)) >= 900
+        before = len(self.ended)
+        drive(self.replicas[who].scheduler.sweep())
+        self.look()
+        if gap:
+            assert len(self.ended) == before, "time that Redis was down ends nothing"
+        if broadcast:
+            self.wake_was_lost = False
+
+    @precondition(lambda self: bool(self.calls))
+    @rule(which=st.integers(0, 5))
+    def repeat(self, which: int) -> None:
+        """A reply was lost and the call is made again: no second effect."""
+        call = self.calls[which % len(self.calls)]
+        logs = {task: len(log) for task, log in self.logs.items()}
+        answer = call.again()
+        self.look()
+        if call.name in ("submit", "finish"):
+            tokens = {grant.token for grant in call.answer.grants}
+            assert {grant.token for grant in answer.grants} <= tokens
+            assert all(self.is_current(grant) for grant in answer.grants)
+        if call.name == "finish" and call.answer.outcome == "ok":
+            assert (answer.outcome, answer.event_id) == ("ok", call.answer.event_id)
+        if call.name == "requeue" and call.answer.outcome == "ended":
+            assert answer == call.answer
+        if call.name in ("append", "requeue", "cancel") or (call.name == "finish" and not answer.grants):
+            assert {task: len(log) for task, log in self.logs.items() if task in logs} == logs
+
+    @rule(who=st.integers(0, 1))
+    def offer(self, who: int | Replica) -> None:
+        replica = who if isinstance(who, Replica) else self.replicas[who]
+        replica.offering = True
+        replica.scheduler.offer(replica.models, [], b"[]", 15_000, 0)
+
+    @rule(who=st.integers(0, 1), grace=st.sampled_from((0, 2000)))
+    def withdraw(self, who: int, grace: int) -> None:
+        replica = self.replicas[who]
+        replica.offering = False
+        replica.scheduler.offer([], replica.models, b"[]", 15_000, grace)
+
+    @rule(who=st.integers(0, 1))
+    def die(self, who: int) -> None:
+        """A replica is killed: its grants are forgotten, another takes its place."""
+        replica = self.replicas.pop(who)
+        self.wake_was_lost = self.wake_was_lost or bool(replica.wakes)
+        replica.ears.close()
+        self.settle_subscriptions(replica.name)
+        self.birth(replica.models, replica.slots)
+
+    def settle_subscriptions(self, name: str) -> None:
+        channel = self.world.keys.channel(name)
+        while self.world.call("PUBSUB", "NUMSUB", channel)[1]:
+            pass
+
+    # ---- what always holds ----------
+
+    @invariant()
+    def look(self) -> None:
+        if not self.limits:
+            return
+        shot = audit(self.world, self.accepted)
+        for replica in self.replicas:
+            for message in replica.ears.drain():
+                kind, _, rest = message.decode().partition("\n")
+                if kind in ("w", "r"):
+                    replica.wakes.append((kind, rest))
+        for task in self.accepted:
+            log = shot.one("log", task) or []
+            seen = self.logs.get(task, [])
+            assert log[: len(seen)] == seen, "a log only grows"
+            self.logs[task] = log
+            state = shot.one("task", task)["st"]
+            if task in self.ended:
+                assert state == self.ended[task] and log == seen, (
+                    "a task ends exactly once, and nothing comes behind"
+                )
+            elif state in TERMINAL:
+                self.ended[task] = state
+        for model, limit in self.limits.items():
+            held = len(shot.one("slots", model))
+            assert not limit or held <= max(limit, self.slots_before.get(model, 0)), (
+                "slots held exceed the limit"
+            )
+            self.slots_before[model] = held
+            if shot.one("lanes", model) and (not limit or held < limit) and not self.wake_was_lost:
+                self.check_woken(shot, model)
+
+    def check_woken(self, shot: Any, model: str) -> None:
+        """Free lease and waiting task: no replica is recorded as idle, unless a wake-up is under way."""
+        idle = {*shot.one("idle", model), *shot.one("idle", ANY_MODEL)}
+        alive = [replica for replica in self.replicas if replica.name in idle]
+        under_way = any(woken == model for replica in self.replicas for _, woken in replica.wakes)
+        assert not alive or under_way, (model, idle)
+
+    def leave_nothing(self) -> None:
+        """At the end: every task can be ended, and what remains either expires or is configuration."""
+        if not self.limits:
+            return
+        scheduler = self.replicas[0].scheduler
+        for task in self.accepted:
+            drive(
+                scheduler.cancel(
+                    task, state=State.FAILED, kind="error", end=fragment("over", "X"), why="admin"
+                )
+            )
+        for replica in self.replicas:
+            replica.scheduler.offer([], replica.models, b"[]", 1000, 0)
+        for ms in (0, 4000, *([4000] * 16)):
+            self.world.advance(ms)
+            drive(scheduler.sweep())
+        shot = audit(self.world, self.accepted)
+        assert not shot.by_kind["slots"] and not shot.by_kind["look"] and not shot.by_kind["busy"]
+        self.world.advance(3_700_000)
+        for _ in range(25):
+            drive(scheduler.sweep())
+            self.world.advance(4000)
+        shot = audit(self.world, self.accepted)
+        kept = {"queue", "pool", "queues", "recent", "clock", "model", "models"}
+        expiring = {key.name for key in KEYS if "EXPIRE" in key.removed or "PX" in key.removed}
+        for (kind, parts), name in shot.names.items():
+            assert kind in kept | expiring, (kind, parts)
+            assert kind in kept or shot.ttls[name] > 0, (kind, parts)
+
+    # ---- helpers ----------
+
+    def pick(self, who: int, which: int) -> Grant | None:
+        held = list(self.replicas[who].held.values())
+        return held[which % len(held)] if held else None
+
+    def record(self, task_id: str) -> dict[str, str]:
+        flat = self.world.call("HGETALL", self.world.keys("task", id=task_id))
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def pool(self) -> dict[str, str]:
+        flat = self.world.call("HGETALL", self.world.keys("pool"))
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def top(self, task_id: str) -> int:
+        return int(self.record(task_id).get("sq", 0))
+
+    def is_current(self, grant: Grant) -> bool:
+        known = self.record(grant.task_id)
+        return known.get("st") == "executing" and known.get("gt") == grant.token
+
+    def fingerprint(self) -> dict[bytes, Any]:
+        names = self.world.call("KEYS", "*")
+        return dict(
+            zip(names, self.world.connection.pipeline([("DUMP", name) for name in names]), strict=True)
+        )
+
+
+@pytest.fixture
+def life(redis_server: Server) -> Iterator[type[Life]]:
+    yield type("LifeHere", (Life,), {"server": redis_server})
+
+
+@pytest.mark.timeout(0)
+def test_any_life_of_a_pool_keeps_the_promises(life: type[Life], request: pytest.FixtureRequest) -> None:
+    long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        life,
+        settings=settings(
+            max_examples=2000 if long else 40,
+            stateful_step_count=100 if long else 60,
+            deadline=None,
+            derandomize=not long,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

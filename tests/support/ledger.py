@@ -1,0 +1,60 @@
+"""What must be true of Redis when all tasks have ended, whatever happened before."""
+
+from typing import Any
+
+import redis
+from tests.support.serving import DEADLINE_S, until
+
+from fairlane.queues.keys import Keys, pool_prefix
+
+KEYS = Keys(pool_prefix())
+ENDS = {b"done", b"error", b"cancelled"}
+
+
+def events(store: "redis.Redis[bytes]", task_id: str) -> list[tuple[str, bytes]]:
+    """Id and type of every event in a task's log."""
+    entries: Any = store.xrange(KEYS("log", id=task_id))
+    return [(entry.decode(), fields[b"type"]) for entry, fields in entries]
+
+
+def ended_once(store: "redis.Redis[bytes]", task_id: str) -> bytes:
+    """Check that a log has one end, at its end, and no hole; the type of the end."""
+    log = events(store, task_id)
+    kinds = [kind for _, kind in log]
+    assert len([kind for kind in kinds if kind in ENDS]) == 1, f"{task_id}: {log}"
+    assert kinds[-1] in ENDS, f"{task_id}: {log}"
+    assert [int(event_id.partition("-")[2]) for event_id, _ in log] == list(range(1, len(log) + 1))
+    attempts = [int(event_id.partition("-")[0]) for event_id, _ in log]
+    assert attempts == sorted(attempts)
+    return kinds[-1]
+
+
+def leftovers(store: "redis.Redis[bytes]") -> list[str]:
+    """What is still taken or queued: empty when every task has ended and every worker has answered."""
+    prefix = pool_prefix()
+    found = []
+    for sort in ("s:", "u:", "f:", "l:", "a:", "p:"):
+        found += [key.decode() for key in store.scan_iter(f"{prefix}{sort}*")]
+    for name in ("look", "backlog"):
+        if store.exists(KEYS(name)):
+            found.append(f"{name}: {store.zrange(KEYS(name), 0, -1)!r}")
+    if queued := int(store.hget(KEYS("pool"), "bytes") or 0):
+        found.append(f"queued bytes: {queued}")
+    for queue in store.smembers(KEYS("queues")):
+        if waiting := int(store.hget(KEYS("queue", queue=queue.decode()), "n") or 0):
+            found.append(f"waiting in {queue.decode()}: {waiting}")
+    return found
+
+
+async def nothing_left(store: "redis.Redis[bytes]", deadline_s: float = DEADLINE_S) -> None:
+    """Wait until nothing is taken or queued; fails with what still is."""
+    try:
+        await until(lambda: leftovers(store) == [], "everything to be given back", deadline_s)
+    except AssertionError as error:
+        tasks = [key.decode() for key in store.scan_iter(f"{pool_prefix()}s:*")]
+        for key in tasks:
+            for task_id, end in store.zrange(key, 0, -1, withscores=True):
+                record = store.hgetall(KEYS("task", id=task_id.decode()))
+                error.add_note(f"{key} until {end:.0f}: {record} {events(store, task_id.decode())}")
+        error.add_note(f"left: {leftovers(store)}")
+        raise

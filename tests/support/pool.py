@@ -1,0 +1,148 @@
+"""Short words for the scheduler's calls, for tests of what each one answers."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Ended, Finished, Fragment, Grant, Refused, State, Submitted, TaskSpec
+from tests.support.direct import Subscription, World, drive
+
+
+class Pool:
+    """One replica's calls into a pool with the queues `paid` (weight 4) and `free` (1); model `m` is offered."""
+
+    def __init__(self, world: World, replica: str = "r1", *, limit: int = 0, set_up: bool = True) -> None:
+        self.world = world
+        self.scheduler: Scheduler = world.scheduler(replica)
+        if set_up:
+            self.configure(limit)
+            self.offer("m")
+
+    def configure(
+        self, limit: int = 0, unit: str = "tokens", *, max_length: int = 0, model: str = "m"
+    ) -> None:
+        queues = [("paid", 4.0, max_length), ("free", 1.0, max_length)]
+        drive(self.scheduler.configure(queues, [(model, limit, unit)]))
+
+    def offer(
+        self, *models: str, withdrawn: Sequence[str] = (), hold_ms: int = 15_000, grace_ms: int = 0
+    ) -> None:
+        self.scheduler.offer(models, withdrawn, b"[]", hold_ms, grace_ms).result()
+
+    def spec(
+        self, task_id: str, model: str = "m", queue: str = "free", user: str = "u", **more: Any
+    ) -> TaskSpec:
+        return TaskSpec(task_id, model, queue, user, more.pop("payload", b"{}"), **more)
+
+    def submit(
+        self, task_id: str, model: str = "m", *, want: int = 0, nonce: str = "", **more: Any
+    ) -> Submitted | Refused:
+        spec = self.spec(task_id, model, **more)
+        reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1")
+        return self.scheduler.submitted(reply.result())
+
+    def run(self, task_id: str, model: str = "m", *, worker: str = "w1", **more: Any) -> Grant:
+        """Submit a task and take it."""
+        self.submit(task_id, model, **more)
+        (grant,) = self.take(model, worker=worker)
+        assert grant.task_id == task_id
+        return grant
+
+    def take(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> list[Grant]:
+        reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker)
+        return self.scheduler.taken(reply.result())
+
+    def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
+        events = [("chunk", piece) for piece in data or (b"{}",)]
+        return self.scheduler.appended(self.scheduler.append(grant, seq, events, output=output).result())
+
+    def finish(
+        self,
+        grant: Grant,
+        seq: int = 2,
+        *,
+        state: State = State.COMPLETED,
+        chunks: Sequence[bytes] = (),
+        used: tuple[int, int] = (1, 1),
+        want: int = 0,
+        models: Sequence[str] = ("m",),
+        nonce: str = "",
+    ) -> Finished:
+        reply = self.scheduler.finish(
+            grant,
+            state,
+            "" if state is State.COMPLETED else "X",
+            seq,
+            [("chunk", data) for data in chunks],
+            ("done" if state is State.COMPLETED else "error", b'{"end":1}'),
+            used=used,
+            want=want,
+            models=models,
+            nonce=nonce or self.scheduler.nonce(),
+            worker="w1",
+        )
+        return self.scheduler.finished(reply.result())
+
+    def requeue(
+        self,
+        grant: Grant,
+        cause: Literal["lost", "failed", "declined"] = "lost",
+        *,
+        begun: bool = False,
+        end: Fragment | None = None,
+    ) -> Ended:
+        result: Ended = drive(self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end))
+        return result
+
+    def cancel(self, task_id: str, *, tombstone_ms: int = 0) -> Ended:
+        end = Fragment(b'"by":"client"', "")
+        result: Ended = drive(
+            self.scheduler.cancel(
+                task_id,
+                state=State.CANCELLED,
+                kind="cancelled",
+                end=end,
+                why="client",
+                tombstone_ms=tombstone_ms,
+            )
+        )
+        return result
+
+    def renew(self, *held: Grant, read: Sequence[str] = (), worker: str = "w1") -> list[int]:
+        result: list[int] = drive(self.scheduler.renew([(grant, worker) for grant in held], read))
+        return result
+
+    def sweep(self) -> tuple[int, int]:
+        result: tuple[int, int] = drive(self.scheduler.sweep())
+        return result
+
+    def pass_time(self, ms: int, *, step_ms: int = 1000) -> None:
+        """Time with a sweep each second, as live gateways make it."""
+        while ms > 0:
+            self.world.advance(min(step_ms, ms))
+            self.sweep()
+            ms -= step_ms
+
+    # ---- looking ----------
+
+    def record(self, task_id: str) -> dict[str, str]:
+        flat = self.world.call("HGETALL", self.world.keys("task", id=task_id))
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def state(self, task_id: str) -> str:
+        return self.record(task_id).get("st", "")
+
+    def code(self, task_id: str) -> str:
+        return self.record(task_id)["co"]
+
+    def events(self, task_id: str) -> list[tuple[str, str]]:
+        entries = drive(self.scheduler.read(task_id))
+        return [(f"{entry.attempt}-{entry.seq}", entry.kind) for entry in entries]
+
+    def slots(self, model: str = "m") -> dict[str, int]:
+        flat = self.world.call("ZRANGE", self.world.keys("slots", model=model), 0, -1, "WITHSCORES")
+        return {flat[i].decode(): int(flat[i + 1]) - self.world.now_ms for i in range(0, len(flat), 2)}
+
+    def ears(self, socket_path: str) -> Subscription:
+        """What is published to this replica from now on."""
+        return Subscription(socket_path, self.world.keys.channel(self.scheduler.replica))

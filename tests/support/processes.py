@@ -1,0 +1,215 @@
+"""Gateways as processes of their own, which a test can kill, and workers that connect again after that."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import redis
+from tests.support.servers import free_port
+from tests.support.serving import until
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+
+START_S = 40.0
+
+
+class GatewayProcess:
+    """`fairlane serve` on one port: started, killed and started again."""
+
+    def __init__(self, folder: Path, redis_url: str | None = None, **settings: Any) -> None:
+        """`settings` as in the configuration. Without `redis_url` the gateway brings its own Redis."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.ws = f"ws://127.0.0.1:{self.port}/ws"
+        self._log = folder / "gateway.log"
+        self._command = [sys.executable, "-m", "fairlane.gateway.cli", "serve", "--port", str(self.port)]
+        self._command += ["--data-dir", str(folder / "data"), "--log-format", "json"]
+        self._command += ["--redis-url", redis_url] if redis_url else []
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLANE_")}
+        for name, value in settings.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            self._environ[f"FAIRLANE_{name.upper()}"] = text
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it said, over all its lives."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def launch(self) -> "subprocess.Popen[bytes]":
+        """Start it."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=output,
+                stderr=output,
+                env=self._environ,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        return self._process
+
+    async def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        process = self.launch()
+        async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+
+            async def ready() -> bool:
+                assert process.poll() is None, f"the gateway ended at once: {self.log[-2000:]}"
+                with contextlib.suppress(httpx.TransportError):
+                    return (await http.get(f"{self.url}/health/ready")).status_code == 200
+                return False
+
+            await until(ready, "the gateway to be ready", START_S)
+
+    def signal(self, number: int) -> None:
+        assert self._process
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def ended(self, deadline_s: float = START_S) -> int:
+        """Its exit status, once it has ended."""
+        process = self._process
+        assert process
+        await until(lambda: process.poll() is not None, "the gateway to end", deadline_s)
+        return process.returncode
+
+    async def stop(self) -> None:
+        """End it in order, or by force when it does not; nothing remains."""
+        if self._process and self._process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                await self.ended(20)
+            except AssertionError:
+                self._process.kill()
+                self._process.wait()
+                raise
+
+    # ---- its own Redis ----------
+
+    @property
+    def _noted(self) -> dict[str, Any]:
+        noted: dict[str, Any] = json.loads((self.folder / "data" / "lock").read_text())
+        return noted
+
+    @property
+    def redis_pid(self) -> int:
+        """The process id of its Redis."""
+        return int(self._noted["server"])
+
+    def store(self) -> "redis.Redis[bytes]":
+        """A client of its Redis, to be closed by whoever asks."""
+        return redis.Redis(unix_socket_path=f"{self._noted['run_dir']}/s")
+
+
+@contextlib.asynccontextmanager
+async def gateway_process(
+    folder: Path, redis_url: str | None = None, **settings: Any
+) -> AsyncIterator[GatewayProcess]:
+    """A running gateway; at the end neither it nor its Redis is there any more."""
+    gateway = GatewayProcess(folder, redis_url, **settings)
+    redis_pid = None
+    try:
+        await gateway.start()
+        yield gateway
+    finally:
+        if redis_url is None:
+            redis_pid = gateway.redis_pid
+        await gateway.stop()
+        if redis_pid is not None:
+            await until(lambda: not runs(redis_pid), "the embedded Redis to end")
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs (one that waits for its parent to take note of its end does not)."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+class Tireless:
+    """A version 1 worker that connects again whenever its connection breaks, and does what `work` says.
+
+    `work(send, task)`: a coroutine that answers; it is cancelled with the connection. Counts what it received.
+    """
+
+    def __init__(self, url: Callable[[], str], work: Callable[..., Any]) -> None:
+        self._url = url
+        self._work = work
+        self._loop: asyncio.Task[None] | None = None
+        self.received: list[str] = []
+        self.connections = 0
+        self.busy = False
+
+    async def __aenter__(self) -> "Tireless":
+        self._loop = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._loop
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(
+                OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, TimeoutError
+            ):
+                async with connect(self._url(), proxy=None, open_timeout=5) as connection:
+                    self.connections += 1
+                    await self._serve(connection)
+            await asyncio.sleep(0.1)
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        async def send(**frame: Any) -> None:
+            await connection.send(json.dumps(frame))
+
+        worker: asyncio.Task[Any] | None = None
+        try:
+            async for message in connection:
+                task = json.loads(message)
+                assert worker is None or worker.done(), "two tasks at a time for a version 1 worker"
+                self.received.append(task["taskId"])
+                worker = asyncio.create_task(self._one(send, task))
+        finally:
+            if worker:
+                worker.cancel()
+                await asyncio.gather(worker, return_exceptions=True)
+
+    async def _one(self, send: Callable[..., Any], task: dict[str, Any]) -> None:
+        self.busy = True
+        try:
+            await self._work(send, task)
+        finally:
+            self.busy = False
+
+
+@contextlib.asynccontextmanager
+async def tireless(
+    count: int, url: Callable[[], str], work: Callable[..., Any]
+) -> AsyncIterator[list[Tireless]]:
+    """Several such workers; returns when all have been connected once."""
+    async with contextlib.AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(Tireless(url, work)) for _ in range(count)]
+        await until(lambda: all(worker.connections for worker in workers), "workers to connect", START_S)
+        yield workers

@@ -1,0 +1,335 @@
+"""Workers that are nothing but a WebSocket and say what a test tells them to, callers beside them, and gateways to vex."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.support.serving import DEADLINE_S, Served, until
+
+SUBPROTOCOL = "fairlane.worker.v2"
+NOBODY = "00000000-0000-8000-8000-000000000000"
+
+
+class RawWorker:
+    """One connection to `/ws`. What it received is kept in `seen`."""
+
+    def __init__(self, ws: ClientConnection) -> None:
+        self.ws = ws
+        self.seen: list[dict[str, Any]] = []
+        self.registered: dict[str, Any] = {}
+
+    # ---- sending ----------
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.text(json.dumps({"type": kind, **fields}))
+
+    async def text(self, text: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.ws.send(text)
+
+    async def register(self, *models: str, instance: str = "instance", **fields: Any) -> dict[str, Any]:
+        """Register, and wait to be welcomed."""
+        await self.send(
+            "register",
+            protocols=[2],
+            instanceId=instance,
+            name="raw",
+            models=list(models) or ["m"],
+            **fields,
+        )
+        self.registered = await self.expect("registered")
+        return self.registered
+
+    async def ack(self, task: dict[str, Any]) -> None:
+        await self.send("taskAck", **key(task))
+
+    async def chunk(self, task: dict[str, Any], seq: int, text: str, **delta: Any) -> None:
+        await self.send("taskChunk", **key(task), seq=seq, deltas=[{"content": text, **delta}])
+
+    async def result(self, task: dict[str, Any], result: Any = None, **fields: Any) -> None:
+        """The end of a task, in the words of the version it came in."""
+        await self.send("taskResult", **key(task), result=result, **{"error": None, **fields})
+
+    # ---- receiving ----------
+
+    async def recv(self) -> dict[str, Any]:
+        async with asyncio.timeout(DEADLINE_S):
+            frame: dict[str, Any] = json.loads(await self.ws.recv())
+        self.seen.append(frame)
+        return frame
+
+    async def expect(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The next frame, which must be of this type and have these fields."""
+        frame = await self.recv()
+        assert frame["type"] == kind, frame
+        assert {name: frame.get(name) for name in fields} == fields, frame
+        return frame
+
+    async def skip_to(self, kind: str) -> dict[str, Any]:
+        """The next frame of a type; those before it are passed over (they are in `seen`)."""
+        while True:
+            frame = await self.recv()
+            if frame["type"] == kind:
+                return frame
+
+    async def nothing_more(self, *running: dict[str, Any]) -> None:
+        """Prove that the gateway has sent nothing: a heartbeat's answer is the next frame that comes."""
+        fence = {"taskId": NOBODY, "attempt": 1}
+        await self.send("heartbeat", running=[*(key(task) for task in running), fence])
+        await self.expect("cancel", taskId=NOBODY)
+
+    async def closed(self) -> int:
+        """The code with which the gateway closes; frames before that are in `seen`."""
+        while True:
+            try:
+                await self.recv()
+            except websockets.ConnectionClosed as closed:
+                return closed.rcvd.code if closed.rcvd else 1006
+
+
+def key(task: dict[str, Any]) -> dict[str, Any]:
+    """How a message names its task."""
+    return {name: task[name] for name in ("taskId", "attempt") if name in task}
+
+
+@contextlib.asynccontextmanager
+async def worker_v1(url: str, **options: Any) -> AsyncIterator[RawWorker]:
+    """A version 1 worker: connected is enough."""
+    async with connect(url, proxy=None, close_timeout=1, **options) as ws:
+        yield RawWorker(ws)
+
+
+@contextlib.asynccontextmanager
+async def worker_v2(
+    url: str, *models: str, register: bool = True, headers: dict[str, str] | None = None, **fields: Any
+) -> AsyncIterator[RawWorker]:
+    """A version 2 worker, registered for `models`."""
+    async with connect(
+        url,
+        proxy=None,
+        close_timeout=1,
+        max_size=None,
+        subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
+        additional_headers=headers,
+    ) as ws:
+        worker = RawWorker(ws)
+        if register:
+            await worker.register(*models, **fields)
+        yield worker
+
+
+# ---- callers ----------
+
+
+class Answer:
+    """A call under way."""
+
+    def __init__(self, task: "asyncio.Task[httpx.Response]") -> None:
+        self._task = task
+
+    async def response(self) -> httpx.Response:
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._task
+
+    async def ok(self) -> Any:
+        """The body, of an answer that must be good."""
+        response = await self.response()
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def error(self, code: str, status: int = 500) -> dict[str, Any]:
+        """The body, of an answer that must be this failure."""
+        response = await self.response()
+        body: dict[str, Any] = response.json()
+        assert (response.status_code, body.get("code")) == (status, code), body
+        return body
+
+
+class Watch:
+    """An event stream that is read in the background."""
+
+    def __init__(self) -> None:
+        self.task_id = ""
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._news = asyncio.Event()
+        self._over = False
+
+    async def read(self, response: httpx.Response) -> None:
+        name = ""
+        try:
+            async for line in response.aiter_lines():
+                if line.startswith("event: "):
+                    name = line[7:]
+                elif line.startswith("data: "):
+                    self.events.append((name, json.loads(line[6:])))
+                    self._news.set()
+        finally:
+            self._over = True
+            self._news.set()
+
+    @property
+    def text(self) -> str:
+        return "".join(data["delta"] for name, data in self.events if name == "chunk")
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [data for event, data in self.events if event == name]
+
+    async def until_event(self, name: str) -> dict[str, Any]:
+        """The first event of a name."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := self.named(name)):
+                assert not self._over, f"the stream ended without {name}: {self.events}"
+                self._news.clear()
+                await self._news.wait()
+        return found[0]
+
+    async def until_text(self, text: str) -> None:
+        """Wait until exactly this has been streamed."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self.text != text:
+                assert text.startswith(self.text), self.text
+                assert not self._over, f"the stream ended with {self.text!r}"
+                self._news.clear()
+                await self._news.wait()
+
+
+class Callers:
+    """Callers of one gateway; whatever they still wait for ends with them."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _start(self, work: Any) -> "asyncio.Task[Any]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        return task
+
+    def ask(self, model: str = "m", **body: Any) -> Answer:
+        """A sync call."""
+        return Answer(self._start(self.client.post("/api/openai", json={"model": model, **body})))
+
+    def run(self, task_type: str, model: str = "m", **body: Any) -> Answer:
+        """A sync call of another task type."""
+        return Answer(
+            self._start(
+                self.client.post(
+                    "/api/tasks", json={"type": task_type, "model": model, "payload": {}, **body}
+                )
+            )
+        )
+
+    async def later(self, model: str = "m", **body: Any) -> str:
+        """An async call: the id of its task."""
+        response = await self.client.post("/api/openai", json={"model": model, "async": True, **body})
+        assert response.status_code == 202, response.text
+        return str(response.json()["taskId"])
+
+    async def status(self, task_id: str) -> dict[str, Any]:
+        body: dict[str, Any] = (await self.client.get(f"/api/task/{task_id}")).json()
+        return body
+
+    async def until_status(self, task_id: str, status: str) -> dict[str, Any]:
+        """Wait until a task has come so far."""
+
+        async def reached() -> bool:
+            return bool((await self.status(task_id))["status"] == status)
+
+        await until(reached, f"{task_id} to be {status}")
+        return await self.status(task_id)
+
+    async def watch(self, model: str = "m", **body: Any) -> Watch:
+        """A streaming call."""
+        return await self._open("POST", "/api/openai", json={"model": model, "stream": True, **body})
+
+    async def follow(self, task_id: str) -> Watch:
+        """Read a task's events from the start."""
+        return await self._open("GET", f"/api/task/{task_id}/events")
+
+    async def _open(self, method: str, path: str, **request: Any) -> Watch:
+        watch = Watch()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def read() -> None:
+            try:
+                async with self.client.stream(method, path, **request) as response:
+                    assert response.status_code == 200, (await response.aread()).decode()
+                    watch.task_id = response.headers["x-task-id"]
+                    opened.set_result(None)
+                    await watch.read(response)
+            except Exception as error:
+                if opened.done():
+                    raise
+                opened.set_exception(error)
+
+        self._start(read())
+        async with asyncio.timeout(DEADLINE_S):
+            await opened
+        return watch
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def callers_of(served: Served, **headers: str) -> AsyncIterator[Callers]:
+    """Callers of a gateway."""
+    async with httpx.AsyncClient(base_url=served.url, timeout=DEADLINE_S, headers=headers) as client:
+        callers = Callers(client)
+        try:
+            yield callers
+        finally:
+            await callers.close()
+
+
+@contextlib.asynccontextmanager
+async def bystander(served: Served, callers: Callers) -> AsyncIterator[None]:
+    """Another worker's stream, begun before and ended after the block: what happens inside must not be seen in it."""
+    async with worker_v2(served.ws, "beside", instance="bystander") as worker:
+        watch = await callers.watch("beside")
+        task = await worker.skip_to("task")
+        await worker.ack(task)
+        await worker.chunk(task, 1, "before, ")
+        await watch.until_text("before, ")
+        yield
+        await worker.nothing_more(task)
+        await worker.chunk(task, 2, "after")
+        await watch.until_text("before, after")
+        await worker.result(task, None, lastSeq=2)
+        await worker.expect("resultAck", status="accepted")
+        assert (await watch.until_event("done"))["taskId"] == task["taskId"]
+        assert not watch.named("error")
+
+
+# ---- gateways ----------
+
+
+def tune(served: Served, **changes: Any) -> None:
+    """Shorten what takes long: fields of DispatchSettings and SocketSettings, and `stop_grace_ms`."""
+    gateway = served.gateway
+    stop_grace_ms = changes.pop("stop_grace_ms", None)
+    if stop_grace_ms is not None:
+        gateway.dispatcher.stop_grace_s = stop_grace_ms / 1000
+        gateway.scheduler.limits = dataclasses.replace(
+            gateway.scheduler.limits, stop_grace_ms=stop_grace_ms
+        )
+    for part in (gateway.dispatcher, gateway.workers):
+        known = {field.name for field in dataclasses.fields(part.settings)}
+        mine = {name: value for name, value in changes.items() if name in known}
+        part.settings = dataclasses.replace(part.settings, **mine)
+        changes = {name: value for name, value in changes.items() if name not in mine}
+    assert not changes, changes
+
+
+async def until_workers(served: Served, count: int) -> None:
+    """Wait until so many workers are connected to this replica."""
+    await until(lambda: len(served.gateway.dispatcher.pool) == count, f"{count} workers")

@@ -1,0 +1,226 @@
+"""What `cancel` answers, and what `sweep` ends, takes back and leaves alone."""
+
+import pytest
+
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Ended
+from tests.support.audit import audit
+from tests.support.direct import World
+from tests.support.pool import Pool
+from tests.support.servers import Server
+
+GRACE = Limits().stop_grace_ms
+
+
+# ---- cancel ----------
+
+
+def test_a_queued_task_is_cancelled_at_once(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("a")
+    answer = pool.cancel("a")
+    assert (answer.outcome, answer.state, answer.event_id, answer.kind) == (
+        "ended",
+        "cancelled",
+        "1-1",
+        "cancelled",
+    )
+    assert pool.cancel("a") == Ended("over", "cancelled")
+    assert pool.take() == []
+    assert pool.cancel("nobody") == Ended("unknown", "")
+    audit(world, "a")
+
+
+def test_a_running_task_ends_at_once_and_its_owner_is_told(world: World, any_server: Server) -> None:
+    owner, other = Pool(world, limit=1), Pool(world, "r2", set_up=False)
+    ears = owner.ears(any_server.socket_path)
+    try:
+        grant = owner.run("a", follow=True)
+        owner.append(grant, 2)
+        assert other.cancel("a").event_id == "1-3"
+        told = ears.drain()
+        assert told[0].startswith(b"e\na\n1-3\ncancelled\n")
+        assert told[1] == b"s\na\n1\nclient"
+    finally:
+        ears.close()
+    assert owner.slots() == {"a": GRACE}, "the model is still busy"
+    assert owner.append(grant, 3) == ("stale", 0)
+    assert world.call("PTTL", world.keys("task", id="a")) == -1
+    assert owner.finish(grant).outcome == "late"
+    assert owner.slots() == {}
+    assert world.call("PTTL", world.keys("task", id="a")) > 0
+    audit(world, "a")
+
+
+def test_a_worker_that_never_confirms_loses_its_slot_after_the_grace(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.cancel("a")
+    for _ in range(GRACE // 1000 - 1):
+        assert pool.renew(grant) == [2], "a renewal does not prolong it"
+        pool.pass_time(1000)
+    assert "a" in pool.slots()
+    pool.pass_time(1000)
+    assert pool.slots() == {}
+    assert pool.finish(grant).outcome == "late"
+    audit(world, "a")
+
+
+# ---- sweep: time ----------
+
+
+@pytest.mark.parametrize(
+    ("limits", "state", "code"),
+    [
+        ({"timeout_ms": 3000}, "failed", "TIMEOUT"),
+        ({"wait_ms": 3000}, "failed", "QUEUE_TIMEOUT"),
+        ({"linger_ms": 3000}, "cancelled", ""),
+        ({"timeout_ms": 3000, "wait_ms": 3000}, "failed", "TIMEOUT"),
+    ],
+)
+def test_a_waiting_task_ends_at_its_limit_to_the_millisecond(
+    world: World, limits: dict[str, int], state: str, code: str
+) -> None:
+    pool = Pool(world)
+    pool.submit("a", **limits)
+    assert pool.sweep() == (1000, 0)
+    world.advance(2999)
+    assert pool.sweep() == (1, 0), "the next sweep is asked for at that instant"
+    world.advance(1)
+    assert pool.sweep()[1] == 1
+    assert (pool.state("a"), pool.code("a")) == (state, code)
+    audit(world, "a")
+
+
+@pytest.mark.parametrize("limits", [{"timeout_ms": 2000}, {"run_ms": 2000}])
+def test_a_running_task_ends_at_its_deadline_and_its_worker_is_stopped(
+    world: World, any_server: Server, limits: dict[str, int]
+) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    ears = pool.ears(any_server.socket_path)
+    try:
+        grant = pool.run("a", **limits)
+        pool.renew(grant)
+        pool.pass_time(1999)
+        assert pool.state("a") == "executing"
+        pool.pass_time(1)
+        assert (pool.state("a"), pool.code("a")) == ("failed", "TIMEOUT")
+        assert ears.drain() == [b"s\na\n1\ntimeout"]
+        assert pool.slots() == {"a": GRACE}
+    finally:
+        ears.close()
+
+
+def test_a_limit_of_the_wait_does_not_end_a_running_task(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    grant = pool.run("a", wait_ms=1000)
+    pool.renew(grant)
+    pool.pass_time(5000)
+    assert pool.state("a") == "executing"
+
+
+# ---- sweep: leases ----------
+
+
+def test_a_grant_that_nobody_knows_of_is_free_after_three_seconds_and_costs_no_try(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.sweep()
+    pool.run("a")
+    pool.pass_time(2999)
+    assert pool.state("a") == "executing"
+    pool.pass_time(1)
+    assert pool.state("a") == "queued"
+    (grant,) = pool.take()
+    assert (grant.attempt, grant.tries) == (2, 0)
+    audit(world, "a")
+
+
+def test_a_lease_that_is_not_renewed_ends_after_fifteen_seconds_and_costs_a_try(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.renew(grant)
+    pool.pass_time(14_999)
+    assert pool.state("a") == "executing"
+    pool.pass_time(1)
+    assert pool.state("a") == "queued"
+    pool.offer("m")
+    assert pool.take()[0].tries == 1
+
+
+def test_after_output_a_lost_lease_ends_the_task(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.append(grant, 2)
+    pool.pass_time(3000)
+    assert (pool.state("a"), pool.code("a")) == ("failed", "WORKER_LOST")
+    audit(world, "a")
+
+
+def test_many_tasks_are_swept_a_hundred_at_a_time(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    for n in range(250):
+        pool.submit(f"t{n}", timeout_ms=1000)
+    world.advance(1000)
+    assert [pool.sweep() for _ in range(4)] == [(0, 100), (0, 100), (1000, 50), (1000, 0)]
+    audit(world, [f"t{n}" for n in range(250)])
+
+
+# ---- sweep: after Redis was down ----------
+
+
+def test_time_that_redis_was_down_is_not_lease_time(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    running = pool.run("running")
+    pool.renew(running)
+    pool.run("unknown")
+    stopping = pool.run("stopping")
+    pool.cancel("stopping")
+    pool.submit("read", linger_ms=4000, user="v")
+    pool.submit("late", timeout_ms=10_000, user="v")
+    world.advance(120_000)
+    pool.sweep()
+    assert [pool.state(n) for n in ("running", "unknown", "read", "late")] == ["executing"] * 2 + [
+        "queued"
+    ] * 2
+    assert pool.slots() == {"unknown": 3000, "running": 15_000, "stopping": GRACE}
+    assert pool.submit("new") != "refused", "the offers of before hold on"
+    pool.pass_time(1000)
+    assert pool.state("late") == "failed", "deadlines are the callers', they do not move"
+    assert pool.renew(running) == [1]
+    pool.pass_time(2000)
+    assert pool.state("unknown") == "queued"
+    assert pool.finish(stopping).outcome == "late"
+    audit(world, ["running", "unknown", "stopping", "read", "late", "new"])
+
+
+def test_what_was_renewed_before_the_first_sweep_is_not_prolonged(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.renew(grant)
+    world.advance(60_000)
+    pool.offer("m")
+    pool.renew(grant)
+    pool.sweep()
+    assert pool.slots() == {"a": 15_000}
+    score = world.call("ZSCORE", world.keys("offers", model="m"), "r1")
+    assert float(score) - world.now_ms == 15_000
+
+
+def test_a_long_stop_survives_in_its_record_as_long_as_its_slot(world: World) -> None:
+    """The record of a task that holds a slot never expires, or the slot could not be freed."""
+    pool = Pool(world, limit=1)
+    pool.sweep()
+    pool.run("a", keep_ms=1000)
+    pool.cancel("a")
+    assert world.call("PTTL", world.keys("task", id="a")) == -1
+    pool.pass_time(GRACE)
+    assert pool.slots() == {}
+    assert 0 < world.call("PTTL", world.keys("task", id="a")) <= 1000

@@ -1,0 +1,414 @@
+"""What becomes of an attempt, step by step: the store is played by the test, nothing is on a wire."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlane.queues.tasks import Ended, Grant, Submitted, TaskSpec
+from fairlane.workers.protocol import TaskReject, TaskResult, from_worker
+from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings
+from fairlane.workers.server.pool import Worker
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", model: str = "m") -> Grant:
+    return Grant(
+        task_id, attempt, f"token{task_id}{attempt}", model, "q", task_type, "u", "", True, 1000, attempt - 1,
+        0, 1, b"", True, "", 0, b"{}",
+    )  # fmt: skip
+
+
+class Store:
+    """A scheduler whose answers the test gives: each call waits in `calls` until it is answered."""
+
+    class limits:  # noqa: N801
+        stop_grace_ms = 60_000
+
+    replica = "r1"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
+        self._number = 0
+
+    def nonce(self) -> str:
+        self._number += 1
+        return str(self._number)
+
+    def _call(self, name: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.calls.append((name, args, more, reply))
+        return reply
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("submitted", "taken", "appended", "finished"):
+            return lambda reply: reply
+        return lambda *args, **more: self._call(name, *args, **more)
+
+    async def answer(self, name: str, reply: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Answer the oldest call of a name; what it was called with."""
+        for _ in range(20):
+            for call in self.calls:
+                if call[0] == name:
+                    self.calls.remove(call)
+                    call[3].set_result(reply)
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+                    return call[1], call[2]
+            await asyncio.sleep(0)
+        raise AssertionError(f"{name} was not called, but {[call[0] for call in self.calls]}")
+
+    @property
+    def asked(self) -> list[str]:
+        return [call[0] for call in self.calls if call[0] != "offer"]
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def deliver(self, task_id: str, events: Any) -> None:
+        self.events += events
+
+    def show(self, task_id: str, event: Any) -> None:
+        self.events.append(event)
+
+
+class Stage:
+    """A dispatcher without a wire: workers are objects, the store is the test."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.hub = Hub()
+        self.dispatcher = Dispatcher(
+            self.store, None, self.hub, DispatchSettings(), None  # type: ignore[arg-type]
+        )
+        self.sent: dict[str, list[dict[str, Any]]] = {}
+        self.closed: dict[str, int] = {}
+
+    def worker(self, name: str = "w", version: int = 2, slots: int = 1, **fields: Any) -> Worker:
+        """A connected worker whose question for tasks is still open."""
+        sent = self.sent.setdefault(name, [])
+        worker = Worker(
+            name, name, version, ["m"], slots,
+            send=lambda frame: sent.append(json.loads(frame)),
+            close=lambda code, _: self.closed.setdefault(name, code),
+            **fields,
+        )  # fmt: skip
+        self.dispatcher.connected(worker)
+        return worker
+
+    async def started(self, worker: Worker, task: Grant | None = None) -> Attempt:
+        """Answer the worker's open question with a task."""
+        task = task or grant()
+        self.dispatcher.keep_payload(task.task_id, b"{}")
+        await self.store.answer("take", [task])
+        return worker.attempts[task.task_id]
+
+
+def result(attempt: Attempt, text: Any = 1, **fields: Any) -> TaskResult:
+    frame = {"type": "taskResult", "taskId": attempt.grant.task_id, "attempt": 1, "result": text, **fields}
+    message = from_worker.decode(msgspec.json.encode(frame))
+    assert isinstance(message, TaskResult)
+    return message
+
+
+def chunk(attempt: Attempt, seq: int, text: str) -> Any:
+    frame = {"taskId": attempt.grant.task_id, "attempt": 1, "seq": seq, "deltas": [{"content": text}]}
+    return from_worker.decode(msgspec.json.encode({"type": "taskChunk", **frame}))
+
+
+BUSY = {"error": "busy", "errorInfo": {"code": "MODEL_TOO_BUSY", "retryable": True}}
+
+
+async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.result(result(attempt))
+    assert (attempt.phase, worker.free(0)) == (Phase.FINISHING, 0)
+    args, more = await stage.store.answer("finish", finished("ok"))
+    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert (args[1], more["want"]) == ("completed", 1)
+    assert stage.sent["w"][-1] == {
+        "type": "resultAck", "taskId": "t1", "attempt": 1, "status": "accepted",
+    }  # fmt: skip
+
+
+def finished(outcome: str, *grants: Grant) -> Any:
+    from fairlane.queues.tasks import Finished
+
+    return Finished(outcome, "1-2", list(grants))
+
+
+async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.result(result(attempt))
+    stage.dispatcher.keep_payload("t2", b"{}")
+    await stage.store.answer("finish", finished("ok", grant("t2")))
+    assert list(worker.attempts) == ["t2"]
+    assert stage.sent["w"][-1]["taskId"] == "t2"
+
+
+async def test_the_first_end_counts() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.result(result(attempt))
+    attempt.lost()
+    attempt.stop("client")
+    attempt.fail("WORKER_ERROR", "no", retryable=True)
+    attempt.unacknowledged()
+    assert stage.store.asked == ["finish"]
+
+
+async def test_after_a_loss_nothing_that_comes_counts() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    attempt.lost()
+    attempt.result(result(attempt))
+    assert attempt.chunk(chunk(attempt, 1, "late")) is None
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"]) == ("lost", True)
+    assert "finish" not in stage.store.asked
+
+
+async def test_a_task_that_was_not_acknowledged_has_not_begun() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.lost()
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"]) == ("lost", False)
+
+
+async def test_a_retryable_failure_goes_back_only_without_output() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.result(result(attempt, None, **BUSY))
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"], more["end"].code) == ("failed", True, "MODEL_TOO_BUSY")
+    assert stage.sent["w"][-1]["status"] == "accepted"
+
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.chunk(chunk(attempt, 1, "seen"))
+    attempt.result(result(attempt, None, lastSeq=1, **BUSY))
+    await stage.store.answer("append", ("ok", 0))
+    args, _ = await stage.store.answer("finish", finished("ok"))
+    assert (args[1], args[2]) == ("failed", "MODEL_TOO_BUSY")
+
+
+@pytest.mark.parametrize("reason", ["capacity", "draining"])
+async def test_a_rejection_is_no_try_and_keeps_the_worker_free_of_tasks(reason: Any) -> None:
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    attempt = await stage.started(worker)
+    attempt.reject(TaskReject("t1", 1, reason))
+    assert worker.free(stage.dispatcher.time()) == 0
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"]) == ("declined", False)
+
+
+async def test_a_rejection_after_the_beginning_is_ignored() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    attempt.reject(TaskReject("t1", 1, "capacity"))
+    assert attempt.phase is Phase.RUNNING
+
+
+async def test_a_stopped_task_holds_its_slot_until_the_worker_answers() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.stop("client")
+    assert stage.sent["w"][-1] == {
+        "type": "cancel", "taskId": "t1", "attempt": 1, "reason": "client", "graceMs": 5000,
+    }  # fmt: skip
+    assert (attempt.phase, worker.free(0)) == (Phase.STOPPING, 0)
+    attempt.result(result(attempt))
+    await stage.store.answer("finish", finished("late"))
+    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert stage.sent["w"][-1]["status"] == "stale"
+
+
+async def test_an_answer_that_overtakes_the_stores_frees_the_slot_too() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.acknowledged()
+    attempt.broken("lost a part")
+    attempt.result(result(attempt))  # the worker answers the cancel before the store has the end
+    await stage.store.answer("finish", finished("ok"))
+    await stage.store.answer("finish", finished("late"))
+    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert [frame["type"] for frame in stage.sent["w"]] == ["task", "cancel", "resultAck"]
+
+
+async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [grant()])  # its body is not at hand
+    attempt = worker.attempts["t1"]
+    stage.dispatcher.on_stop("t1", 1, "client")
+    assert attempt.phase is Phase.OVER
+    await stage.store.answer("payload", b"{}")
+    await stage.store.answer("finish", finished("late"))
+    assert stage.sent["w"] == []
+    assert worker.free(1e9) == 1
+
+
+async def test_time_to_acknowledge_begins_when_the_task_is_sent() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [grant()])
+    attempt = worker.attempts["t1"]
+    assert not attempt.waits_for_ack(1e9, 5)
+    await stage.store.answer("payload", b"{}")
+    assert attempt.waits_for_ack(1e9, 5)
+    attempt.acknowledged()
+    assert not attempt.waits_for_ack(1e9, 5)
+
+
+async def test_the_store_that_lost_interest_stops_the_worker() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "a"))
+    await stage.store.answer("append", ("stale", 0))
+    assert stage.sent["w"][-1]["type"] == "cancel"
+    assert attempt.phase is Phase.STOPPING
+
+
+async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    for seq in range(1, 4):
+        attempt.chunk(chunk(attempt, seq, "x"))
+    attempt.result(result(attempt, None, lastSeq=3))
+    await stage.store.answer("append", ("ok", 0))
+    _, more = await stage.store.answer("finish", finished("ok"))
+    assert more["used"] == (0, 3)
+
+
+# ---- bringing tasks to workers ----------
+
+
+async def test_a_wake_up_that_overtakes_an_empty_answer_is_not_lost() -> None:
+    stage = Stage()
+    stage.worker()
+    stage.dispatcher.on_wake("m", targeted=True)  # the only slot is reserved for the question under way
+    assert stage.store.asked == ["take", "take"]  # the second one hands the wake-up on
+    await stage.store.answer("take", [])
+    assert stage.store.asked == ["take", "take"]
+    await stage.store.answer("take", [])
+    args, _ = await stage.store.answer("take", [])
+    assert args[1] == 1
+    assert stage.store.asked == []
+
+
+async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.result(result(attempt))
+    stage.dispatcher.on_wake("m", targeted=False)
+    await stage.store.answer("finish", finished("ok"))
+    assert stage.store.asked == ["take"]
+
+
+async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> None:
+    stage = Stage()
+    gone, other = stage.worker("gone"), stage.worker("other")
+    await stage.store.answer("take", [])  # gone's
+    await stage.store.answer("take", [])  # other's
+    stage.dispatcher.fill(gone)
+    stage.dispatcher.disconnected(gone)
+    stage.dispatcher.keep_payload("t1", b"{}")
+    await stage.store.answer("take", [grant()])
+    assert list(other.attempts) == ["t1"]
+    assert stage.sent["gone"] == []
+
+
+async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    stage.dispatcher.disconnected(worker)
+    await stage.store.answer("take", [grant()])
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"]) == ("declined", False)
+    assert not stage.dispatcher.attempts
+
+
+async def test_a_task_that_arrives_after_the_worker_said_it_drains_is_given_back() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    worker.draining = True
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("requeue", Ended("queued"))
+    assert stage.sent["w"] == []
+
+
+async def test_a_repeated_answer_starts_nothing_twice() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    await stage.started(worker)
+    stage.dispatcher.fill(worker)
+    await stage.store.answer("take", [grant()])
+    assert len(stage.sent["w"]) == 1
+
+
+async def test_a_refused_submit_frees_the_reserved_slot() -> None:
+    from fairlane.queues.tasks import Refused
+
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [])
+    task = TaskSpec(id="t1", model="m", queue="q", user="u", payload=b"{}")
+    waiting = stage.dispatcher.submit(task)
+    assert worker.free(1e9) == 0
+    await stage.store.answer("submit", Refused("full"))
+    assert isinstance(await waiting, Refused)
+    assert worker.free(1e9) == 1
+
+
+async def test_a_submit_may_bring_another_task_than_its_own() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [])
+    waiting = stage.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
+    stage.dispatcher.keep_payload("older", b"{}")
+    await stage.store.answer("submit", Submitted("queued", 1, 0, 0, [grant("older")]))  # type: ignore[arg-type]
+    assert (await waiting).position == 1  # type: ignore[union-attr]
+    assert list(worker.attempts) == ["older"]
+
+
+async def test_a_slot_is_not_reserved_for_a_type_that_its_worker_does_not_take() -> None:
+    stage = Stage()
+    worker = stage.worker(task_types=["chat"])
+    await stage.store.answer("take", [])
+    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="embed"))
+    assert worker.free(1e9) == 1
+    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="chat"))
+    assert worker.free(1e9) == 0
+
+
+async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "a"))
+    await stage.dispatcher.close()
+    assert attempt.phase is Phase.OVER
+    assert not stage.dispatcher.attempts
+    assert "finish" not in stage.store.asked

@@ -1,0 +1,94 @@
+"""Frames with halves of characters in them: mended, or kept until the other half comes."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane.workers.protocol import TaskChunk, TaskResult
+from fairlane.workers.server.frames import Halves, read_frame
+
+
+def chunk(delta: str) -> str:
+    return json.dumps({"type": "taskChunk", "taskId": "t", "delta": delta})
+
+
+def test_an_ordinary_frame_is_just_decoded() -> None:
+    frame, halves = read_frame(chunk("a 😀 \\ud83d \n"))
+    assert isinstance(frame, TaskChunk)
+    assert (frame.delta, halves) == ("a 😀 \\ud83d \n", False)
+    assert read_frame(chunk("😀").encode()) == read_frame(chunk("😀"))
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "a\ud83d", "\ude00b", "\ud83dx\ude00", "\ude00\ud83d", "\\\ud83d"])
+def test_halves_in_output_text_are_kept(text: str) -> None:
+    frame, halves = read_frame(chunk(text))
+    assert isinstance(frame, TaskChunk)
+    assert (frame.delta, halves) == (text, True)
+
+
+def test_halves_in_deltas_are_kept_and_the_rest_is_mended() -> None:
+    deltas = [
+        {"index": 3, "content": "\ud83d", "extra": {"note": "\ud83d"}},
+        {"reasoning": "\ude00", "refusal": "whole"},
+        {"toolCalls": [{"name": "\ud83d"}], "content": None},
+    ]
+    frame, halves = read_frame(
+        json.dumps({"type": "taskChunk", "taskId": "t", "attempt": 1, "seq": 1, "deltas": deltas})
+    )
+    assert isinstance(frame, TaskChunk)
+    assert halves
+    assert [(d.index, d.content, d.reasoning, d.refusal) for d in frame.deltas] == [
+        (3, "\ud83d", None, None),
+        (0, None, "\ude00", "whole"),
+        (0, None, None, None),
+    ]
+    assert msgspec.json.decode(bytes(frame.deltas[0].extra)) == {"note": "\ufffd"}  # type: ignore[arg-type]
+    assert msgspec.json.decode(bytes(frame.deltas[2].tool_calls)) == [{"name": "\ufffd"}]  # type: ignore[arg-type]
+
+
+def test_halves_anywhere_else_become_replacement_characters() -> None:
+    frame, halves = read_frame(
+        json.dumps({"type": "taskResult", "taskId": "t", "result": ["\ud83d", "😀", "\\ud83d"], "error": "\ude00"})
+    )
+    assert isinstance(frame, TaskResult)
+    assert not halves
+    assert frame.error == "\ufffd"
+    assert msgspec.json.decode(bytes(frame.result)) == ["\ufffd", "😀", "\\ud83d"]
+
+
+@pytest.mark.parametrize("data", [b"\xff", "{", "[" * 100_000, '{"type":"taskChunk","taskId":"\\ud83d', ""])
+def test_what_cannot_be_read_raises_value_error_or_recursion_error(data: str | bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        read_frame(data)
+
+
+@given(st.text(), st.data())
+def test_text_cut_anywhere_comes_out_as_it_was(text: str, data: st.DataObject) -> None:
+    units = text.encode("utf-16-le", "surrogatepass")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2), max_size=6)))
+    edges = [0, *cuts, len(units) // 2]
+    halves, joined = Halves(), ""
+    for start, end in zip(edges, edges[1:], strict=False):
+        piece = units[2 * start : 2 * end].decode("utf-16-le", "surrogatepass")
+        frame, _ = read_frame(chunk(piece))
+        assert isinstance(frame, TaskChunk)
+        assert frame.delta is not None
+        whole = halves.join(0, "text", frame.delta)
+        whole.encode()
+        joined += whole
+    joined += "\ufffd" * len(halves.rest())
+    assert joined == units.decode("utf-16-le", "replace")
+
+
+def test_choices_and_kinds_have_their_own_halves() -> None:
+    halves = Halves()
+    assert halves.join(0, "text", "\ud83d") == ""
+    assert halves.join(1, "text", "\ude00") == "\ufffd"
+    assert halves.join(0, "reasoning", "x") == "x"
+    assert halves.join(0, "text", "\ude00!") == "😀!"
+    assert halves.join(2, "text", "a\ud83d") == "a"
+    assert halves.rest() == [(2, "text")]
+    assert halves.rest() == []

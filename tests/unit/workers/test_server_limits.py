@@ -1,0 +1,72 @@
+"""How much a worker may send; time is moved by hand."""
+
+import pytest
+
+from fairlane.workers.server.limits import Bucket, Flood, PerMinute
+
+
+def test_a_bucket_gives_a_seconds_worth_at_once_and_then_its_rate() -> None:
+    bucket = Bucket(10, 0)
+    assert [bucket.take(1, 0) for _ in range(10)] == [0] * 10
+    assert bucket.take(1, 0) == pytest.approx(0.1)
+    assert bucket.take(1, 0.1) == pytest.approx(0.1)
+    assert bucket.take(1, 100) == 0
+
+
+def test_a_bucket_is_never_fuller_than_a_second() -> None:
+    bucket = Bucket(10, 0)
+    assert bucket.take(11, 1000) == pytest.approx(0.1)
+
+
+def test_per_minute_forgets_what_is_older_than_a_minute() -> None:
+    count = PerMinute(3)
+    assert [count.exceeded(at) for at in (0, 1, 2)] == [False] * 3
+    assert count.exceeded(3)
+    assert not count.exceeded(62.5)
+
+
+def flood(patience_s: float = 1.0) -> Flood:
+    return Flood(100, 1000, patience_s, 0.0)
+
+
+def test_what_is_within_the_rate_is_not_paused() -> None:
+    watch = flood()
+    assert all(watch.pause(10, at / 100) == 0 for at in range(1000))
+
+
+def test_a_burst_is_paused_until_the_rate_is_kept() -> None:
+    watch = flood()
+    pauses = [watch.pause(1, 0) for _ in range(106)]
+    assert pauses[:105] == [0.0] * 105  # short pauses are saved up
+    assert pauses[105] == pytest.approx(0.06)
+
+
+def test_pauses_add_up_to_a_flood() -> None:
+    watch, now, answers = flood(), 0.0, []
+    for _ in range(1000):
+        answers.append(pause := watch.pause(1, now))
+        if pause is None:
+            break
+        now += pause
+    assert answers[-1] is None
+    assert sum(answer or 0 for answer in answers) <= 1.0
+
+
+def test_a_rest_between_forgives() -> None:
+    watch = flood()
+    for at in range(0, 1000, 10):  # a burst every ten seconds
+        for _ in range(106):
+            assert watch.pause(1, at) is not None
+
+
+def test_bytes_count_too() -> None:
+    watch = flood()
+    assert watch.pause(1500, 0) == pytest.approx(0.5)
+    assert watch.pause(1500, 0.5) is None
+
+
+def test_slots_multiply_the_allowance() -> None:
+    watch = flood()
+    watch.set_slots(10, 0)
+    assert all(watch.pause(1, 0) == 0 for _ in range(1000))
+    assert watch.pause(1500, 0) == 0

@@ -1,0 +1,193 @@
+"""Who is free, who is next, who may not: the pool of one replica's workers, with time moved by hand."""
+
+from typing import Any
+
+import pytest
+
+from fairlane.workers.server.pool import Misfit, Pool, Recent, Worker
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pool(clock: Clock) -> Pool:
+    return Pool(clock)
+
+
+def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: Any) -> Worker:
+    return Worker(
+        name,
+        name,
+        version,
+        models or ("m",),
+        slots,
+        send=lambda _: None,
+        close=lambda *_: None,
+        **fields,
+    )
+
+
+def test_free_slots_are_those_neither_running_nor_reserved() -> None:
+    worker = make("a", slots=4)
+    worker.attempts = {"t1": None, "t2": None}  # type: ignore[dict-item]
+    worker.reserved = 1
+    assert worker.free(0) == 1
+    worker.slots = 1  # fewer than run
+    assert worker.free(0) == 0
+
+
+@pytest.mark.parametrize("change", [{"draining": True}, {"suspended": True}, {"hold_until": 1001.0}])
+def test_a_worker_that_shall_get_nothing_has_no_free_slots(change: dict[str, Any]) -> None:
+    worker = make("a", slots=4)
+    for name, value in change.items():
+        setattr(worker, name, value)
+    assert worker.free(1000.0) == 0
+
+
+def test_a_wildcard_serves_everything_and_swallows_other_names() -> None:
+    worker = make("a", "m", "*", "m")
+    assert worker.models == ("*",)
+    assert worker.serves("anything")
+    assert make("b", "m", "n", "m").models == ("m", "n")
+
+
+def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
+    a, b, c = make("a"), make("b"), make("c", "other")
+    for worker in (a, b, c):
+        pool.add(worker)
+    assert pool.pick("m") is a
+    pool.touch(a)
+    assert pool.pick("m") is b
+    pool.touch(b)
+    assert pool.pick("m") is a
+    b.reserved = a.reserved = 1
+    assert pool.pick("m") is None
+    assert pool.pick("other") is c
+
+
+def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> None:
+    typed, untyped = make("a", task_types=["chat"]), make("b")
+    pool.add(typed)
+    pool.add(untyped)
+    pool.touch(untyped)
+    assert pool.pick("m", "chat", "t") is typed
+    assert pool.pick("m", "embed", "t") is untyped
+    untyped.refused.put("t", Misfit.REJECTED)
+    assert pool.pick("m", "embed", "t") is None
+    assert not pool.anybody_takes("m", "embed", "t")
+    assert pool.anybody_takes("m", "embed", "another")
+    assert typed.misfit("embed", "t") is Misfit.TYPE
+    assert untyped.misfit("embed", "t") is Misfit.REJECTED
+
+
+def test_a_busy_worker_counts_for_who_takes_a_task_and_a_draining_one_does_not(pool: Pool) -> None:
+    worker = make("a")
+    pool.add(worker)
+    worker.reserved = 1
+    assert pool.anybody_takes("m", "chat", "t")
+    worker.draining = True
+    assert not pool.anybody_takes("m", "chat", "t")
+
+
+def test_a_worker_that_should_avoid_a_task_gets_it_only_if_there_is_no_other(pool: Pool) -> None:
+    a, b = make("a"), make("b")
+    pool.add(a)
+    pool.add(b)
+    pool.touch(b)
+    a.avoided.put("t", True)
+    assert pool.pick("m", "chat", "t") is b
+    assert pool.pick("m", "chat", "another") is a
+    pool.remove(b)
+    assert pool.pick("m", "chat", "t") is a
+
+
+def test_reserving_takes_what_is_free_of_one_worker(pool: Pool) -> None:
+    worker = make("a", slots=3)
+    pool.add(worker)
+    assert pool.reserve("m", 2) == (worker, 2)
+    assert pool.reserve("m", 2) == (worker, 1)
+    assert pool.reserve("m") is None
+    assert worker.reserved == 3
+
+
+def test_removing_is_done_once(pool: Pool) -> None:
+    worker = make("a")
+    pool.add(worker)
+    assert pool.remove(worker)
+    assert not pool.remove(worker)
+    assert pool.get("a") is None
+    assert len(pool) == 0
+
+
+def test_offered_models_are_those_of_workers_that_do_not_drain(pool: Pool) -> None:
+    a, b = make("a", "m"), make("b", "n")
+    pool.add(a)
+    pool.add(b)
+    b.draining = True
+    assert pool.models() == {"m"}
+
+
+def test_the_same_instance_counts_only_with_the_same_token(pool: Pool) -> None:
+    first = make("a", instance_id="i", key_id="k")
+    stranger = make("b", instance_id="i", key_id="other")
+    again = make("c", instance_id="i", key_id="k")
+    nameless = make("d", version=1, key_id="k")
+    for worker in (first, stranger, again, nameless, make("e", version=1, key_id="k")):
+        pool.add(worker)
+    assert pool.same_instance(again) == [first]
+    assert pool.same_instance(nameless) == []
+
+
+def test_the_fifth_loss_in_ten_minutes_begins_a_minutes_rest(pool: Pool, clock: Clock) -> None:
+    worker = make("a", instance_id="i")
+    pool.add(worker)
+    for _ in range(4):
+        pool.count_loss(worker)
+        clock.now += 100
+    assert worker.free(clock.now) == 1
+    pool.count_loss(worker)
+    assert worker.free(clock.now) == 0
+    assert worker.free(clock.now + 60) == 1
+
+
+def test_losses_spread_over_more_than_ten_minutes_do_not_count(pool: Pool, clock: Clock) -> None:
+    worker = make("a")
+    pool.add(worker)
+    for _ in range(20):
+        pool.count_loss(worker)
+        clock.now += 151
+    assert worker.free(clock.now) == 1
+
+
+def test_the_rest_goes_on_when_the_same_process_connects_again(pool: Pool, clock: Clock) -> None:
+    for number in range(5):
+        worker = make(f"connection {number}", instance_id="i")
+        pool.add(worker)
+        pool.count_loss(worker)
+        pool.remove(worker)
+    again, other = make("again", instance_id="i"), make("other", instance_id="another")
+    pool.add(again)
+    pool.add(other)
+    assert again.free(clock.now) == 0
+    assert other.free(clock.now) == 1
+
+
+def test_recent_keeps_the_newest() -> None:
+    recent: Recent[str, int] = Recent(2)
+    recent.put("a", 1)
+    recent.put("b", 2)
+    recent.put("a", 3)
+    recent.put("c", 4)
+    assert (recent.get("a"), recent.get("b"), recent.get("c")) == (3, None, 4)
+    assert "b" not in recent

@@ -1,0 +1,70 @@
+"""How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
+
+from collections import deque
+
+MIN_PAUSE_S = 0.05
+"""Shorter pauses are saved up: each costs a wake-up."""
+
+
+class Bucket:
+    """A token bucket: `rate` a second, a second's worth at once."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self._left = rate
+        self._at = now
+
+    def take(self, amount: float, now: float) -> float:
+        """Take; returns the seconds to wait until the bucket is no more overdrawn."""
+        self._left = min(self._left + (now - self._at) * self.rate, self.rate) - amount
+        self._at = now
+        return max(-self._left / self.rate, 0.0)
+
+
+class PerMinute:
+    """Counts events of the last minute."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._at: deque[float] = deque()
+
+    def exceeded(self, now: float) -> bool:
+        """Count one more; True when there are too many."""
+        self._at.append(now)
+        while now - self._at[0] > 60:
+            self._at.popleft()
+        return len(self._at) > self._limit
+
+
+class Flood:
+    """Watches one socket: at most `frames` frames and `volume` bytes a second for each slot, sustained.
+
+    What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood.
+    """
+
+    def __init__(self, frames: float, volume: float, patience_s: float, now: float) -> None:
+        self._frames = frames
+        self._volume = volume
+        self._patience_s = patience_s
+        self._slots = 1
+        self._overdrawn = 0.0
+        self._buckets = Bucket(frames, now), Bucket(volume, now)
+
+    def set_slots(self, slots: int, now: float) -> None:
+        """More slots may send more."""
+        if slots != self._slots:
+            self._slots = slots
+            self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * slots, now)
+
+    def pause(self, size: int, now: float) -> float | None:
+        """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
+        frames, volume = self._buckets
+        wait = max(frames.take(1, now), volume.take(size, now))
+        if wait == 0:
+            self._overdrawn = 0.0
+        elif wait > MIN_PAUSE_S:
+            self._overdrawn += wait
+            if self._overdrawn > self._patience_s:
+                return None
+            return wait
+        return 0.0
