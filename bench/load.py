@@ -201,6 +201,9 @@ class Tokens(Stream):
         window = self._window
         if self._tail:
             data = self._tail + data
+        native_end = data.find(b"event: done")
+        if native_end >= 0:  # it repeats the whole text
+            data = data[:native_end]
         stamps = STAMP.findall(data)
         result = window.result
         if stamps:
@@ -214,7 +217,7 @@ class Tokens(Stream):
                 result.tokens += len(stamps)
                 result.events += data.count(b"data:")
                 window.token_ns.extend([now - int(stamp) for stamp in stamps])
-        if b"[DONE]" in data or b"event: done" in data:
+        if native_end >= 0 or b"[DONE]" in data:
             self._complete = True
         at = max(data.rfind(b"^"), data.rfind(b"@"))
         self._tail = (

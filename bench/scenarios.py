@@ -63,7 +63,7 @@ class Rounds:
 def others(result: LoadResult) -> float:
     """Cores' worth of work of processes that are not the benchmark's, at least (the clocks tick in 10 ms)."""
     used = sum(result.core_busy_s.values()) - sum(result.cpu_s.values())
-    return max(used / result.seconds, 0.0)
+    return round(max(used / result.seconds, 0.0), 4)
 
 
 async def _rounds(

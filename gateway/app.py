@@ -16,6 +16,7 @@ from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
     Headers,
+    bad_request,
     native_error,
     openai_error,
     openai_kind,
@@ -128,7 +129,10 @@ class App:
             if not self._gateway.tickets.verify(token, task_id, native.now_ms()):
                 raise unauthorized()
             return None
-        return self._gateway.callers.authenticate(request.header)
+        caller = self._gateway.callers.authenticate(request.header)
+        if not task_id:
+            raise bad_request("The query must name a task: ?taskId=…", "taskId")
+        return caller
 
     def _route(self, request: Request) -> Route:
         method, path = request.scope["method"], request.path

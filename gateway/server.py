@@ -96,8 +96,9 @@ async def serve(
     sockets: list[socket.socket] | None = None,
     reload: Callable[[], tuple[Settings, Callers]] | None = None,
     on_ready: Callable[[Gateway], None] | None = None,
+    parent: int | None = None,
 ) -> None:
-    """Serve until a signal says stop."""
+    """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone."""
     loop = asyncio.get_running_loop()
     async with open_gateway(settings, callers, redis_url) as gateway:
         server = make_server(gateway, settings)
@@ -119,7 +120,14 @@ async def serve(
             task.add_done_callback(background.discard)
             log.info("keys and limits read again")
 
+        def orphaned() -> None:
+            assert parent is not None
+            loop.remove_reader(parent)
+            server.should_exit = server.force_exit = True
+
         background: set[asyncio.Future[None]] = set()
+        if parent is not None:
+            loop.add_reader(parent, orphaned)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop)
         loop.add_signal_handler(signal.SIGHUP, reread)
@@ -263,4 +271,6 @@ class Supervisor:
 
 def _child_main(settings: Settings, callers: Callers, redis_url: str, listener: socket.socket) -> None:
     configure_logging(settings.log_format, settings.log_level)
-    run_loop(serve(settings, callers, redis_url, sockets=[listener]))
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    run_loop(serve(settings, callers, redis_url, sockets=[listener], parent=parent.sentinel))

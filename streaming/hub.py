@@ -356,6 +356,11 @@ class Hub:
         after = f"{attempt}-{seq}" if seq else "-"
         return [_event(entry) for entry in await self._scheduler.read(task_id, after, PAGE)]
 
+    async def holds(self, task_id: str, attempt: int, seq: int) -> bool:
+        """Whether an event is in the log: a reader may have seen what the store lost in a crash."""
+        found = await self._scheduler.read(task_id, f"{attempt}-{max(seq - 1, 0)}", 1)
+        return seq == 0 or (bool(found) and (found[0].attempt, found[0].seq) == (attempt, seq))
+
     def fetch(self, feed: Feed) -> None:
         """Bring a feed up to its log, once at a time."""
         if feed.fetching is None:

@@ -8,7 +8,7 @@ import msgspec
 from fairlane.gateway.admission import submit
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, stopping, store_unavailable
-from fairlane.gateway.http import JSON, Departure, Request
+from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
@@ -266,12 +266,16 @@ class NativeSurface:
 
     def lost(self) -> bytes:
         ts = now_ms()
-        gap = native_frame(gap_event(self._task_id, ts, "", None, "unknown"))
+        gap = native_frame(gap_event(self._task_id, ts, "", None, "lost"))
         return gap + native_frame(bye_event(self._task_id, ts, "gap", 1000))
 
     def farewell(self) -> bytes:
-        jitter = time.monotonic_ns() // 1000 % 2500
-        return native_frame(bye_event(self._task_id, now_ms(), "drain", 500 + jitter))
+        return native_frame(bye_event(self._task_id, now_ms(), "drain", reconnect_ms()))
+
+
+def reconnect_ms() -> int:
+    """When a reader shall come back; not all at once."""
+    return 500 + time.monotonic_ns() // 1000 % 2500
 
 
 def task_info(task: TaskSpec) -> TaskInfo:
@@ -423,7 +427,15 @@ async def events(gateway: "Gateway", caller: Caller | None, request: Request) ->
                 raise not_found(task_id)
             await _replay(gateway, request, task_id, record, reader, after, from_latest)
     except StoreError:
-        raise store_unavailable() from None
+        if request.started:
+            raise
+        await _come_again(request, task_id)
+
+
+async def _come_again(request: Request, task_id: str) -> None:
+    """Answer a reader while the store is away: a browser's EventSource gives up for good on a 503, but obeys a `bye`."""
+    frame = native_frame(bye_event(task_id, now_ms(), "store", reconnect_ms()))
+    await request.respond(200, frame, [*SSE_HEADERS, (b"x-task-id", task_id.encode())])
 
 
 def _cursor(request: Request) -> tuple[int, int] | None:
@@ -458,9 +470,11 @@ async def _replay(
         if ended and after[1] == top and after[0] == attempt:
             await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
             return
-        if after[1] > top or after[0] > attempt:
+        ahead = after[1] > top or after[0] > attempt
+        if ahead or not await gateway.hub.holds(task_id, *after):
             ts = now_ms()
-            first = native_frame(gap_event(task_id, ts, f"{after[0]}-{after[1]}", None, "ahead"))
+            reason = "ahead" if ahead else "lost"
+            first = native_frame(gap_event(task_id, ts, f"{after[0]}-{after[1]}", None, reason))
             first += native_frame(restart_event(task_id, ts, "the log is shorter than what was seen"))
             after = None
     info = record_info(task_id, record)

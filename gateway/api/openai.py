@@ -18,11 +18,12 @@ from fairlane.gateway.errors import (
     bad_request,
     openai_error,
     openai_failure,
+    stopping,
     store_unavailable,
 )
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
-from fairlane.gateway.streams import serve
+from fairlane.gateway.streams import Closing, serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import State, TaskSpec
@@ -250,7 +251,9 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
         surface = OpenAISurface(view, hub.time, place)
         reader = Reader(hub, feed, 1, 0)
         keepalive_s = gateway.settings.keepalive_ms / 1000
-        first, refusal = await _first(request, reader, surface, min(HOLD_HEAD_S, keepalive_s))
+        first, refusal = await _first(
+            request, reader, surface, gateway.closing, min(HOLD_HEAD_S, keepalive_s)
+        )
         if refusal is not None:
             came_to_end = True
             failure = read_error(refusal.data) if refusal.type == "error" else None
@@ -273,19 +276,20 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
     finally:
         feed.keep_alive -= 1
         hub.release(feed)
-        if not came_to_end and task.linger_ms and not gateway.closing.now:
+        if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
             gateway.cancel_soon(task.id, "client")
 
 
 async def _first(
-    request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
+    request: Request, reader: Reader, surface: "OpenAISurface", closing: Closing, hold_s: float
 ) -> tuple[bytes, Event | None]:
     """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
 
     The answer's head waits for it, so that a task which is refused at once is told by a status, as the SDKs expect.
-    Raises ClientGone, and ApiError when the log is lost.
+    Raises ClientGone, and ApiError when the log is lost or the gateway stops.
     """
     departure = Departure(request.receive, reader.interrupt)
+    closing.add(reader.interrupt, reader.feed)
     loop = asyncio.get_running_loop()
     until = loop.time() + hold_s
     try:
@@ -299,11 +303,14 @@ async def _first(
                 if event.type in ("error", "cancelled") and not body:
                     return b"", event
                 body += shown
+            if closing.now and not events:
+                raise stopping(reader.feed.task_id)
             if body or not events:
                 return body, None
     except Lost:
         raise ApiError(502, "STORE_LOST", "The store lost this task") from None
     finally:
+        closing.discard(reader.interrupt)
         departure.close()
 
 

@@ -3,9 +3,10 @@
 import random
 from collections import Counter
 
+from tests.support.direct import World, drive
+
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Grant, State, TaskSpec
-from tests.support.direct import World, drive
 
 WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
 

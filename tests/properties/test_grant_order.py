@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from fairlane.queues.tasks import Fragment, Grant, State, TaskSpec
 from tests.support.direct import World, drive
 from tests.support.fair_model import FairModel, Task
 from tests.support.servers import Server
+
+from fairlane.queues.tasks import Fragment, Grant, State, TaskSpec
 
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 WEIGHTS = {"paid_stream": 8.0, "free_stream": 3.0, "free_batch": 1.0}

@@ -23,8 +23,8 @@ class Answered:
         return self._value
 
     def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
         return self._value
-        yield
 
 
 class Connection:
@@ -39,7 +39,7 @@ class Connection:
             self.call("SELECT", database)
 
     def send(self, *args: Arg) -> None:
-        self._socket.sendall(hiredis.pack_command(args))
+        self._socket.sendall(hiredis.pack_command(args))  # type: ignore[arg-type]
 
     def receive(self) -> Any:
         """The next reply or message, whatever it is."""
@@ -59,7 +59,7 @@ class Connection:
 
     def pipeline(self, commands: Sequence[tuple[Arg, ...]]) -> list[Any]:
         """The replies to many commands, in one round trip."""
-        self._socket.sendall(b"".join(hiredis.pack_command(command) for command in commands))
+        self._socket.sendall(b"".join(hiredis.pack_command(command) for command in commands))  # type: ignore[arg-type]
         return [self.receive() for _ in commands]
 
     def close(self) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tests.support.direct import Subscription, World, drive
+
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Ended, Finished, Fragment, Grant, Refused, State, Submitted, TaskSpec
-from tests.support.direct import Subscription, World, drive
 
 
 class Pool:

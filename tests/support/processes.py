@@ -104,6 +104,9 @@ class GatewayProcess:
                 self._process.kill()
                 self._process.wait()
                 raise
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)  # only this gateway's own processes are in its group
 
     # ---- its own Redis ----------
 

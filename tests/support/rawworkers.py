@@ -9,9 +9,8 @@ from typing import Any
 
 import httpx
 import websockets
-from websockets.asyncio.client import ClientConnection, connect
-
 from tests.support.serving import DEADLINE_S, Served, until
+from websockets.asyncio.client import ClientConnection, connect
 
 SUBPROTOCOL = "fairlane.worker.v2"
 NOBODY = "00000000-0000-8000-8000-000000000000"
@@ -37,12 +36,7 @@ class RawWorker:
     async def register(self, *models: str, instance: str = "instance", **fields: Any) -> dict[str, Any]:
         """Register, and wait to be welcomed."""
         await self.send(
-            "register",
-            protocols=[2],
-            instanceId=instance,
-            name="raw",
-            models=list(models) or ["m"],
-            **fields,
+            "register", protocols=[2], instanceId=instance, name="raw", models=list(models) or ["m"], **fields
         )
         self.registered = await self.expect("registered")
         return self.registered
@@ -319,9 +313,7 @@ def tune(served: Served, **changes: Any) -> None:
     stop_grace_ms = changes.pop("stop_grace_ms", None)
     if stop_grace_ms is not None:
         gateway.dispatcher.stop_grace_s = stop_grace_ms / 1000
-        gateway.scheduler.limits = dataclasses.replace(
-            gateway.scheduler.limits, stop_grace_ms=stop_grace_ms
-        )
+        gateway.scheduler.limits = dataclasses.replace(gateway.scheduler.limits, stop_grace_ms=stop_grace_ms)
     for part in (gateway.dispatcher, gateway.workers):
         known = {field.name for field in dataclasses.fields(part.settings)}
         mine = {name: value for name, value in changes.items() if name in known}

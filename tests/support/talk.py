@@ -16,8 +16,11 @@ import redis
 from tests.support.serving import DEADLINE_S, Served, serving
 from websockets.asyncio.client import ClientConnection, connect
 
+from fairlane.streaming.schemas import native_event_adapter
+
 T = TypeVar("T")
 V2 = "fairlane.worker.v2"
+SCHEMA = native_event_adapter()
 
 
 # ---- Redis ----------
@@ -161,7 +164,7 @@ class Sse:
 
 
 def parse_sse(text: str) -> list[Sse]:
-    """Every event in a complete stream; comments are skipped."""
+    """Every event in a complete native stream, each as the schemas promise; comments are skipped."""
     return [event for block in text.split("\n\n") if (event := _block(block)) is not None]
 
 
@@ -174,7 +177,10 @@ def _block(block: str) -> Sse | None:
         fields[name] = value
     if "data" not in fields:
         return None
-    return Sse(fields.get("id"), fields.get("event", "message"), json.loads(fields["data"]), block)
+    event = Sse(fields.get("id"), fields.get("event", "message"), json.loads(fields["data"]), block)
+    head = {} if event.id is None else {"id": event.id}
+    SCHEMA.validate_json(json.dumps({**head, "event": event.event, "data": event.data}))
+    return event
 
 
 class SseReader:
@@ -321,12 +327,14 @@ class Talk:
 @contextlib.asynccontextmanager
 async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A gateway with these settings, and a caller of it."""
-    async with serving(redis_url, tmp_path, **settings) as served:
-        async with httpx.AsyncClient(base_url=served.url, timeout=DEADLINE_S, trust_env=False) as http:
-            talk = Talk(served, http)
-            try:
-                yield talk
-            finally:
-                for task in talk._tasks:
-                    task.cancel()
-                await asyncio.gather(*talk._tasks, return_exceptions=True)
+    async with (
+        serving(redis_url, tmp_path, **settings) as served,
+        httpx.AsyncClient(base_url=served.url, timeout=DEADLINE_S, trust_env=False) as http,
+    ):
+        talk = Talk(served, http)
+        try:
+            yield talk
+        finally:
+            for task in talk._tasks:
+                task.cancel()
+            await asyncio.gather(*talk._tasks, return_exceptions=True)

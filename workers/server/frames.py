@@ -9,12 +9,18 @@ import json
 import re
 from typing import Any
 
+import msgspec
+
 from fairlane.workers.protocol import Delta, FromWorker, TaskChunk, from_worker
 
 _ESCAPES = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.S,
 )
+HEADROOM = 100
+"""Levels by which a frame may be nested less than the decoder can take: who reads it later calls from deeper down."""
+_OPEN, _CLOSE = "[" * HEADROOM, "]" * HEADROOM
+_any = msgspec.json.Decoder(msgspec.Raw)
 _TEXTS = ("content", "reasoning", "refusal")
 
 
@@ -24,6 +30,8 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     Raises what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
     """
     text = data if isinstance(data, str) else data.decode()
+    if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
+        _any.decode(_OPEN + text + _CLOSE)
     if "\\ud" not in text and "\\uD" not in text:
         return from_worker.decode(text), False
     mended = _ESCAPES.sub(_mend, text)

@@ -177,7 +177,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
     ("X-Fairlane-Metadata", b'{"a": "\xff"}'),
     ("X-Fairlane-Metadata", '{"a": "' + "x" * 5000 + '"}'),
     *[("X-Fairlane-Tier", bad) for bad in ("gold", "", "PAID", "paid, free")],
-    *[("X-Fairlane-User", bad) for bad in ("", "   ", "u" * 129, b"\x85", "a\tb")],
+    *[("X-Fairlane-User", bad) for bad in ("", "u" * 129, b"\x85", "a\tb")],
 ]
 
 
@@ -185,10 +185,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
 def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx.Client, name: str, value: Any) -> None:
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
     for path in OPENAI:
-        try:
-            answer = http.post(path, json=VALID[path], headers={name.encode(): raw})
-        except httpx.LocalProtocolError:
-            pytest.skip("httpx does not send this")
+        answer = http.post(path, json=VALID[path], headers={name.encode(): raw})
         check_refused(answer, 400)
 
 
@@ -200,10 +197,7 @@ def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx.Client, name: s
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
     for method, path in (("POST", "/api/openai"), ("GET", f"/api/task/{TASK}"), ("GET", "/api/admin/state")):
         body = {"json": {}} if method == "POST" else {}
-        try:
-            answer = http.request(method, path, headers={name.encode(): raw}, **body)
-        except httpx.LocalProtocolError:
-            pytest.skip("httpx does not send this")
+        answer = http.request(method, path, headers={name.encode(): raw}, **body)
         assert name in check_refused(answer, 400)
 
 

@@ -36,7 +36,9 @@ function read(gateway, streamUrl) {
   source.onopen = () => log.opened++;
   source.onerror = () => { log.failed++; log.closed = source.readyState === EventSource.CLOSED; };
   for (const name of NAMES)
-    source.addEventListener(name, event => log.frames.push([event.lastEventId, event.type, event.data]));
+    source.addEventListener(name, event => {  // a lost connection is also told as `error`, without data
+      if (event.data !== undefined) log.frames.push([event.lastEventId, event.type, event.data]);
+    });
 }
 </script>
 """

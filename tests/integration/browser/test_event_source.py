@@ -44,13 +44,17 @@ async def log(page: Page) -> dict[str, Any]:
     return seen
 
 
-async def seen(page: Page, number: int) -> None:
-    """Return when the page has got so many frames."""
+def text(frames: list[list[str]]) -> str:
+    return "".join(json.loads(data)["delta"] for _, name, data in frames if name == "chunk")
+
+
+async def shows(page: Page, words: list[str]) -> None:
+    """Return when the page has got these words."""
 
     async def enough() -> bool:
-        return len((await log(page))["frames"]) >= number
+        return text((await log(page))["frames"]) == "".join(words)
 
-    await until(enough, f"{number} frames in the browser", BROWSER_S)
+    await until(enough, f"{words} in the browser", BROWSER_S)
 
 
 async def ask(page: Page, gateway: GatewayProcess) -> str:
@@ -65,8 +69,7 @@ async def transcript(gateway: GatewayProcess, task_id: str) -> list[list[str]]:
     """What the log holds, as a page would have got it."""
     async with await RawStream.open(gateway.url, f"/api/task/{task_id}/events") as stream:
         frames = await stream.rest()
-    text = [(frame.decode(), event_id(frame) or "") for frame in frames]
-    return [[ident, event_name(f.encode()), f.partition("data: ")[2][:-2]] for f, ident in text]
+    return [[event_id(f) or "", event_name(f), f.decode().partition("data: ")[2][:-2]] for f in frames]
 
 
 async def closed(page: Page) -> None:
@@ -94,13 +97,13 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         assert task["taskId"] == task_id
         for word in WORDS[:3]:
             await worker.chunk(task, word)
-        await seen(page, 4)
+        await shows(page, WORDS[:3])
 
         await a.kill()
         await worker.chunk(task, WORDS[3])
         await a.start()
         await worker.chunk(task, WORDS[4])
-        await seen(page, 6)
+        await shows(page, WORDS[:5])
 
         a.signal(15)  # in order this time: the page is told when to come back
         await worker.chunk(task, WORDS[5])
@@ -110,16 +113,13 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         for word in WORDS[7:]:
             await worker.chunk(task, word)
         await worker.answer(task)
-        await seen(page, len(WORDS) + 2)
         await closed(page)
 
         frames = (await log(page))["frames"]
         assert "bye" in [name for _, name, _ in frames]
         logged = [frame for frame in frames if frame[1] != "bye"]
         assert logged == await transcript(b, task_id)
-        assert "".join(json.loads(data)["delta"] for _, name, data in logged if name == "chunk") == "".join(
-            WORDS
-        )
+        assert text(logged) == "".join(WORDS)
         assert (await log(page))["opened"] == 3
 
 

@@ -1,6 +1,7 @@
 """kill -9 of a gateway, of its Redis, or of both, with a hundred tasks waiting and ten running."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tests.support.ledger import ended_once, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, runs, tireless
@@ -146,3 +148,62 @@ def log_of(store: Any, task_id: str) -> list[bytes]:
     from tests.support.ledger import events
 
     return [kind for _, kind in events(store, task_id)]
+
+
+def family(gateway: GatewayProcess) -> list[int]:
+    """The process ids of everything that a gateway has started."""
+    return [child.pid for child in psutil.Process(gateway.pid).children(recursive=True)]
+
+
+async def test_with_several_processes_none_outlives_the_one_that_started_them(tmp_path: Path) -> None:
+    async def work(send: Callable[..., Any], task: dict[str, Any]) -> None:
+        await send(type="taskResult", taskId=task["taskId"], result=task["payload"]["n"], error=None)
+
+    async with (
+        gateway_process(tmp_path, processes=2, drain_ms=500, **LEASES) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        tireless(4, lambda: gateway.ws, work),
+    ):
+        first = [await submit(http, n) for n in range(10)]
+        assert {body["status"] for body in await results(http, first)} == {"completed"}
+        pids = family(gateway)
+        assert len(pids) >= 3
+        await gateway.kill()
+        await until(lambda: not any(runs(pid) for pid in pids), "every process to end")
+        await gateway.start()
+        again = [await submit_somehow(http, n) for n in range(10)]
+        assert [body["result"] for body in await results(http, again)] == list(range(10))
+
+
+async def test_of_several_processes_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    async def work(send: Callable[..., Any], task: dict[str, Any]) -> None:
+        await send(type="taskResult", taskId=task["taskId"], result=task["payload"]["n"], error=None)
+
+    async with (
+        gateway_process(tmp_path, processes=2, drain_ms=500, **LEASES) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        tireless(4, lambda: gateway.ws, work),
+    ):
+        ids = [await submit(http, n) for n in range(20)]
+        replicas = [
+            p for p in psutil.Process(gateway.pid).children() if "spawn_main" in " ".join(p.cmdline())
+        ]
+        assert len(replicas) == 2
+        replicas[0].kill()
+        ids += [await submit_somehow(http, n) for n in range(20, 40)]
+        assert [body["result"] for body in await results(http, ids)] == list(range(40))
+        with gateway.store() as store:
+            assert {ended_once(store, task_id) for task_id in ids} == {b"done"}
+            await nothing_left(store)
+
+
+async def submit_somehow(http: httpx.AsyncClient, number: int) -> str:
+    """Submit as a caller does whose connection may break or who may be told to come back."""
+    for _ in range(100):
+        with contextlib.suppress(httpx.TransportError):
+            answer = await http.post("/api/openai", json={"messages": [], "n": number, "async": True})
+            if answer.status_code == 202:
+                return str(answer.json()["taskId"])
+            assert answer.status_code == 503, answer.text
+        await asyncio.sleep(0.1)
+    raise AssertionError("nobody took the task")

@@ -120,8 +120,6 @@ class Life:
         twice = [task_id for task_id in worker.received if worker.received.count(task_id) > 1]
         assert twice == [], "a worker was given a task twice"
         assert int(store.hget(KEYS("pool"), "completed") or 0) <= len(worker.received)
-        refused = sum(answer.endswith("503") for answer in self.answers)
-        assert refused <= 8, self.answers
 
 
 async def test_any_one_reply_of_redis_may_be_lost(own_redis: Server, tmp_path: Path) -> None:

@@ -69,26 +69,30 @@ async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: 
 
 
 async def test_anothers_task_answers_exactly_like_an_unknown_one(gateway: Start) -> None:
-    async with gateway(keys=KEYS) as talk, talk.worker() as worker:
-        async with talk.client(secret("acme")) as acme, talk.client(secret("other")) as other:
-            queued_behind = await submit(acme)
-            task = await worker.take()
-            task_id = await submit(acme)
-            unknown = new_task_id(1_780_000_000_000)
-            for method, path in (
-                ("GET", "/api/task/{}"),
-                ("POST", "/api/task/{}/cancel"),
-                ("GET", "/api/task/{}/events"),
-                ("GET", "/api/sse-stream?taskId={}"),
-            ):
-                answers = [await other.request(method, path.format(one)) for one in (task_id, unknown)]
-                told = [(one.status_code, one.content, sorted(one.headers)) for one in answers]
-                assert told[0] == told[1]
-                assert answers[0].json()["error"] == "Task not found or expired"
-            assert (await acme.get(f"/api/task/{task_id}")).json()["status"] == "queued"
-            await worker.answer(task, {"of": "acme"})
-            assert (await worker.take())["taskId"] == task_id
-            assert (await other.get(f"/api/task/{queued_behind}")).status_code == 404
+    async with (
+        gateway(keys=KEYS) as talk,
+        talk.worker() as worker,
+        talk.client(secret("acme")) as acme,
+        talk.client(secret("other")) as other,
+    ):
+        queued_behind = await submit(acme)
+        task = await worker.take()
+        task_id = await submit(acme)
+        unknown = new_task_id(1_780_000_000_000)
+        for method, path in (
+            ("GET", "/api/task/{}"),
+            ("POST", "/api/task/{}/cancel"),
+            ("GET", "/api/task/{}/events"),
+            ("GET", "/api/sse-stream?taskId={}"),
+        ):
+            answers = [await other.request(method, path.format(one)) for one in (task_id, unknown)]
+            told = [(one.status_code, one.content, sorted(one.headers)) for one in answers]
+            assert told[0] == told[1]
+            assert answers[0].json()["error"] == "Task not found or expired"
+        assert (await acme.get(f"/api/task/{task_id}")).json()["status"] == "queued"
+        await worker.answer(task, {"of": "acme"})
+        assert (await worker.take())["taskId"] == task_id
+        assert (await other.get(f"/api/task/{queued_behind}")).status_code == 404
 
 
 async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(gateway: Start) -> None:

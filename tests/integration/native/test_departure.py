@@ -171,11 +171,14 @@ async def test_leaving_the_events_of_an_async_task_never_cancels_it(gateway: Sta
 
 
 async def test_leaving_the_events_never_cancels_while_the_submitting_stream_is_open(gateway: Start) -> None:
-    async with gateway(linger_ms=0) as talk, talk.worker2(["m"]) as worker:
-        async with talk.events("/api/openai", json={"model": "m", "stream": True}) as submitting:
-            task = await worker.take()
-            async with talk.events(f"/api/task/{task['taskId']}/events") as reader:
-                await reader.until("start")
-            assert await worker.idle(1.0)
-            await worker.answer(task, {"a": 1})
-            assert (await submitting.until("done"))[-1].data["result"] == {"a": 1}
+    async with (
+        gateway(linger_ms=0) as talk,
+        talk.worker2(["m"]) as worker,
+        talk.events("/api/openai", json={"model": "m", "stream": True}) as submitting,
+    ):
+        task = await worker.take()
+        async with talk.events(f"/api/task/{task['taskId']}/events") as reader:
+            await reader.until("start")
+        assert await worker.idle(1.0)
+        await worker.answer(task, {"a": 1})
+        assert (await submitting.until("done"))[-1].data["result"] == {"a": 1}

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.anyio
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
+LATE = 3000
+"""Milliseconds that a task may have waited for its grant: its worker is told what is left of the timeout."""
 ACCEPTED = {"taskId", "status", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl", "statusUrl"}
 QUEUED = {"taskId", "status", "enqueuedAt", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl"}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
@@ -161,22 +163,22 @@ async def test_a_generic_tasks_payload_may_be_any_json(gateway: Start, payload: 
 
 @pytest.mark.parametrize(
     ("timeout", "told"),
-    [(1, 5000), (0, 5000), (-1e300, 5000), (5001, 5001), (7000.9, 7000), (1e18, 600_000), (None, 60_000)],
+    [(1, 5000), (0, 5000), (-1e300, 5000), (9000, 9000), (20_000.9, 20_000), (1e18, 600_000), (None, 60_000)],
 )
 async def test_a_timeout_is_clamped(gateway: Start, timeout: float | None, told: int) -> None:
     async with gateway() as talk, talk.worker2(["default"]) as worker:
         await talk.warm(worker)
         talk.sync(timeout=timeout)
-        assert (await worker.take())["timeoutMs"] == told
+        assert told - LATE < (await worker.take())["timeoutMs"] <= told
 
 
 async def test_streams_get_the_longest_timeout_and_async_tasks_run_that_long(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["default"], slots=2) as worker:
         await talk.warm(worker)
         talk.later(talk.http.post("/api/openai", json={"stream": True}))
-        assert (await worker.take())["timeoutMs"] == 600_000
+        assert 600_000 - LATE < (await worker.take())["timeoutMs"] <= 600_000
         await talk.submit()
-        assert (await worker.take())["timeoutMs"] == 600_000
+        assert 600_000 - LATE < (await worker.take())["timeoutMs"] <= 600_000
 
 
 async def test_result_ttl_ms_is_obeyed_up_to_a_day(gateway: Start) -> None:

@@ -226,21 +226,24 @@ async def test_a_stream_moves_up_as_the_queue_does(gateway: Start) -> None:
 
 
 async def test_progress_and_stages_of_a_version_2_worker_are_shown(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker2(["m"]) as worker:
-        async with talk.events("/api/openai", json={"model": "m", "stream": True}) as reader:
-            task = await worker.take()
-            head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
-            await worker.send({**head, "pct": 40, "note": "halfway"})
-            *_, start, progress = await reader.until("progress")
-            assert (progress.id, progress.data["pct"], progress.data["note"]) == (None, 40, "halfway")
-            await worker.send({**head, "stage": {"name": "render", "index": 1, "of": 2, "status": "running"}})
-            stage = await reader.next()
-            assert (stage.event, stage.data["name"], stage.data["of"]) == ("stage", "render", 2)
-            assert start.id is not None
-            assert stage.id is not None
-            assert int(stage.id[2:]) == int(start.id[2:]) + 1
-            await worker.answer(task, {"video": "x"})
-            assert (await reader.next()).data["result"] == {"video": "x"}
+    async with (
+        gateway() as talk,
+        talk.worker2(["m"]) as worker,
+        talk.events("/api/openai", json={"model": "m", "stream": True}) as reader,
+    ):
+        task = await worker.take()
+        head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
+        await worker.send({**head, "pct": 40, "note": "halfway"})
+        *_, start, progress = await reader.until("progress")
+        assert (progress.id, progress.data["pct"], progress.data["note"]) == (None, 40, "halfway")
+        await worker.send({**head, "stage": {"name": "render", "index": 1, "of": 2, "status": "running"}})
+        stage = await reader.next()
+        assert (stage.event, stage.data["name"], stage.data["of"]) == ("stage", "render", 2)
+        assert start.id is not None
+        assert stage.id is not None
+        assert int(stage.id[2:]) == int(start.id[2:]) + 1
+        await worker.answer(task, {"video": "x"})
+        assert (await reader.next()).data["result"] == {"video": "x"}
 
 
 async def test_a_silent_stream_gets_keepalive_comments(gateway: Start) -> None:

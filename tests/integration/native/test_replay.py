@@ -149,6 +149,40 @@ async def test_events_of_an_expired_or_unknown_task_are_a_404(gateway: Start) ->
         while (answer := await talk.http.get(f"/api/task/{task_id}/events")).status_code == 200:
             pass
         assert (answer.status_code, answer.json()["error"]) == (404, "Task not found or expired")
-        for url in ("/api/task/nonsense/events", "/api/sse-stream?taskId=nonsense", "/api/sse-stream"):
+        for url in ("/api/task/nonsense/events", "/api/sse-stream?taskId=nonsense"):
             answer = await talk.http.get(url)
             assert (answer.status_code, answer.json()["error"]) == (404, "Task not found")
+
+
+async def test_the_alias_without_a_task_id_says_what_is_missing(gateway: Start) -> None:
+    async with gateway() as talk:
+        for url in ("/api/sse-stream", "/api/sse-stream?taskId="):
+            answer = await talk.http.get(url)
+            assert answer.status_code == 400
+            assert "taskId" in answer.json()["error"]
+
+
+async def test_a_log_longer_than_any_buffer_is_replayed_whole_and_from_anywhere(gateway: Start) -> None:
+    thoughts, words = ([f"{kind}{number} " for number in range(650)] for kind in "tw")
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m")
+        task = await worker.take()
+        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
+        for seq in range(26):  # two kinds in turn are never joined: 1,300 events
+            some = slice(seq * 25, seq * 25 + 25)
+            pairs = zip(thoughts[some], words[some], strict=True)
+            deltas = [delta for one, two in pairs for delta in ({"reasoning": one}, {"content": two})]
+            await worker.send({**head, "seq": seq + 1, "deltas": deltas})
+        async with talk.events(f"/api/task/{task_id}/events") as early:
+            await worker.answer(task, None)
+            live = await early.rest()
+        replayed = parse_sse((await talk.http.get(f"/api/task/{task_id}/events")).text)
+        assert len(replayed) == 1302
+        assert [one.raw for one in live] == [one.raw for one in replayed]
+        result = replayed[-1].data["result"]
+        assert (result["reasoning"], result["content"]) == ("".join(thoughts), "".join(words))
+        assert (await talk.poll(task_id))["result"] == result
+        for seen in (1, 250, 500, 501, 1000, 1301):
+            url = f"/api/task/{task_id}/events?after={replayed[seen - 1].id}"
+            rest = parse_sse((await talk.http.get(url)).text)
+            assert [one.raw for one in rest] == [one.raw for one in replayed[seen:]]

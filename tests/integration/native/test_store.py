@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.serving import until
-from tests.support.talk import PrivateRedis, Talk, private_redis, talking
+from tests.support.talk import PrivateRedis, Talk, parse_sse, private_redis, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,6 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
             ("POST", "/api/tasks", {"type": "t", "payload": 1}),
             ("GET", f"/api/task/{task_id}", None),
             ("POST", f"/api/task/{task_id}/cancel", {}),
-            ("GET", f"/api/task/{task_id}/events", None),
             ("GET", "/api/admin/state", None),
         ):
             answer = await talk.http.request(method, path, json=body)
@@ -49,6 +48,10 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
             assert (body["error"], body["code"]) == ("Store unavailable", "STORE_UNAVAILABLE")
             assert body["retryAfterMs"] >= 1
             assert int(answer.headers["retry-after"]) >= 1
+        events = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": "1-1"})
+        [bye] = parse_sse(events.text)
+        assert (events.status_code, bye.event, bye.id) == (200, "bye", None)
+        assert f"retry: {bye.data['reconnectMs']}" in bye.raw
         for path in ("/v1/chat/completions", "/v1/models"):
             chat = {"model": "m", "messages": []}
             answer = await (talk.http.post(path, json=chat) if "chat" in path else talk.http.get(path))

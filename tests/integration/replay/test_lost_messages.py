@@ -244,6 +244,29 @@ async def test_readers_of_what_is_lost_for_good_are_told_and_begin_anew(
         assert [event_name(frame) for frame in rest] == ["start", "chunk", "chunk", "cancelled"]
 
 
+async def test_a_cursor_from_before_the_loss_is_not_taken_for_one_of_the_new_log(
+    pair: MakePair, store: "Store[bytes]"
+) -> None:
+    """The next attempt has filled the places that the reader has seen with other events."""
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(a.served.url, path(task_id)) as stream:
+            await worker.chunk(task, "old")
+            last = event_id((await stream.take(2))[-1])
+        log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
+        store.delete(log)
+        for number in range(1, 9):
+            kind = "start" if number == 1 else "chunk"
+            data = f'{{"taskId":"{task_id}","ts":1,"index":0,"kind":"text","delta":"new","n":1}}'
+            store.xadd(log, {"type": kind, "data": data}, id=f"2-{number}")
+        store.hset(record, mapping={"sq": 8, "at": 2})
+        async with await RawStream.open(b.served.url, path(task_id), last=last) as again:
+            told = [await again.frame(), await again.frame()]
+            assert [event_name(frame) for frame in told if frame] == ["gap", "restart"]
+            assert [event_id(frame) for frame in await again.take(8)] == [f"2-{n}" for n in range(1, 9)]
+
+
 async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: "Store[bytes]") -> None:
     """The replica is not even known as a reader any more: the comparison finds what happened."""
     async with pair() as (a, b), a.worker() as worker:

@@ -156,12 +156,11 @@ class Cast:
         """Says a word, then nothing until it is cancelled."""
         self.seen.append(task.payload)
         try:
-            yield "first "
             self.begun.set()
+            yield "first "
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
+        finally:
             self.cancelled.set()
-            raise
 
     async def patient(self, task: Task, _: Context) -> AsyncIterator[Any]:
         """Answers when it is allowed to."""

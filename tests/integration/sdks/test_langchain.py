@@ -1,5 +1,6 @@
 """langchain-openai: chat, stream, tools, embeddings and errors through its own classes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,21 @@ async def test_a_message(stage: Stage, chat: Chat) -> None:
     assert message.usage_metadata["total_tokens"] == 8
     assert message.response_metadata["finish_reason"] == "stop"
     assert stage.cast.seen[0]["temperature"] == 0.5
+
+
+async def test_its_synchronous_calls(stage: Stage) -> None:
+    def run() -> tuple[str, str]:
+        with openai.DefaultHttpxClient(trust_env=False) as http:
+            model = ChatOpenAI(
+                model="talk",
+                base_url=stage.base_url,
+                api_key=SecretStr("none"),
+                max_retries=0,
+                http_client=http,
+            )
+            return model.invoke("hi").text, "".join(chunk.text for chunk in model.stream("hi"))
+
+    assert await asyncio.to_thread(run) == ("Hello wörld", "Hello wörld")
 
 
 @pytest.mark.parametrize("usage", [False, True])

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
 from tests.support.rawworkers import Callers, callers_of
 from tests.support.serving import Served, serving
 

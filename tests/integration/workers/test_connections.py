@@ -12,12 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import websockets
-from websockets.asyncio.client import connect
-
 import tests.support.serving
-from fairlane.gateway.callers import Callers as Keys
-from fairlane.gateway.server import make_server
+import websockets
 from tests.support.rawworkers import (
     SUBPROTOCOL,
     Callers,
@@ -31,6 +27,10 @@ from tests.support.rawworkers import (
     worker_v2,
 )
 from tests.support.serving import Served, serving, until
+from websockets.asyncio.client import connect
+
+from fairlane.gateway.callers import Callers as Keys
+from fairlane.gateway.server import make_server
 
 pytestmark = pytest.mark.anyio
 
@@ -115,17 +115,17 @@ async def test_with_the_token_both_versions_may_work(guarded: Served) -> None:
 
 
 async def test_a_token_for_some_models_offers_only_those(guarded: Served) -> None:
-    async with callers_of(guarded, **bearer("ck-secret")) as callers:
-        async with (
-            worker_v2(guarded.ws, "*", headers=bearer("wk-limited"), instance="a"),
-            worker_v2(guarded.ws, "n", "other", headers=bearer("wk-limited"), instance="b"),
-            worker_v1(guarded.ws, additional_headers=bearer("wk-limited")),
-        ):
-            await until_workers(guarded, 3)
-            offered = sorted(worker.models for worker in guarded.gateway.dispatcher.pool)
-            assert offered == [("m", "n"), ("m", "n"), ("n",)]
-            response = await callers.client.post("/api/openai", json={"model": "other"})
-            assert response.status_code == 503
+    async with (
+        callers_of(guarded, **bearer("ck-secret")) as callers,
+        worker_v2(guarded.ws, "*", headers=bearer("wk-limited"), instance="a"),
+        worker_v2(guarded.ws, "n", "other", headers=bearer("wk-limited"), instance="b"),
+        worker_v1(guarded.ws, additional_headers=bearer("wk-limited")),
+    ):
+        await until_workers(guarded, 3)
+        offered = sorted(worker.models for worker in guarded.gateway.dispatcher.pool)
+        assert offered == [("m", "n"), ("m", "n"), ("n",)]
+        response = await callers.client.post("/api/openai", json={"model": "other"})
+        assert response.status_code == 503
 
 
 async def test_a_token_for_none_of_the_models_is_told_so_and_closed(guarded: Served) -> None:
@@ -138,29 +138,33 @@ async def test_a_token_for_none_of_the_models_is_told_so_and_closed(guarded: Ser
 @pytest.mark.parametrize("version", [1, 2])
 async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served, version: int) -> None:
     gateway = guarded.gateway
-    async with callers_of(guarded, **bearer("ck-secret")) as callers:
-        async with worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="stays") as stays:
-            make: Any = (
-                worker_v1(guarded.ws, additional_headers=bearer("wk-secret"))
-                if version == 1
-                else worker_v2(guarded.ws, "n", headers=bearer("wk-secret"))
-            )
-            async with make as worker:
-                await until_workers(guarded, 2)
-                changed = gateway.settings.model_copy(update={"workers": gateway.settings.workers[1:]})
-                await gateway.reconfigure(changed, Keys(changed))
-                assert await worker.closed() == 4401
-            answer = callers.ask()
-            await stays.result(await stays.expect("task"), "goes on", lastSeq=0)
-            assert await answer.ok() == "goes on"
+    async with (
+        callers_of(guarded, **bearer("ck-secret")) as callers,
+        worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="stays") as stays,
+    ):
+        make: Any = (
+            worker_v1(guarded.ws, additional_headers=bearer("wk-secret"))
+            if version == 1
+            else worker_v2(guarded.ws, "n", headers=bearer("wk-secret"))
+        )
+        async with make as worker:
+            await until_workers(guarded, 2)
+            changed = gateway.settings.model_copy(update={"workers": gateway.settings.workers[1:]})
+            await gateway.reconfigure(changed, Keys(changed))
+            assert await worker.closed() == 4401
+        answer = callers.ask()
+        await stays.result(await stays.expect("task"), "goes on", lastSeq=0)
+        assert await answer.ok() == "goes on"
     assert (await handshake(guarded.ws, additional_headers=bearer("wk-secret"))).status_code == 401
 
 
 async def test_the_same_instance_id_with_another_token_replaces_nobody(guarded: Served) -> None:
-    async with worker_v2(guarded.ws, "n", headers=bearer("wk-secret"), instance="same") as worker:
-        async with worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="same"):
-            await until_workers(guarded, 2)
-            await worker.nothing_more()
+    async with (
+        worker_v2(guarded.ws, "n", headers=bearer("wk-secret"), instance="same") as worker,
+        worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="same"),
+    ):
+        await until_workers(guarded, 2)
+        await worker.nothing_more()
 
 
 # ---- registering ----------
@@ -276,36 +280,41 @@ async def tried_elsewhere(served: Served, callers: Callers, lost: RawWorker, how
 
 
 async def test_a_connection_that_is_reset_harms_nobody(served: Served, callers: Callers) -> None:
-    async with bystander(served, callers), Wire(served.ws) as wire:
-        async with worker_v2(wire.url, instance="lost") as worker:
-            await tried_elsewhere(served, callers, worker, wire.cut)
+    async with (
+        bystander(served, callers),
+        Wire(served.ws) as wire,
+        worker_v2(wire.url, instance="lost") as worker,
+    ):
+        await tried_elsewhere(served, callers, worker, wire.cut)
 
 
 async def test_a_connection_that_is_reset_in_the_middle_of_a_frame_harms_nobody(
     served: Served, callers: Callers
 ) -> None:
-    async with bystander(served, callers):
-        async with worker_v2(served.ws, instance="lost") as worker:
+    async with bystander(served, callers), worker_v2(served.ws, instance="lost") as worker:
 
-            def break_off() -> None:
-                head = struct.pack("!BBH4s", 0x81, 0x80 | 126, 1000, b"mask")  # announces 1000 bytes
-                worker.ws.transport.write(head + b"only a few")
-                worker.ws.transport.abort()
+        def break_off() -> None:
+            head = struct.pack("!BBH4s", 0x81, 0x80 | 126, 1000, b"mask")  # announces 1000 bytes
+            worker.ws.transport.write(head + b"only a few")
+            worker.ws.transport.abort()
 
-            await tried_elsewhere(served, callers, worker, break_off)
+        await tried_elsewhere(served, callers, worker, break_off)
 
 
 async def test_a_peer_that_vanished_without_a_word_is_noticed(served: Served, callers: Callers) -> None:
-    async with bystander(served, callers), Wire(served.ws) as wire:
-        async with worker_v2(wire.url, instance="lost") as worker:
+    async with (
+        bystander(served, callers),
+        Wire(served.ws) as wire,
+        worker_v2(wire.url, instance="lost") as worker,
+    ):
 
-            def vanish() -> None:
-                wire.go_dead()
-                (mine,) = [w for w in served.gateway.dispatcher.pool if w.instance_id == "lost"]
-                mine.heard_at -= 20  # as if it had been silent for so long
+        def vanish() -> None:
+            wire.go_dead()
+            (mine,) = [w for w in served.gateway.dispatcher.pool if w.instance_id == "lost"]
+            mine.heard_at -= 20  # as if it had been silent for so long
 
-            await tried_elsewhere(served, callers, worker, vanish)
-            wire.cut()
+        await tried_elsewhere(served, callers, worker, vanish)
+        wire.cut()
 
 
 async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
@@ -317,31 +326,38 @@ async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
         return server
 
     monkeypatch.setattr(tests.support.serving, "make_server", impatient)
-    async with serving(redis_url, tmp_path) as served, callers_of(served) as callers, Wire(served.ws) as wire:
-        async with worker_v1(wire.url, ping_interval=None) as worker:
-            answer = callers.ask()
-            task = await worker.recv()
-            wire.go_dead()
-            assert (await answer.error("WORKER_LOST"))["taskId"] == task["taskId"]
-            await until_workers(served, 0)
-            wire.cut()
+    async with (
+        serving(redis_url, tmp_path) as served,
+        callers_of(served) as callers,
+        Wire(served.ws) as wire,
+        worker_v1(wire.url, ping_interval=None) as worker,
+    ):
+        answer = callers.ask()
+        task = await worker.recv()
+        wire.go_dead()
+        assert (await answer.error("WORKER_LOST"))["taskId"] == task["taskId"]
+        await until_workers(served, 0)
+        wire.cut()
 
 
 async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: Callers) -> None:
     tune(served, send_ms=300, ack_ms=300)
-    async with bystander(served, callers), Wire(served.ws) as wire:
-        async with worker_v2(wire.url, instance="stuck") as stuck:
-            await stuck.nothing_more()
-            wire.go_dead()
-            answer = callers.ask(text="x" * (15 << 20))
-            await until(lambda: len(served.gateway.dispatcher.attempts) == 2, "the task to be given out")
-            async with worker_v2(served.ws, instance="other") as other:
-                task = await other.expect("task")
-                assert len(task["payload"]["text"]) == 15 << 20
-                await other.result(task, "elsewhere", lastSeq=0)
-                assert await answer.ok() == "elsewhere"
-                await until_workers(served, 2)
-            wire.cut()
+    async with (
+        bystander(served, callers),
+        Wire(served.ws) as wire,
+        worker_v2(wire.url, instance="stuck") as stuck,
+    ):
+        await stuck.nothing_more()
+        wire.go_dead()
+        answer = callers.ask(text="x" * (15 << 20))
+        await until(lambda: len(served.gateway.dispatcher.attempts) == 2, "the task to be given out")
+        async with worker_v2(served.ws, instance="other") as other:
+            task = await other.expect("task")
+            assert len(task["payload"]["text"]) == 15 << 20
+            await other.result(task, "elsewhere", lastSeq=0)
+            assert await answer.ok() == "elsewhere"
+            await until_workers(served, 2)
+        wire.cut()
 
 
 async def test_a_result_that_was_not_acknowledged_is_sent_again_and_answered(

@@ -1,12 +1,12 @@
 """Every row of "Misbehaviour" in PROTOCOL.md. Beside each misbehaving worker another one's stream must stay correct."""
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import pytest
 import websockets
-
 from tests.support.rawworkers import (
     NOBODY,
     Callers,
@@ -142,7 +142,9 @@ async def test_more_than_50_such_messages_in_a_minute_close_the_connection(
 async def test_results_of_an_earlier_connection_do_not_count(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws, slots=64) as worker:
         for number in range(1, 65):
-            await worker.send("taskResult", taskId=f"{NOBODY[:-2]}{number:02}", attempt=1, lastSeq=0, result=1)
+            await worker.send(
+                "taskResult", taskId=f"{NOBODY[:-2]}{number:02}", attempt=1, lastSeq=0, result=1
+            )
         for _ in range(64):
             await worker.expect("resultAck", status="unknown")
         await still_works(worker, callers)
@@ -264,10 +266,8 @@ async def test_a_frame_that_is_too_large_closes_the_connection(
 ) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         limit = worker.registered["limits"]["maxMessageBytes"]
-        try:
+        with contextlib.suppress(websockets.ConnectionClosed):
             await worker.text(" " * (limit + 1))
-        except websockets.ConnectionClosed:
-            pass
         assert await worker.closed() == 1009
 
 
@@ -285,9 +285,8 @@ async def test_a_result_of_almost_the_largest_size_is_fine(served: Served, calle
 
 async def test_a_flood_pauses_the_reading_and_is_then_closed(served: Served, callers: Callers) -> None:
     tune(served, flood_frames=20, flood_ms=400)
-    async with bystander(served, callers):
-        async with worker_v2(served.ws) as worker:
-            assert await worker_floods(worker) == 4429
+    async with bystander(served, callers), worker_v2(served.ws) as worker:
+        assert await worker_floods(worker) == 4429
 
 
 async def worker_floods(worker: RawWorker) -> int:

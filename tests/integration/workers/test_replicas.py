@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
 from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, callers_of, key, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
@@ -116,36 +115,42 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
 
 
 async def test_draining_is_told_to_workers_and_running_tasks_finish(redis_url: str, tmp_path: Path) -> None:
-    async with serving(redis_url, tmp_path, drain_ms=15_000) as served, callers_of(served) as callers:
-        async with worker_v2(served.ws, slots=3) as worker, worker_v1(served.ws) as old:
-            watch = await callers.watch()
-            task = await worker.expect("task")
-            await worker.chunk(task, 1, "begun, ")
-            await watch.until_text("begun, ")
-            draining = asyncio.create_task(served.gateway.drain())
-            await worker.expect("drain", graceMs=15_000, reconnect=True)
-            await worker.chunk(task, 2, "finished")
-            await worker.result(task, None, lastSeq=2)
-            await worker.expect("resultAck", status="accepted")
-            await watch.until_event("done")
-            assert watch.text == "begun, finished"
-            assert await worker.closed() == 1012
-            assert await old.closed() == 1012
-            await draining
-            assert not old.seen
+    async with (
+        serving(redis_url, tmp_path, drain_ms=15_000) as served,
+        callers_of(served) as callers,
+        worker_v2(served.ws, slots=3) as worker,
+        worker_v1(served.ws) as old,
+    ):
+        watch = await callers.watch()
+        task = await worker.expect("task")
+        await worker.chunk(task, 1, "begun, ")
+        await watch.until_text("begun, ")
+        draining = asyncio.create_task(served.gateway.drain())
+        await worker.expect("drain", graceMs=15_000, reconnect=True)
+        await worker.chunk(task, 2, "finished")
+        await worker.result(task, None, lastSeq=2)
+        await worker.expect("resultAck", status="accepted")
+        await watch.until_event("done")
+        assert watch.text == "begun, finished"
+        assert await worker.closed() == 1012
+        assert await old.closed() == 1012
+        await draining
+        assert not old.seen
 
 
 async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
     served: Served, second: Served, callers: Callers, elsewhere: Callers
 ) -> None:
-    async with worker_v2(served.ws, slots=2, instance="a") as worker:
-        async with worker_v2(second.ws, instance="b") as other:
-            await until_workers(second, 1)
-            served.gateway.dispatcher.drain()
-            answer = elsewhere.ask()
-            await other.result(await other.expect("task"), "taken over", lastSeq=0)
-            assert await answer.ok() == "taken over"
-            await worker.nothing_more()
+    async with (
+        worker_v2(served.ws, slots=2, instance="a") as worker,
+        worker_v2(second.ws, instance="b") as other,
+    ):
+        await until_workers(second, 1)
+        served.gateway.dispatcher.drain()
+        answer = elsewhere.ask()
+        await other.result(await other.expect("task"), "taken over", lastSeq=0)
+        assert await answer.ok() == "taken over"
+        await worker.nothing_more()
 
 
 async def test_a_worker_that_connects_to_a_draining_gateway_gets_nothing(

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import websockets
-from websockets.asyncio.client import connect
-
 from tests.support.rawworkers import Callers, RawWorker, bystander, tune, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served
+from websockets.asyncio.client import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -247,7 +246,7 @@ async def test_a_result_that_is_not_valid_json_fails_its_task_at_once(
     async with bystander(served, callers), worker_v1(served.ws) as worker:
         answer = callers.ask()
         task = await worker.recv()
-        await worker.text('{"type":"taskResult","taskId":"%s","result":%s}' % (task["taskId"], result))
+        await worker.text('{{"type":"taskResult","taskId":"{}","result":{}}}'.format(task["taskId"], result))
         await answer.error("PROTOCOL_ERROR")
         second = callers.ask()
         await worker.result(await worker.recv(), "good")
@@ -262,7 +261,7 @@ async def test_a_deep_result_is_returned_or_refused_but_never_breaks(
         answer = callers.ask()
         task = await worker.recv()
         deep = "[" * depth + "]" * depth
-        await worker.text('{"type":"taskResult","taskId":"%s","result":%s}' % (task["taskId"], deep))
+        await worker.text('{{"type":"taskResult","taskId":"{}","result":{}}}'.format(task["taskId"], deep))
         response = await answer.response()
         if response.status_code == 200:
             assert response.text == deep
@@ -277,7 +276,7 @@ async def test_a_chunk_that_cannot_be_read_fails_its_stream_instead_of_leaving_a
         watch = await callers.watch()
         task = await worker.recv()
         await worker.send("taskChunk", taskId=task["taskId"], delta="good")
-        await worker.text('{"type":"taskChunk","taskId":"%s","delta":12}' % task["taskId"])
+        await worker.text('{{"type":"taskChunk","taskId":"{}","delta":12}}'.format(task["taskId"]))
         assert (await watch.until_event("error"))["code"] == "PROTOCOL_ERROR"
         await worker.send("taskChunk", taskId=task["taskId"], delta="more")
         await worker.result(task)

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-
-from fairlane.workers.server.dispatch import OutputLimits
 from tests.support.rawworkers import Callers, RawWorker, bystander, key, tune, until_workers, worker_v2
 from tests.support.serving import Served
+
+from fairlane.workers.server.dispatch import OutputLimits
 
 pytestmark = pytest.mark.anyio
 

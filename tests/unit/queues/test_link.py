@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.support.chaos import ChaosProxy, chaos_proxy
+from tests.support.direct import sample_ends
+from tests.support.servers import Server, redis_binary, running_server, valkey_binary
 
 from fairlane.queues.channel import Channel
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
@@ -14,9 +17,6 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import State, Submitted, TaskSpec
-from tests.support.chaos import ChaosProxy, chaos_proxy
-from tests.support.direct import sample_ends
-from tests.support.servers import Server, redis_binary, running_server, valkey_binary
 
 DEADLINE_S = 10.0
 
@@ -78,7 +78,7 @@ def test_a_cancelled_caller_does_not_shift_replies(redis_url: str, redis_server:
         async with chaos_proxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
             proxy.faults.latency_s = 0.02
 
-            async def ask(n: int) -> bytes:
+            async def ask(n: int) -> Any:
                 return await link.command("ECHO", str(n))
 
             for batch in range(20):
@@ -244,7 +244,7 @@ def test_replies_in_pieces_and_resets_reach_nobody_else(redis_url: str, redis_se
         async with chaos_proxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
             proxy.faults.slice_bytes = 3
 
-            async def ask(n: int) -> bytes | None:
+            async def ask(n: int) -> Any:
                 try:
                     return await link.command("ECHO", f"<{n}>" * 10)
                 except StoreUnavailable:

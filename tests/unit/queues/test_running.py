@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-
-from fairlane.queues.keys import RECORD
-from fairlane.queues.tasks import Ended, State
 from tests.support.audit import audit
 from tests.support.direct import World, drive, fragment
 from tests.support.pool import Pool
 from tests.support.servers import Server
+
+from fairlane.queues.keys import RECORD
+from fairlane.queues.tasks import Ended, State
 
 
 def names(grants: Sequence[object]) -> list[str]:
@@ -194,8 +194,8 @@ def test_renewal_tells_what_became_of_each_task(world: World) -> None:
 def test_a_reader_keeps_a_task_alive_only_while_it_renews(world: World) -> None:
     pool = Pool(world)
     pool.sweep()
-    pool.submit("queued", linger_ms=4000)
     running = pool.run("running", linger_ms=4000, user="v")
+    pool.submit("queued", linger_ms=4000)
     for _ in range(10):
         pool.renew(running, read=["queued", "running", "nobody"])
         pool.pass_time(1000)

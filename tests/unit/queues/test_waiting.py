@@ -1,16 +1,17 @@
 """What `submit`, `take`, `position`, `offer` and `configure` answer, and whom they wake."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-
-from fairlane.queues.keys import ANY_MODEL
-from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Refused, State, Submitted
 from tests.support.audit import audit
 from tests.support.direct import Subscription, World, drive
 from tests.support.pool import Pool
 from tests.support.servers import Server
+
+from fairlane.queues.keys import ANY_MODEL
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Refused, State, Submitted
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_worker_of_several_models_serves_the_least_recently_served_first(world
         pool.submit(f"a{n}", "m")
         pool.submit(f"b{n}", "m2")
     pool.submit("c", "m3")
-    order = []
+    order: list[str] = []
     for _ in range(7):
         world.advance(1)
         order.append(pool.take("m", "m2")[0].model if len(order) < 4 else pool.take(ANY_MODEL)[0].model)
@@ -200,7 +201,8 @@ def test_a_wildcard_worker_finds_the_one_model_that_is_not_at_its_limit(world: W
 def test_a_task_whose_time_is_over_is_not_granted_any_more(world: World, limit: str) -> None:
     pool = Pool(world)
     pool.sweep()
-    pool.submit("late", **{limit: 1000})
+    limits: dict[str, Any] = {limit: 1000}
+    pool.submit("late", **limits)
     pool.submit("good")
     world.advance(1000)
     assert [grant.task_id for grant in pool.take(want=2)] == ["good"]

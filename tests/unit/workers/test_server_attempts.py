@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.queues.tasks import Ended, Grant, Submitted, TaskSpec
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Ended, Finished, Grant, Refused, Submitted, TaskSpec
 from fairlane.workers.protocol import TaskReject, TaskResult, from_worker
 from fairlane.workers.server.attempt import Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings
@@ -31,12 +32,10 @@ def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", 
 class Store:
     """A scheduler whose answers the test gives: each call waits in `calls` until it is answered."""
 
-    class limits:  # noqa: N801
-        stop_grace_ms = 60_000
-
     replica = "r1"
 
     def __init__(self) -> None:
+        self.limits = Limits()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
         self._number = 0
 
@@ -90,7 +89,11 @@ class Stage:
         self.store = Store()
         self.hub = Hub()
         self.dispatcher = Dispatcher(
-            self.store, None, self.hub, DispatchSettings(), None  # type: ignore[arg-type]
+            self.store,
+            None,
+            self.hub,
+            DispatchSettings(),
+            None,  # type: ignore[arg-type]
         )
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.closed: dict[str, int] = {}
@@ -145,8 +148,6 @@ async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
 
 
 def finished(outcome: str, *grants: Grant) -> Any:
-    from fairlane.queues.tasks import Finished
-
     return Finished(outcome, "1-2", list(grants))
 
 
@@ -369,8 +370,6 @@ async def test_a_repeated_answer_starts_nothing_twice() -> None:
 
 
 async def test_a_refused_submit_frees_the_reserved_slot() -> None:
-    from fairlane.queues.tasks import Refused
-
     stage = Stage()
     worker = stage.worker()
     await stage.store.answer("take", [])

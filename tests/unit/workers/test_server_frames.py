@@ -1,5 +1,6 @@
 """Frames with halves of characters in them: mended, or kept until the other half comes."""
 
+import itertools
 import json
 
 import msgspec
@@ -22,7 +23,9 @@ def test_an_ordinary_frame_is_just_decoded() -> None:
     assert read_frame(chunk("😀").encode()) == read_frame(chunk("😀"))
 
 
-@pytest.mark.parametrize("text", ["\ud83d", "a\ud83d", "\ude00b", "\ud83dx\ude00", "\ude00\ud83d", "\\\ud83d"])
+@pytest.mark.parametrize(
+    "text", ["\ud83d", "a\ud83d", "\ude00b", "\ud83dx\ude00", "\ude00\ud83d", "\\\ud83d"]
+)
 def test_halves_in_output_text_are_kept(text: str) -> None:
     frame, halves = read_frame(chunk(text))
     assert isinstance(frame, TaskChunk)
@@ -51,7 +54,9 @@ def test_halves_in_deltas_are_kept_and_the_rest_is_mended() -> None:
 
 def test_halves_anywhere_else_become_replacement_characters() -> None:
     frame, halves = read_frame(
-        json.dumps({"type": "taskResult", "taskId": "t", "result": ["\ud83d", "😀", "\\ud83d"], "error": "\ude00"})
+        json.dumps(
+            {"type": "taskResult", "taskId": "t", "result": ["\ud83d", "😀", "\\ud83d"], "error": "\ude00"}
+        )
     )
     assert isinstance(frame, TaskResult)
     assert not halves
@@ -71,7 +76,7 @@ def test_text_cut_anywhere_comes_out_as_it_was(text: str, data: st.DataObject) -
     cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2), max_size=6)))
     edges = [0, *cuts, len(units) // 2]
     halves, joined = Halves(), ""
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         piece = units[2 * start : 2 * end].decode("utf-16-le", "surrogatepass")
         frame, _ = read_frame(chunk(piece))
         assert isinstance(frame, TaskChunk)
@@ -81,6 +86,25 @@ def test_text_cut_anywhere_comes_out_as_it_was(text: str, data: st.DataObject) -
         joined += whole
     joined += "\ufffd" * len(halves.rest())
     assert joined == units.decode("utf-16-le", "replace")
+
+
+def test_what_is_read_can_still_be_read_from_deeper_down() -> None:
+    def deepest(depth: int) -> int:
+        try:
+            read_frame('{"type":"taskResult","taskId":"t","result":' + "[" * depth + "]" * depth + "}")
+        except RecursionError:
+            return 0
+        return depth
+
+    def from_below(levels: int, text: str) -> None:
+        if levels:
+            from_below(levels - 1, text)
+        else:
+            msgspec.json.Decoder(msgspec.Raw).decode(text)
+
+    depth = max(deepest(depth) for depth in range(1, 20_000, 20))
+    assert depth >= 300
+    from_below(50, '{"result":' + "[" * depth + "]" * depth + "}")
 
 
 def test_choices_and_kinds_have_their_own_halves() -> None:

@@ -27,14 +27,7 @@ def pool(clock: Clock) -> Pool:
 
 def make(name: str, *models: str, slots: int = 1, version: int = 2, **fields: Any) -> Worker:
     return Worker(
-        name,
-        name,
-        version,
-        models or ("m",),
-        slots,
-        send=lambda _: None,
-        close=lambda *_: None,
-        **fields,
+        name, name, version, models or ("m",), slots, send=lambda _: None, close=lambda *_: None, **fields
     )
 
 

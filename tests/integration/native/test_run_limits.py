@@ -1,0 +1,86 @@
+"""How long tasks may wait and run when nobody said: each limit has its own code."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+async def test_an_async_task_waits_no_longer_than_pending_ttl_ms(gateway: Start) -> None:
+    async with gateway(pending_ttl_ms=300) as talk, talk.worker() as worker:
+        running = await talk.submit()
+        task = await worker.take()
+        body = await talk.reaches(await talk.submit(), "failed")
+        assert (body["error"], body["code"]) == ("Task timeout", "QUEUE_TIMEOUT")
+        await worker.answer(task, {})
+        await talk.reaches(running, "completed")
+
+
+async def test_an_async_task_runs_no_longer_than_worker_timeout_ms_and_its_worker_is_told(
+    gateway: Start,
+) -> None:
+    async with gateway(worker_timeout_ms=300) as talk, talk.worker2(["m"]) as worker:
+        task_id = await talk.submit(model="m")
+        task = await worker.take()
+        assert task["timeoutMs"] <= 300
+        frame = await worker.frame()
+        assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task_id, "timeout")
+        body = await talk.poll(task_id)
+        assert (body["status"], body["error"], body["code"]) == ("failed", "Task timeout", "TIMEOUT")
+
+
+async def test_a_callers_timeout_on_an_async_task_includes_its_wait(gateway: Start) -> None:
+    async with gateway(min_task_timeout_ms=100) as talk, talk.worker() as worker:
+        await talk.submit()
+        await worker.take()
+        body = await talk.reaches(await talk.submit(timeout=300), "failed")
+        assert (body["error"], body["code"]) == ("Task timeout", "TIMEOUT")
+
+
+async def test_a_stream_that_runs_out_of_time_ends_with_its_error(gateway: Start) -> None:
+    limits = {"min_task_timeout_ms": 100, "task_timeout_ms": 400, "max_task_timeout_ms": 400}
+    async with (
+        gateway(**limits) as talk,
+        talk.worker() as worker,
+        talk.events("/api/openai", json={"stream": True}) as reader,
+    ):
+        await worker.chunk(await worker.take(), "begun")
+        last = (await reader.rest())[-1]
+        assert (last.event, last.data["error"], last.data["code"]) == ("error", "Task timeout", "TIMEOUT")
+
+
+async def test_a_model_that_does_not_begin_in_time_fails_with_its_code(gateway: Start) -> None:
+    async with gateway(models={"m": {"first_output_ms": 200}}) as talk, talk.worker2(["m"]) as worker:
+        call = talk.sync(model="m")
+        task = await worker.take()
+        answer = await call
+        assert (answer.status_code, answer.json()["code"]) == (500, "FIRST_OUTPUT_TIMEOUT")
+        frame = await worker.frame()
+        assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
+
+
+async def test_a_model_that_falls_silent_fails_with_its_code(gateway: Start) -> None:
+    async with gateway(models={"m": {"silence_ms": 200}}) as talk, talk.worker2(["m"]) as worker:
+        call = talk.sync(model="m")
+        await worker.chunk(await worker.take(), "and then")
+        answer = await call
+        assert (answer.status_code, answer.json()["code"]) == (500, "SILENCE_TIMEOUT")
+
+
+async def test_within_the_no_worker_grace_tasks_wait_for_the_worker_to_come_back(gateway: Start) -> None:
+    async with gateway(no_worker_grace_ms=60_000) as talk:
+        async with talk.worker():
+            await talk.workers(1)
+        await talk.workers(0)
+        call = talk.sync(name="patient")
+        await talk.waiting(1)
+        async with talk.worker() as worker:
+            task = await worker.take()
+            assert task["payload"]["name"] == "patient"
+            await worker.answer(task, {"a": 1})
+            assert (await call).json() == {"a": 1}

@@ -1,0 +1,127 @@
+"""Two gateways on one Redis: the caller at one, the worker at the other."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.support.talk import Talk, parse_sse
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+@pytest.fixture
+async def here(gateway: Start) -> AsyncIterator[Talk]:
+    """Where the caller is."""
+    async with gateway() as talk:
+        yield talk
+
+
+@pytest.fixture
+async def there(gateway: Start) -> AsyncIterator[Talk]:
+    """Where the worker is."""
+    async with gateway() as talk:
+        yield talk
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+async def test_a_result_reaches_a_sync_caller_elsewhere(here: Talk, there: Talk, size: int) -> None:
+    async with there.worker() as worker:
+        call = here.sync(name="across")
+        task = await worker.take()
+        assert task["payload"]["name"] == "across"
+        await worker.answer(task, {"x": "y" * size})
+        assert (await call).json() == {"x": "y" * size}
+
+
+async def test_a_stream_is_the_same_at_both(here: Talk, there: Talk) -> None:
+    async with there.worker() as worker, here.events("/api/openai", json={"stream": True}) as first:
+        task = await worker.take()
+        url = f"/api/task/{task['taskId']}/events"
+        async with there.events(url) as second:
+            seen = []
+            for text in ("one ", "two ", "x" * 100_000):
+                await worker.chunk(task, text)
+                seen += await first.until("chunk")
+            await worker.answer(task, None)
+            seen += await first.rest()
+            other = await second.rest()
+        logged = [event.raw for event in seen if event.id]
+        assert logged == [event.raw for event in other if event.id]
+        for talk in (here, there):
+            assert [event.raw for event in parse_sse((await talk.http.get(url)).text)] == logged
+            assert (await talk.poll(task["taskId"]))["result"] == seen[-1].data["result"]
+
+
+async def test_progress_reaches_a_reader_elsewhere(here: Talk, there: Talk) -> None:
+    async with (
+        there.worker2(["m"]) as worker,
+        here.events("/api/openai", json={"model": "m", "stream": True}) as reader,
+    ):
+        task = await worker.take()
+        await reader.until("start")
+        await worker.send(
+            {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"], "pct": 40}
+        )
+        assert (await reader.until("progress"))[-1].data["pct"] == 40
+        await worker.answer(task, {})
+        await reader.until("done")
+
+
+async def test_cancelling_here_stops_the_worker_there(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as worker:
+        call = there.sync(model="m")
+        task = await worker.take()
+        answer = await here.http.post(f"/api/task/{task['taskId']}/cancel")
+        assert answer.json() == {"taskId": task["taskId"], "status": "cancelled"}
+        frame = await worker.frame()
+        assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
+        assert (await call).status_code == 499
+
+
+async def test_leaving_here_stops_the_worker_there(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as worker:
+        call = here.sync(model="m")
+        task = await worker.take()
+        call.cancel()
+        await asyncio.wait([call])
+        frame = await worker.frame()
+        assert (frame["type"], frame["reason"]) == ("cancel", "client")
+        assert (await there.poll(task["taskId"]))["status"] == "cancelled"
+
+
+async def test_polls_and_state_say_the_same_at_both(here: Talk, there: Talk) -> None:
+    async with there.worker() as worker:
+        running, waiting = await here.submit(), await there.submit()
+        await worker.take()
+
+        def told(body: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in body.items() if name != "streamUrl"}
+
+        for task_id in (running, waiting):
+            assert told(await here.poll(task_id)) == told(await there.poll(task_id))
+        states = [await talk.state() for talk in (here, there)]
+        for name in ("queues", "models", "counts", "tasks"):
+            assert states[0][name] == states[1][name]
+        assert [len(state["replicas"]) for state in states] == [2, 2]
+
+
+async def test_a_worker_lost_there_lets_the_caller_here_go_on_with_another(here: Talk, there: Talk) -> None:
+    async with there.worker() as first:
+        async with here.events("/api/openai", json={"stream": True}) as reader:
+            task = await first.take()
+            async with here.worker() as second:
+                await first.leave()
+                again = await second.take()
+                assert again == task
+                await second.chunk(again, "done here")
+                await second.answer(again, None)
+                logged = [event for event in await reader.rest() if event.id]
+        assert [event.event for event in logged] == ["start", "start", "chunk", "done"]
+        attempts, seqs = zip(*(str(event.id).split("-") for event in logged), strict=True)
+        assert attempts == ("1", "2", "2", "2")
+        assert [int(seq) - int(seqs[0]) for seq in seqs] == [0, 1, 2, 3]
+        assert logged[-1].data["result"]["content"] == "done here"
