@@ -31,6 +31,9 @@ from fairlane.workers.server.session import SocketSettings, WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 
+FAREWELL_MS = 3000
+"""How much longer workers stay than streams, so that a stream ends with our word and not with a lost worker."""
+
 ENDS = Ends(
     timeout=Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT"),
     queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
@@ -118,7 +121,7 @@ class Gateway:
         self.ready = False
         self.draining = True
         self.dispatcher.drain()
-        self.workers.drain(self.settings.drain_ms)
+        self.workers.drain(self.settings.drain_ms + FAREWELL_MS)
         deadline = time.monotonic() + self.settings.drain_ms / 1000
         while (self._working or self.closing.patience) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
