@@ -76,6 +76,7 @@ class App:
         if kind == "http":
             await self._http(Request(scope, receive, send))
         elif kind == "websocket":
+            scope["query_string"] = b""  # uvicorn would log it, and it may hold a secret
             if scope["path"] == "/ws":
                 await self._gateway.workers(scope, receive, send)
             else:

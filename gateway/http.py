@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
@@ -22,6 +22,18 @@ SSE_HEADERS: Headers = [
 BODY_S = 30.0
 MAX_QUERY_FIELDS = 20
 DEPARTURE_CHECK_S = 0.05
+
+
+CONNECTION = "fairlane.connection"
+"""Where the ASGI scope holds a `WatchedConnection`, if the server has them."""
+
+
+class WatchedConnection(Protocol):
+    """A client's connection that tells when it is lost."""
+
+    def watch(self, on_lost: Callable[[], None] | None) -> bool:
+        """Call `on_lost` when the client is gone (None: nobody any more). False: it is gone already."""
+        ...
 
 
 class Request:
@@ -116,33 +128,44 @@ def _too_large(limit: int) -> ApiError:
 class Departure:
     """Notices that a caller left while the answer is being prepared. `on_gone` is called once, from the event loop.
 
-    Most answers are ready before anybody could leave, so the watching begins only after a moment.
+    Our own connections tell it themselves (protocols.py), which costs nothing. Under another server it reads the ASGI messages,
+    beginning after a moment: most answers are ready before anybody could leave.
     """
 
-    __slots__ = ("_handle", "_on_gone", "_receive", "_task", "gone")
+    __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_task", "gone")
 
     def __init__(
-        self, receive: Receive, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
+        self, request: Request, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
     ) -> None:
         self.gone = False
-        self._receive = receive
         self._on_gone = on_gone
+        self._receive = request.receive
         self._task: asyncio.Task[None] | None = None
-        self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
+        self._handle: asyncio.TimerHandle | None = None
+        self._connection: WatchedConnection | None = request.scope.get(CONNECTION)
+        if self._connection is None:
+            self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
+        elif not self._connection.watch(self._left):
+            self._handle = asyncio.get_running_loop().call_later(0, self._left)
+
+    def _left(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self._on_gone()
 
     def _begin(self) -> None:
         self._task = asyncio.create_task(self._watch(), name="departure")
 
     async def _watch(self) -> None:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                self._on_gone()
-                return
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left()
 
     def close(self) -> None:
         """Stop watching."""
-        self._handle.cancel()
+        if self._connection:
+            self._connection.watch(None)
+        if self._handle:
+            self._handle.cancel()
         if self._task:
             self._task.cancel()

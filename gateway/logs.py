@@ -102,6 +102,8 @@ def _adopt_other_loggers(level: str) -> None:
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"
         logger.disabled = name == "uvicorn.access"
+    # at debug level it logs every WebSocket message, and so prompts and answers
+    logging.getLogger("uvicorn.error").setLevel(max(logging.getLogger().level, logging.INFO))
     chatty = logging.WARNING if level != "debug" else logging.INFO
     for name in ("httpx", "httpcore", "websockets", "asyncio"):
         logging.getLogger(name).setLevel(chatty)

@@ -1,11 +1,14 @@
-"""uvicorn's connections with the limits it lacks: how long and how large a request's head may be, how long a dead peer is kept."""
+"""uvicorn's connections with the limits it lacks: how long and how large a request head may be, how long a dead peer is kept."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from fairlane.gateway.http import CONNECTION
 
 HEAD_S = 10.0
 """A connection that has not sent a whole request head by then is closed."""
@@ -17,6 +20,55 @@ MAX_HEADERS = 100
 _TOO_LARGE = b'{"error":"The request head is too large","code":"HEAD_TOO_LARGE"}'
 
 
+_HTTP = b"HTTP/1."
+
+
+class OneWrite:
+    """A transport that joins what belongs together: one system call costs more than the copy.
+
+    The head of an HTTP answer waits for the first of its body, at most until the end of the event loop's tick. On a WebSocket all
+    frames of a tick go together.
+    """
+
+    __slots__ = ("_held", "_loop", "_transport", "abort", "every_write")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+        self.abort = transport.abort
+        self.every_write = False
+
+    def write(self, data: bytes) -> None:
+        held = self._held
+        if self.every_write:
+            if not held:
+                self._loop.call_soon(self.flush)
+            held.append(data)
+        elif held:
+            held.append(data)
+            self.flush()
+        elif data.startswith(_HTTP):
+            held.append(data)
+            self._loop.call_soon(self.flush)
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Write what was held back."""
+        held = self._held
+        if held:
+            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+            held.clear()
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """HTTP with a bounded head. Costs nothing where a request comes in one piece."""
 
@@ -26,15 +78,29 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._on_lost: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
         self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost:
+            on_lost()
+
+    def watch(self, on_lost: Callable[[], None] | None) -> bool:
+        """Call `on_lost` when the client is gone; False when it is gone already. None: stop."""
+        self._on_lost = on_lost
+        return self.parser is not None
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timer()
+        self.transport.every_write = True  # type: ignore[attr-defined]
+        super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -58,6 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
         self._in_head = True
         self._head_bytes = 0
 

@@ -95,7 +95,7 @@ async def serve(
     `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end.
     """
     send = request.send
-    departure = Departure(request.receive, reader.interrupt)
+    departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
     try:
         await request.start(200, [*SSE_HEADERS, *headers])

@@ -211,9 +211,7 @@ class Error(_Message, tag="error"):
     fatal: bool = False
 
 
-FromWorker = (
-    Register | TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
-)
+FromWorker = Register | TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
 FromGateway = Registered | Task | Cancel | ResultAck | Drain | Error
 
 encoder = msgspec.json.Encoder()

@@ -154,7 +154,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     try:
         submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
         reader = Reader(hub, feed, 1, 0)
-        departure = Departure(request.receive, reader.interrupt)
+        departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
         started_ms = ended_ms = 0

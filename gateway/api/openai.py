@@ -251,9 +251,10 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
         surface = OpenAISurface(view, hub.time, place)
         reader = Reader(hub, feed, 1, 0)
         keepalive_s = gateway.settings.keepalive_ms / 1000
-        first, refusal = await _first(
-            request, reader, surface, gateway.closing, min(HOLD_HEAD_S, keepalive_s)
-        )
+        hold_s = (
+            0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+        )  # one that waits in the queue says so at once
+        first, refusal = await _first(request, reader, surface, gateway.closing, hold_s)
         if refusal is not None:
             came_to_end = True
             failure = read_error(refusal.data) if refusal.type == "error" else None
@@ -288,7 +289,7 @@ async def _first(
     The answer's head waits for it, so that a task which is refused at once is told by a status, as the SDKs expect.
     Raises ClientGone, and ApiError when the log is lost or the gateway stops.
     """
-    departure = Departure(request.receive, reader.interrupt)
+    departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, reader.feed)
     loop = asyncio.get_running_loop()
     until = loop.time() + hold_s

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.support.serving import Served, serving, until
 
 from fairlane.gateway import protocols
-from tests.support.serving import Served, serving, until
 
 pytestmark = pytest.mark.anyio
 

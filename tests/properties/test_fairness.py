@@ -23,11 +23,11 @@ class Service:
         self.number = 0
         self.tokens: dict[str, int] = {}
 
-    def submit(self, queue: str, user: str, output: int, priority: int = 0) -> None:
+    def submit(self, queue: str, user: str, output: int, priority: int = 0, max_output: int = 0) -> None:
         self.number += 1
         task_id = f"t{self.number:07d}"
         self.tokens[task_id] = output
-        spec = TaskSpec(task_id, "m", queue, user, b"{}", priority=priority)
+        spec = TaskSpec(task_id, "m", queue, user, b"{}", priority=priority, max_output=max_output)
         self.scheduler.submit(spec, 0, self.scheduler.nonce()).result()
 
     def fill(self, slots: int) -> list[Grant]:
@@ -202,6 +202,23 @@ def test_settlement_reaches_a_flow_that_went_idle_and_a_lift_forgives_once(world
 
     assert 40 <= run(1) <= 50, "5,000 tokens are 50 tasks of 100"
     assert run(60) <= 1
+
+
+def test_a_refund_gives_no_credit_that_a_lift_had_forgiven(world: World) -> None:
+    """A user overestimated by 8,000 tokens, whom the others passed meanwhile, was harmed by nothing and gets nothing."""
+    service = Service(world, 2, {"free_batch": 1.0})
+    service.submit("free_batch", "asks for much", 1, max_output=4000)
+    much = service.fill(1)
+    for _ in range(300):
+        service.submit("free_batch", "other", 100)
+    service.running = service.fill(1)
+    for _ in range(100):
+        service.turn()
+    for _ in range(40):
+        service.submit("free_batch", "asks for much", 100)
+    service.running.insert(0, much[0])
+    served = Counter(grant.user for grant in (service.turn() for _ in range(40)) if grant)
+    assert abs(served["other"] - 20) <= 2, served
 
 
 def test_a_lying_usage_does_not_starve_its_lane(world: World) -> None:

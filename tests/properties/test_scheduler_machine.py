@@ -48,6 +48,8 @@ class Replica:
     past: deque[Grant] = field(default_factory=lambda: deque(maxlen=3))
     wakes: deque[tuple[str, str]] = field(default_factory=deque)
     offering: bool = False
+    idle_for: set[str] = field(default_factory=set)
+    """Models for which it must be known as idle: it was told that there is nothing, and was not woken since."""
 
     @property
     def free(self) -> int:
@@ -167,6 +169,8 @@ class Life(RuleBasedStateMachine):
         self.accepted.append(task.id)
         if not lost:
             replica.keep(answer.grants)
+        if len(answer.grants) < want:
+            replica.idle_for.add(model)
 
     @rule(who=st.integers(0, 1), want=st.integers(1, 3), lost=st.sampled_from((False, False, True)))
     def take(self, who: int, want: int, lost: bool) -> None:
@@ -184,6 +188,8 @@ class Life(RuleBasedStateMachine):
         grants = call()
         assert len(grants) <= want
         self.calls.append(Call("take", call, grants))
+        if len(grants) < want:
+            replica.idle_for |= set(replica.models)
         if not lost:
             replica.keep(grants)
         return grants
@@ -192,8 +198,25 @@ class Life(RuleBasedStateMachine):
     def wake(self, who: int) -> None:
         """Look at one wake-up, as the dispatcher does."""
         replica = self.replicas[who]
-        if not replica.wakes:
-            return
+        if replica.wakes:
+            self.heed(replica)
+
+    @rule()
+    def calm(self) -> None:
+        """All wake-ups are looked at."""
+        for _ in range(100):
+            awake = [replica for replica in self.replicas if replica.wakes]
+            if not awake:
+                return
+            self.heed(awake[0])
+            self.look()
+        raise AssertionError("wake-ups without end")
+
+    @rule()
+    def calm_again(self) -> None:
+        self.calm()
+
+    def heed(self, replica: Replica) -> None:
         kind, model = replica.wakes.popleft()
         if replica.serves(model) and replica.free:
             self.ask(replica, replica.free)
@@ -263,6 +286,8 @@ class Life(RuleBasedStateMachine):
         same = known.get("at") == str(grant.attempt) and known.get("gt") == grant.token
         assert answer.outcome == ("ok" if current else "late" if same else "stale")
         self.calls.append(Call("finish", call, answer))
+        if len(answer.grants) < number:
+            replica.idle_for |= set(replica.models)
         replica.let_go(grant)
         if not lost:
             replica.keep(answer.grants)
@@ -283,7 +308,8 @@ class Life(RuleBasedStateMachine):
 
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
-        assert (answer.outcome == "stale") == (not current)
+        ended_by_it = known.get("fn") == grant.token
+        assert (answer.outcome == "stale") == (not current and not ended_by_it)
         if current and "fo" in known:
             assert answer.outcome == "ended", "after output no retry"
         self.calls.append(Call("requeue", call, answer))
@@ -326,7 +352,7 @@ class Life(RuleBasedStateMachine):
             if answer == 0:
                 del replica.held[grant.task_id]
 
-    @rule(ms=st.sampled_from((1, 400, 1000, 2900, 4900)))
+    @rule(ms=st.sampled_from((1, 400, 1000, 2900, 4900, 6000)))
     def advance(self, ms: int) -> None:
         self.world.advance(ms)
 
@@ -372,6 +398,7 @@ class Life(RuleBasedStateMachine):
     def withdraw(self, who: int, grace: int) -> None:
         replica = self.replicas[who]
         replica.offering = False
+        replica.idle_for.clear()
         replica.scheduler.offer([], replica.models, b"[]", 15_000, grace)
 
     @rule(who=st.integers(0, 1), really=st.sampled_from((False, False, False, True)))
@@ -402,6 +429,12 @@ class Life(RuleBasedStateMachine):
                 kind, _, rest = message.decode().partition("\n")
                 if kind in ("w", "r"):
                     replica.wakes.append((kind, rest))
+                if kind == "w":
+                    replica.idle_for.discard(rest if rest in replica.idle_for else ANY_MODEL)
+            for model in replica.idle_for:
+                assert replica.name in shot.one("idle", model), (
+                    "an idle replica is known as idle until it is woken"
+                )
         for task in self.accepted:
             log = shot.one("log", task) or []
             seen = self.logs.get(task, [])

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import redis
 from tests.support.serving import DEADLINE_S, until
 
 from fairlane.queues.keys import Keys, pool_prefix
@@ -11,13 +10,13 @@ KEYS = Keys(pool_prefix())
 ENDS = {b"done", b"error", b"cancelled"}
 
 
-def events(store: "redis.Redis[bytes]", task_id: str) -> list[tuple[str, bytes]]:
+def events(store: Any, task_id: str) -> list[tuple[str, bytes]]:
     """Id and type of every event in a task's log."""
     entries: Any = store.xrange(KEYS("log", id=task_id))
     return [(entry.decode(), fields[b"type"]) for entry, fields in entries]
 
 
-def ended_once(store: "redis.Redis[bytes]", task_id: str) -> bytes:
+def ended_once(store: Any, task_id: str) -> bytes:
     """Check that a log has one end, at its end, and no hole; the type of the end."""
     log = events(store, task_id)
     kinds = [kind for _, kind in log]
@@ -29,7 +28,7 @@ def ended_once(store: "redis.Redis[bytes]", task_id: str) -> bytes:
     return kinds[-1]
 
 
-def leftovers(store: "redis.Redis[bytes]") -> list[str]:
+def leftovers(store: Any) -> list[str]:
     """What is still taken or queued: empty when every task has ended and every worker has answered."""
     prefix = pool_prefix()
     found = []
@@ -46,7 +45,7 @@ def leftovers(store: "redis.Redis[bytes]") -> list[str]:
     return found
 
 
-async def nothing_left(store: "redis.Redis[bytes]", deadline_s: float = DEADLINE_S) -> None:
+async def nothing_left(store: Any, deadline_s: float = DEADLINE_S) -> None:
     """Wait until nothing is taken or queued; fails with what still is."""
     try:
         await until(lambda: leftovers(store) == [], "everything to be given back", deadline_s)

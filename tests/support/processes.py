@@ -120,7 +120,7 @@ class GatewayProcess:
         """The process id of its Redis."""
         return int(self._noted["server"])
 
-    def store(self) -> "redis.Redis[bytes]":
+    def store(self) -> Any:
         """A client of its Redis, to be closed by whoever asks."""
         return redis.Redis(unix_socket_path=f"{self._noted['run_dir']}/s")
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_settings_page_is_the_generated_one() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    assert settings_table().strip() in page, "run: fairlane check --markdown, and put it into docs/settings.md"
+    assert settings_table().strip() in page, (
+        "run: fairlane check --markdown, and put it into docs/settings.md"
+    )
 
 
 def test_the_readme_names_every_call() -> None:
@@ -26,7 +28,9 @@ def test_the_readme_names_every_call() -> None:
     assert len(PATTERNS) == 4
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "check", "status", "key new", "worker run", "worker openai"])
+@pytest.mark.parametrize(
+    "command", ["serve", "demo", "check", "status", "key new", "worker run", "worker openai"]
+)
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0

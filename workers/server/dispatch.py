@@ -42,8 +42,8 @@ RETRY_REST_MS = 100
 """After a failure that a retry may mend, the worker pauses so long that an idle one on another replica is first."""
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
-MISFIT_HOLD_MS = 1000
-"""How long a worker gets nothing after a task that only others take: it would be given the same one again."""
+MISFIT_REST_S = 1.0
+"""How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
 MOST_REFUSALS = 10
 """Grants of a task after which a worker's `unsupported` is believed to hold for all."""
 
@@ -308,7 +308,7 @@ class Dispatcher:
     def want_after(self, worker: Worker) -> int:
         """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none."""
         available = self.pool.get(worker.id) is worker and not worker.draining and not worker.suspended
-        return 1 if available and self.time() >= worker.hold_until else 0
+        return 1 if available and self.time() >= max(worker.hold_until, worker.rest_until) else 0
 
     # ---- attempts ----------
 
@@ -389,11 +389,16 @@ class Dispatcher:
             self._begin(grant, other)
             self.fill(worker)
             return
-        self.hold(worker, MISFIT_HOLD_MS)
+        self._rest(worker)
         if self.pool.anybody_takes(grant.model, grant.task_type, grant.task_id):
             attempt.decline(why.value)
         else:
             self._spawn(self._misfit(attempt, why))
+
+    def _rest(self, worker: Worker) -> None:
+        """Ask for no task for a while: it would be the same one again. What is at hand may be given all the same."""
+        worker.rest_until = self.time() + MISFIT_REST_S
+        self._loop.call_later(MISFIT_REST_S + 0.001, self.fill, worker)
 
     async def _misfit(self, attempt: Attempt, why: Misfit) -> None:
         """No worker here can run it: let another replica's have it, if there is one."""

@@ -49,9 +49,10 @@ class Misfit(enum.StrEnum):
 class Worker:
     """One connected worker as the gateway sees it.
 
-    A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. `send` queues a frame;
-    `close` ends the connection with a code and a reason. `past` tells of attempts that are over on this connection whether
-    their result has come; `refused` are tasks that it cannot run and why, `avoided` those that another one should try first.
+    A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
+    (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
+    with a code and a reason. `past` tells of attempts that are over on this connection whether their result has come; `refused`
+    are tasks that it cannot run and why, `avoided` those that another one should try first.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Worker:
         self.reserved = 0
         self.draining = False
         self.hold_until = 0.0
+        self.rest_until = 0.0
         self.suspended = False
         self.last_grant = 0
         self.heard_at = 0.0
@@ -111,7 +113,11 @@ class Worker:
         return self.refused.get(task_id)
 
     def free(self, now: float) -> int:
-        """Slots that may be given a task now."""
+        """Slots for which a task may be asked now."""
+        return 0 if now < self.rest_until else self.spare(now)
+
+    def spare(self, now: float) -> int:
+        """Slots that may be given a task which is at hand: also of a worker that rests from asking."""
         if self.draining or self.suspended or now < self.hold_until:
             return 0
         return max(self.slots - len(self.attempts) - self.reserved, 0)
@@ -182,7 +188,7 @@ class Pool:
         for worker in self._workers.values():
             if not worker.serves(model) or (task_type and not worker.takes(task_type, task_id)):
                 continue
-            if worker.free(now) > 0:
+            if (worker.spare(now) if task_id else worker.free(now)) > 0:
                 order = (task_id in worker.avoided, worker.last_grant)
                 if best is None or order < best_order:
                     best, best_order = worker, order

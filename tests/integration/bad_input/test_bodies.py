@@ -145,9 +145,12 @@ def test_json_by_any_of_its_names_is_taken(http: httpx.Client, path: str, kind: 
     assert answer.status_code == 200
 
 
+NOT_LISTS: list[Any] = [None, 1, "x", {}, True]
+NOT_NAMES: list[Any] = [None, 1, [], {}, True, ""]
+NOT_FORMATS: list[Any] = ["int8", 1, [], {"a": 1}]
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    *[("/v1/chat/completions", {"model": "m", "messages": wrong}) for wrong in (None, 1, "x", {}, True)],
-    *[("/v1/chat/completions", {"model": wrong, "messages": []}) for wrong in (None, 1, [], {}, True, "")],
+    *[("/v1/chat/completions", {"model": "m", "messages": wrong}) for wrong in NOT_LISTS],
+    *[("/v1/chat/completions", {"model": wrong, "messages": []}) for wrong in NOT_NAMES],
     ("/v1/chat/completions", {"messages": []}),
     ("/v1/chat/completions", {"model": "m"}),
     ("/v1/chat/completions", {"model": "m", "messages": [], "stream": "true"}),
@@ -161,11 +164,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"model": "m"}),
     ("/v1/completions", {"model": "m", "prompt": "p", "stream": []}),
     ("/v1/embeddings", {"model": "m"}),
-    *[
-        ("/v1/embeddings", {"model": "m", "input": "i", "encoding_format": wrong})
-        for wrong in ("int8", 1, [])
-    ],
-    ("/v1/embeddings", {"model": "m", "input": "i", "encoding_format": {"a": 1}}),
+    *[("/v1/embeddings", {"model": "m", "input": "i", "encoding_format": wrong}) for wrong in NOT_FORMATS],
 ]
 
 

@@ -45,8 +45,7 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_a_path_that_is_none_is_a_404(http: httpx.Client, method: str, path: str) -> None:
-    body = {"json": {}} if method == "POST" else {}
-    check_refused(http.request(method, path, **body), 404)
+    check_refused(http.request(method, path, json={} if method == "POST" else None), 404)
 
 
 def test_a_path_that_is_too_long_is_refused(http: httpx.Client) -> None:
@@ -196,8 +195,9 @@ def test_a_bad_header_of_ours_is_a_400_on_v1(http: httpx.Client, name: str, valu
 def test_a_bad_user_or_tier_is_a_400_on_native_calls(http: httpx.Client, name: str, value: Any) -> None:
     raw = value if isinstance(value, bytes) else value.encode("latin-1")
     for method, path in (("POST", "/api/openai"), ("GET", f"/api/task/{TASK}"), ("GET", "/api/admin/state")):
-        body = {"json": {}} if method == "POST" else {}
-        answer = http.request(method, path, headers={name.encode(): raw}, **body)
+        answer = http.request(
+            method, path, headers={name.encode(): raw}, json={} if method == "POST" else None
+        )
         assert name in check_refused(answer, 400)
 
 

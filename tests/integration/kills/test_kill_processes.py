@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNNING = 10
 WAITING = 100
 PATIENCE_S = 60.0
-LEASES = {"lease_ms": 1500, "grant_ack_ms": 1500, "no_worker_grace_ms": 10_000}
+LEASES: dict[str, Any] = {"lease_ms": 1500, "grant_ack_ms": 1500, "no_worker_grace_ms": 10_000}
 OPEN_S = 20.0
 
 

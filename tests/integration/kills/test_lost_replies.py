@@ -114,7 +114,7 @@ class Life:
             ended = await http.post(f"/api/task/{answer.json()['taskId']}/cancel")
             self._note("cancel", ended, ended.status_code == 200)
 
-    def _check(self, store: "redis.Redis[bytes]", recent: list[str], worker: Tireless) -> None:
+    def _check(self, store: Any, recent: list[str], worker: Tireless) -> None:
         for task_id in recent:
             ended_once(store, task_id)
         twice = [task_id for task_id in worker.received if worker.received.count(task_id) > 1]

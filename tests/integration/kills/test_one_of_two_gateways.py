@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import signal
 from collections.abc import AsyncIterator
@@ -244,7 +245,7 @@ async def test_killed_again_and_again_under_load_nothing_is_lost_and_nobody_hang
     async with contextlib.AsyncExitStack() as stack:
         https = [await stack.enter_async_context(caller(gateway)) for gateway in gateways]
         for gateway in gateways:
-            await stack.enter_async_context(tireless(5, lambda url=gateway.ws: url, work))
+            await stack.enter_async_context(tireless(5, functools.partial(str, gateway.ws), work))
         asking = [asyncio.create_task(ask(https, number)) for number in range(60)]
         for gateway in (*gateways, gateways[0]):
             await gateway.kill()

@@ -57,8 +57,9 @@ async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: 
             ("GET", f"/api/sse-stream?taskId={task_id}"),
             ("GET", "/api/admin/state"),
         ):
-            body = {"json": {}} if method == "POST" else {}
-            answer = await talk.http.request(method, path, headers=headers, **body)
+            answer = await talk.http.request(
+                method, path, headers=headers, json={} if method == "POST" else None
+            )
             assert answer.status_code == 401
             assert answer.json()["code"] == "UNAUTHORIZED"
             assert "Bearer" in answer.json()["error"]

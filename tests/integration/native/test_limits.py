@@ -20,7 +20,7 @@ def says_when(answer: httpx.Response) -> bool:
 
 
 async def test_each_queue_has_its_own_length(gateway: Start) -> None:
-    queues = {
+    queues: dict[str, dict[str, Any]] = {
         "paid_stream": {"tier": "paid", "mode": "stream", "max_length": 2},
         "paid_batch": {"tier": "paid", "mode": "batch"},
         "paid_vision": {"tier": "paid", "mode": "vision"},
@@ -105,7 +105,7 @@ async def test_on_v1_an_unknown_model_is_a_404_and_a_configured_one_a_503(gatewa
     async with gateway(models={"configured": {}}) as talk, talk.worker2(["other"]):
         answers: dict[str, Any] = {}
         for model in ("unknown", "configured"):
-            body = {"model": model, "messages": []}
+            body: dict[str, Any] = {"model": model, "messages": []}
             answers[model] = await talk.http.post("/v1/chat/completions", json=body)
         assert answers["unknown"].status_code == 404
         assert answers["unknown"].json()["error"]["code"] == "model_not_found"

@@ -30,8 +30,9 @@ REFUSED = [
 async def test_an_open_gateway_refuses_strangers(gateway: Start, headers: dict[str, str]) -> None:
     async with gateway() as talk, talk.worker() as worker:
         for method, path in (("POST", "/api/openai"), ("GET", "/api/admin/state"), ("GET", "/api/task/x")):
-            body = {"json": {}} if method == "POST" else {}
-            answer = await talk.http.request(method, path, headers=headers, **body)
+            answer = await talk.http.request(
+                method, path, headers=headers, json={} if method == "POST" else None
+            )
             assert answer.status_code == 403
             assert answer.json()["code"] == "FORBIDDEN"
             assert "no keys" in answer.json()["error"]
@@ -74,7 +75,7 @@ async def test_localhost_by_any_of_its_names_is_answered(gateway: Start) -> None
 
 async def test_an_open_gateway_believes_user_and_tier(gateway: Start) -> None:
     async with gateway() as talk, talk.worker():
-        headers = {"X-Fairlane-User": "zoë".encode(), "X-Fairlane-Tier": b"paid"}
+        headers = {b"X-Fairlane-User": "zoë".encode(), b"X-Fairlane-Tier": b"paid"}
         answer = await talk.http.post("/api/openai", json={"async": True}, headers=headers)
         assert answer.status_code == 202
         [row] = (await talk.state())["tasks"]

@@ -1,11 +1,21 @@
 """Health, the operator's view, pages of other origins, and the way down."""
 
+import asyncio
+import contextlib
+import json
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
+import httpx
 import pytest
+from tests.integration.native.keys import key, secret
+from tests.support.processes import GatewayProcess
 from tests.support.serving import until
 from tests.support.talk import Talk
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -143,3 +153,50 @@ async def test_every_answer_has_a_request_id(gateway: Start) -> None:
         for path in ("/health/live", "/nowhere", "/api/task/x", "/api/admin/state", "/v1/models"):
             seen.add((await talk.http.get(path)).headers["x-request-id"])
         assert len(seen) == 5
+
+
+async def test_query_strings_are_not_logged(gateway: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with gateway() as talk:
+        for path in ("/ws?q=very-private", "/nowhere?q=very-private"):
+            with contextlib.suppress(InvalidStatus):
+                async with connect(talk.served.url.replace("http", "ws") + path, proxy=None):
+                    pass
+        await talk.http.get("/api/task/x?q=very-private")
+    server = [line for line in caplog.records if line.name.startswith(("uvicorn", "fairlane"))]
+    assert any("WebSocket" in line.getMessage() for line in server)
+    assert not any("private" in line.getMessage() for line in server)
+
+
+async def test_no_log_level_shows_prompts_answers_or_keys(store: str, tmp_path: Path) -> None:
+    keys = {"keys": [key("acme")], "workers": [key("gpu")]}
+    process = GatewayProcess(tmp_path, store, log_level="debug", **keys)
+    try:
+        await process.start()
+        async with (
+            connect(
+                f"{process.ws}?q=private", proxy=None, additional_headers=bearer(secret("gpu"))
+            ) as worker,
+            httpx.AsyncClient(
+                base_url=process.url, trust_env=False, timeout=15, headers=bearer(secret("acme"))
+            ) as http,
+        ):
+            call = asyncio.create_task(http.post("/api/openai", json={"prompt": "private", "metadata": {}}))
+            task = json.loads(await worker.recv())
+            for answer in (
+                {"type": "taskChunk", "delta": "private"},
+                {"type": "taskResult", "result": "private"},
+            ):
+                await worker.send(json.dumps({**answer, "taskId": task["taskId"]}))
+            assert (await call).json() == "private"
+            stream_url = (await http.post("/api/openai", json={"async": True})).json()["streamUrl"]
+            await http.get(f"/api/task/{task['taskId']}/events?token=private")
+        assert "worker connected" in process.log
+        for hidden in ("private", secret("acme"), secret("gpu"), stream_url.partition("token=")[2]):
+            assert hidden not in process.log
+    finally:
+        await process.stop()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}

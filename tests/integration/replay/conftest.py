@@ -27,7 +27,7 @@ def redis_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def store(redis_server: Server) -> Iterator["redis.Redis[bytes]"]:
+def store(redis_server: Server) -> Iterator[Any]:
     """A client of the shared Redis, which is empty at first."""
     with redis.Redis(unix_socket_path=redis_server.socket_path) as client:
         client.flushall()

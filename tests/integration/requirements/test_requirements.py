@@ -4,13 +4,18 @@ Over real HTTP, with raw version 1 workers.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
+import httpx
 import pytest
+from tests.support.processes import GatewayProcess
 from tests.support.serving import until
 from tests.support.talk import Talk
+from websockets.asyncio.client import connect
 
 from fairlane.gateway.settings import load_settings
 
@@ -517,3 +522,28 @@ async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(gate
         await until(expired)
         answer = await talk.http.get(f"/api/task/{task_id}")
         assert answer.json() == {"error": "Task not found or expired", "code": "TASK_NOT_FOUND"}
+
+
+async def test_r7_a_gateway_as_a_process_obeys_its_environment_and_warns_of_what_it_ignores(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASK_TIMEOUT_MS", "400")
+    monkeypatch.setenv("MAX_QUEUE_LENGTH", "lots")
+    process = GatewayProcess(tmp_path, store)
+    try:
+        await process.start()
+        async with (
+            httpx.AsyncClient(base_url=process.url, trust_env=False, timeout=15) as http,
+            connect(process.ws, proxy=None) as worker,
+        ):
+            call = asyncio.create_task(http.post("/api/openai", json={}))
+            await worker.recv()
+            assert (await call).json()["error"] == "Task timeout"
+            queues = (await http.get("/api/admin/state")).json()["queues"]
+            assert {queue["maxLength"] for queue in queues} == {1000}
+        lines = [json.loads(line) for line in process.log.splitlines() if line.startswith("{")]
+        [warning] = [line for line in lines if "MAX_QUEUE_LENGTH" in line["event"]]
+        assert warning["level"] == "warning"
+        assert "TASK_TIMEOUT_MS" not in process.log
+    finally:
+        await process.stop()

@@ -1,6 +1,7 @@
 """What `append`, `finish`, `renew`, `follow` and `requeue` answer for a running task."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.support.audit import audit
@@ -140,7 +141,7 @@ def test_an_ended_task_is_kept_as_long_as_it_asked(world: World) -> None:
 
 def test_a_record_holds_only_documented_fields(world: World) -> None:
     pool = Pool(world)
-    task = {
+    task: dict[str, Any] = {
         "metadata": b"{}",
         "priority": 1,
         "key": "k",
@@ -148,7 +149,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "estimated_input": 1,
         "max_output": 1,
     }
-    times = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
+    times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
     grant = pool.run("a", waiting=True, stream=True, follow=True, **task, **times)
     pool.renew(grant)
     pool.requeue(grant)

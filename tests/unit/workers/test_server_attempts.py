@@ -402,6 +402,21 @@ async def test_a_slot_is_not_reserved_for_a_type_that_its_worker_does_not_take()
     assert worker.free(1e9) == 0
 
 
+async def test_two_workers_that_are_granted_each_others_types_both_get_to_work() -> None:
+    stage = Stage()
+    a, b = stage.worker("a", task_types=["a"]), stage.worker("b", task_types=["b"])
+    await stage.store.answer("take", [grant("for b", task_type="b")])  # b's own question is still open
+    assert not a.attempts
+    stage.dispatcher.keep_payload("for a", b"{}")
+    await stage.store.answer("take", [grant("for a", task_type="a")])
+    assert list(a.attempts) == ["for a"]
+    assert stage.sent["a"][0]["taskType"] == "a"
+    await stage.store.answer("requeue", Ended("queued"))
+    stage.dispatcher.keep_payload("for b", b"{}")
+    await stage.store.answer("take", [grant("for b", 2, task_type="b")])
+    assert list(b.attempts) == ["for b"]
+
+
 async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
     stage = Stage()
     worker = stage.worker()

@@ -105,6 +105,16 @@ def test_a_worker_that_should_avoid_a_task_gets_it_only_if_there_is_no_other(poo
     assert pool.pick("m", "chat", "t") is a
 
 
+def test_a_resting_worker_is_not_asked_for_but_may_be_given_what_is_at_hand(pool: Pool) -> None:
+    worker = make("a")
+    pool.add(worker)
+    worker.rest_until = 1001.0
+    assert pool.reserve("m") is None
+    assert pool.pick("m", "chat", "t") is worker
+    worker.reserved = 1
+    assert pool.pick("m", "chat", "t") is None
+
+
 def test_reserving_takes_what_is_free_of_one_worker(pool: Pool) -> None:
     worker = make("a", slots=3)
     pool.add(worker)
