@@ -114,6 +114,11 @@ class Request:
             }
         )
 
+    def forget_head(self) -> None:
+        """Drop the headers and the query: a long answer needs them no more."""
+        self._headers = self._query = None
+        self.scope["headers"].clear()
+
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Answer with a whole body."""
         length = (b"content-length", b"%d" % len(body))

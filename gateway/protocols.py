@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -69,11 +70,62 @@ class OneWrite:
         return getattr(self._transport, name)
 
 
+class _Signal:
+    """An asyncio.Event for one waiter, a twentieth of its size: a gateway holds thousands of quiet connections."""
+
+    __slots__ = ("_is_set", "_waiter")
+
+    def __init__(self, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiter: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> bool:
+        if not self._is_set:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return True
+
+
+class _Flow(FlowControl):
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self._is_writable_event = _Signal(is_set=True)  # type: ignore[assignment]
+
+
+class _Pipeline(list[Any]):
+    """Requests that wait for the one before; a deque would take its space when it is empty, too."""
+
+    __slots__ = ()
+
+    def appendleft(self, item: Any) -> None:
+        self.insert(0, item)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """HTTP with a bounded head. Costs nothing where a request comes in one piece."""
 
+    # as slots, so that uvicorn's own attributes stay few enough to share their names between instances
+    __slots__ = ("_head_bytes", "_head_timer", "_in_head", "_on_lost", "_stall_timer")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -82,6 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        self.flow = _Flow(self.transport)
         self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,7 +186,10 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.headers) > MAX_HEADERS or sum(len(n) + len(v) for n, v in self.headers) > MAX_HEAD_BYTES:
             self._refuse_head()
             raise httptools.HttpParserError("the request head is too large")
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self.cycle.message_event = _Signal()  # type: ignore[assignment]
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():

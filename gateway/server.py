@@ -68,6 +68,7 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
         ws_ping_timeout=20.0,
         ws_per_message_deflate=False,
         lifespan="off",
+        interface="asgi3",
         access_log=False,
         log_config=None,
         server_header=False,

@@ -99,6 +99,7 @@ async def serve(
     closing.add(reader.interrupt, None if resumable else reader.feed)
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
+        request.forget_head()
         if first:
             await send({"type": "http.response.body", "body": first, "more_body": True})
         while True:

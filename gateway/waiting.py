@@ -57,3 +57,4 @@ class QueueWatch:
                 if last is None or last[0] != place[0]:
                     ts = time.time_ns() // 1_000_000
                     feed.show(queued_event(feed.task_id, ts, *place))
+            del batch, records  # not to be kept until the next round

@@ -29,6 +29,10 @@ KEEP_ALIVE_S = 5.0
 PAGE = 500
 
 
+NONE_YET: deque[Event] = deque()
+"""Stands for the events of every feed that has none, which are most of those that wait. Never appended to."""
+
+
 class Lost(Exception):
     """The log does not hold what the reader needs: it expired, or a crash of the store took it."""
 
@@ -61,7 +65,7 @@ class Feed:
         self._bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
         self.task_id = task_id
-        self.events: deque[Event] = deque()
+        self.events: deque[Event] = NONE_YET
         self.top = 0
         self.top_attempt = 1
         self.heard = 0
@@ -84,6 +88,8 @@ class Feed:
         top = self.top
         for event in events:
             if event.seq == top + 1:
+                if self.events is NONE_YET:
+                    self.events = deque()
                 self.events.append(event)
                 self._bytes += len(event.data)
                 top = event.seq
@@ -151,15 +157,11 @@ class Feed:
         count = self.top - seq
         return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
 
-    async def wait(self, timeout: float) -> None:
-        """Return when something may have changed, or after `timeout` seconds."""
+    def changed(self) -> asyncio.Future[None]:
+        """Done when something may have changed."""
         waiter: asyncio.Future[None] = self._hub.loop.create_future()
         self._waiters.append(waiter)
-        handle = self._hub.loop.call_later(timeout, _resolve, waiter)
-        try:
-            await waiter
-        finally:
-            handle.cancel()
+        return waiter
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
@@ -202,7 +204,12 @@ class Reader:
                 raise Lost
             if pause <= 0 or self._interrupted or self._notice != self.feed.notice_number:
                 return []
-            await self.feed.wait(pause)
+            waiter = self.feed.changed()
+            timer = self._hub.loop.call_later(pause, _resolve, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
 
     def interrupt(self) -> None:
         """Let `next` return, now and from now on, also without events: there is something else to attend to."""

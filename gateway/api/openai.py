@@ -53,6 +53,7 @@ async def chat_completions(gateway: "Gateway", caller: Caller, request: Request)
     task = _task(gateway, caller, request, "openaiLike", body, fields, stream)
     if stream:
         view = ChatStreamView(task_info(task), _include_usage(fields))
+        del body, fields  # the stream may wait for long
         await _stream(gateway, request, task, view)
     else:
         fold = ChatFold(task_info(task))
@@ -68,6 +69,7 @@ async def completions(gateway: "Gateway", caller: Caller, request: Request) -> N
     task = _task(gateway, caller, request, "openaiCompletion", body, fields, stream)
     if stream:
         view = CompletionStreamView(task_info(task), _include_usage(fields))
+        del body, fields
         await _stream(gateway, request, task, view)
     else:
         fold = CompletionFold(task_info(task))

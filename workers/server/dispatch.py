@@ -203,6 +203,7 @@ class Dispatcher:
             if worker:
                 worker.reserved -= want
             raise
+        task.payload = b""  # its caller may wait for long; the store and the cache have it
         reply.add_done_callback(partial(self._on_submitted, task.id, worker, want, done))
         return done
 

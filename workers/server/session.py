@@ -232,9 +232,11 @@ class Session:
 
     async def _flush(self) -> None:
         while self._out:
-            frame = self._out.popleft()
+            frames = [*self._out]
+            self._out.clear()
             async with asyncio.timeout(self._settings.send_ms / 1000):
-                await self._send({"type": "websocket.send", "text": frame.decode()})
+                for frame in frames:
+                    await self._send({"type": "websocket.send", "text": frame.decode()})
 
     async def _read(self, receive: Receive) -> int:
         settings = self._settings
