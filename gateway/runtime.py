@@ -252,6 +252,7 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         flush_chars=settings.stream_flush_chars,
         no_worker_grace_ms=settings.no_worker_grace_ms,
         dead_after_ms=settings.dead_after_ms,
+        debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
             name: OutputLimits(model.first_output_ms, model.silence_ms)
             for name, model in settings.models.items()

@@ -75,13 +75,14 @@ class Backoff:
 
     def __init__(self, first: float = 0.05, most: float = 1.0) -> None:
         self._first, self._most = first, most
+        self._rng = random.Random()  # noqa: S311 - spreads load, hides nothing; not the process's own, which tests seed
         self._next = first
 
     def reset(self) -> None:
         self._next = self._first
 
     def delay(self) -> float:
-        delay = random.uniform(0.3, 1.0) * self._next  # noqa: S311 - spreads load, hides nothing
+        delay = self._rng.uniform(0.3, 1.0) * self._next
         self._next = min(self._next * 2, self._most)
         return delay
 

@@ -244,13 +244,9 @@ class Settings(BaseModel):
     stream_flush_chars: Annotated[int, Field(ge=1, le=MIB)] = 1024
     """An event is written once it holds this many characters, whatever the interval."""
 
-    stream_trim_maxlen: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Events kept of a task's log after its end; 0 keeps all, so that a reader may replay from the start."""
-
     llm_debug: bool = False
-    """Adds `debug` events, which show prompts, to event logs; has no effect while `environment` is
-    `production`.
-    """
+    """Adds a `debug` event with the payload that each worker gets to the event logs; has no effect while
+    `environment` is `production`."""
 
     environment: Literal["production", "development"] = "production"
     """`development` permits `llm_debug`. Production, because that is the safe mistake."""

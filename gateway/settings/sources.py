@@ -50,7 +50,6 @@ SEED_NAMES = (
     SeedName("CONCURRENCY_LOCK_TIMEOUT_MS", "lease_ms"),
     SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms"),
     SeedName("STREAM_FLUSH_SIZE", "stream_flush_size"),
-    SeedName("STREAM_TRIM_MAXLEN", "stream_trim_maxlen"),
     SeedName("LLM_DEBUG", "llm_debug"),
 )
 """Where two set the same thing, the first one counts."""

@@ -91,8 +91,8 @@ if want > 0 then
   for _, granted in ipairs(ids) do
     if granted == id then return { 'ok', 'executing', 0, 0, NOW, grants } end
   end
-else
-  wake(m)
+elseif limit == 0 or call('ZCARD', key_slots(m)) < limit then
+  wake_one(m)
 end
 local position, eta = place(id, t)
 return { 'ok', 'queued', position, eta, NOW, grants }

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 from fairlane.queues.tasks import Finished, Fragment, Grant, State
 from fairlane.streaming.events import (
     fragment_cancelled,
+    fragment_debug,
     fragment_done,
     fragment_error,
     fragment_stage,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 MAX_ERROR_CHARS = 2000
 V1_MAX_FRAME = 1 << 20
+MAX_DEBUG_BYTES = 64 * 1024
 NO_USAGE = (-1, -1)
 
 
@@ -115,6 +117,9 @@ class Attempt:
             self.phase = Phase.RUNNING
         self.started_at = self.output_at = self._sent_at = self._dispatcher.time()
         worker.send(frame)
+        if self._dispatcher.settings.debug_events:
+            shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
+            self.writer.event("debug", fragment_debug("the worker got this payload", shown))
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
         """True when the worker should have said by now that it has begun."""

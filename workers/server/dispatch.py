@@ -68,6 +68,8 @@ class DispatchSettings:
     no_worker_grace_ms: int = 0
     dead_after_ms: int = 30_000
     payload_cache_bytes: int = 64 << 20
+    debug_events: bool = False
+    """Log the payload that each worker gets, for readers who debug prompts."""
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
 
 
@@ -117,6 +119,7 @@ class Dispatcher:
         self._background: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
+        self._rng = random.Random()  # noqa: S311 - spreads load only
         self._store_back = asyncio.Event()
         self._offered: set[str] = set()
         self._offer_due = 0.0
@@ -668,7 +671,7 @@ class Dispatcher:
             except Exception:  # the same: leases must be renewed whatever happens here
                 log.exception("checking time limits failed")
             try:
-                async with asyncio.timeout(wait * random.uniform(0.95, 1.0)):  # noqa: S311 - spreads load only
+                async with asyncio.timeout(wait * self._rng.uniform(0.95, 1.0)):
                     await self._nudge.wait()
             except TimeoutError:
                 pass

@@ -4,10 +4,9 @@ local function has_free_lease(model)
   return limit == 0 or call('ZCARD', key_slots(model)) < limit
 end
 
--- Wake one idle replica if something of `model` can start. It takes for all its free slots and wakes the next. A replica that
--- is gone receives nothing: the next is tried.
-local function wake(model)
-  if call('EXISTS', key_lanes(model)) == 0 or not has_free_lease(model) then return end
+-- Wake one idle replica for `model`, of which something can start. It takes for all its free slots and wakes the next. A
+-- replica that is gone receives nothing: the next is tried.
+local function wake_one(model)
   for _, offered in ipairs({ model, '*' }) do
     local idle = key_idle(offered)
     for _ = 1, 64 do
@@ -16,6 +15,11 @@ local function wake(model)
       if tell(popped[1], 'w\n' .. model) > 0 then return end
     end
   end
+end
+
+-- The same, if something can start.
+local function wake(model)
+  if call('EXISTS', key_lanes(model)) == 1 and has_free_lease(model) then wake_one(model) end
 end
 
 -- Does anybody have workers for the model?

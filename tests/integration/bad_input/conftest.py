@@ -57,13 +57,13 @@ class Background:
                 await self._stop.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
     with Background(tmp_path_factory.mktemp("gateway")) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def http(background: Background) -> Iterator[httpx.Client]:
     """A caller."""
     with httpx.Client(base_url=background.url, timeout=15, trust_env=False) as client:

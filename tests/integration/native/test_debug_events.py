@@ -1,0 +1,34 @@
+"""LLM_DEBUG: what a worker got is shown in the log, outside production only."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+import websockets
+
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize(("environment", "shown"), [("development", True), ("production", False)])
+async def test_the_payload_is_logged_outside_production_only(
+    store: str, tmp_path: Path, environment: str, shown: bool
+) -> None:
+    async with serving(store, tmp_path, llm_debug=True, environment=environment) as served:
+        async with httpx.AsyncClient(base_url=served.url) as client, websockets.connect(served.ws) as worker:
+            body = {"async": True, "messages": [{"role": "user", "content": "a secret plan"}]}
+            accepted = (await client.post("/api/openai", json=body)).json()
+            task = json.loads(await worker.recv())
+            await worker.send(
+                json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": {"ok": 1}})
+            )
+            events = (await client.get(accepted["streamUrl"])).text
+    assert ("event: debug" in events) is shown
+    assert ("a secret plan" in events) is shown
