@@ -92,7 +92,7 @@ RECORD = {
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
-    "ls": "workers that were lost with it, comma-separated",
+    "ls": "the worker that was lost with it last",
     "hi": "earlier attempts: worker|granted|ended|why; …",
     "ed": "ended, ms",
     "co": "failure code",

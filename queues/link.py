@@ -34,6 +34,7 @@ _TRANSIENT_PREFIXES = (
     "OOM",
     "READONLY",
     "MASTERDOWN",
+    "NOREPLICAS",
     "CLUSTERDOWN",
     "TRYAGAIN",
 )

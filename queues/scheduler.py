@@ -162,8 +162,12 @@ class Scheduler:
         models: Sequence[str],
         nonce: str,
         worker: str = "",
+        keep_ms: int = 0,
     ) -> asyncio.Future[Any]:
         """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
+
+        With `keep_ms` the slot stays `stopping` for so long, because the worker still runs the task: call it again when the
+        worker has stopped.
 
         `used`: tokens in and out, -1 = unknown. Call again (same nonce) until it is answered: the slot is held until then.
         """
@@ -182,6 +186,7 @@ class Scheduler:
             want,
             worker,
             len(events),
+            keep_ms,
         ]
         for event in events:
             args.extend(event)
@@ -203,11 +208,12 @@ class Scheduler:
         cause: Literal["lost", "failed", "declined"],
         begun: bool,
         end: Fragment | None = None,
+        who: str = "",
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
         `cause`: the worker is lost, it failed in a way that a retry may mend, or it declined (costs no try). `end`: what the
-        task ends with when its tries are used up, instead of WORKER_LOST.
+        task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over all its connections.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -218,6 +224,7 @@ class Scheduler:
             why,
             cause,
             b"1" if begun else b"0",
+            who,
             *(end or ends.worker_lost),
             *ends.no_worker,
             *ends.timeout,
@@ -239,15 +246,15 @@ class Scheduler:
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
-    async def renew(self, held: Sequence[tuple[Grant, str]], read: Iterable[str] = ()) -> list[int]:
-        """Keep the leases of `held` (with each its worker's name) and the interest in the tasks `read` here.
+    async def renew(self, held: Sequence[tuple[Grant, str, bool]], read: Iterable[str] = ()) -> list[int]:
+        """Keep the leases of `held` (each with its worker, and whether that has begun) and the interest in the tasks `read`.
 
         For each held one: 1 renewed, 0 over (stop it), 2 ended from outside (stop it, then call finish).
         """
         limits = self.limits
         args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(held)]
-        for grant, worker in held:
-            args.extend((grant.task_id, grant.attempt, grant.token, worker))
+        for grant, worker, begun in held:
+            args.extend((grant.task_id, grant.attempt, grant.token, worker, b"1" if begun else b"0"))
         args.extend(read)
         reply: list[int] = await self._link.run("renew", *args)
         return reply

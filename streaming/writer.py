@@ -120,6 +120,7 @@ class TaskWriter:
         want: int,
         models: Sequence[str],
         worker: str,
+        keep_ms: int = 0,
         on_finished: Callable[[Finished], None],
     ) -> None:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
@@ -143,6 +144,7 @@ class TaskWriter:
                 models=models,
                 nonce=nonce,
                 worker=worker,
+                keep_ms=keep_ms,
             )
 
         self._finish = call

@@ -9,7 +9,8 @@ local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local input, output = tonumber(ARGV[7]), tonumber(ARGV[8])
 local replica, nonce, grant_ms, want = ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 local worker, events = ARGV[13], tonumber(ARGV[14])
-local terminal = 15 + 2 * events
+local keep = tonumber(ARGV[15]) -- ms that the slot stays `stopping`, because the worker still runs the task
+local terminal = 16 + 2 * events
 local models = {}
 for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
@@ -22,8 +23,8 @@ local current = f[2] == attempt and f[3] == token
 if current and t.st == 'executing' then
   local top = num(t.sq)
   if seq > top + 1 then return { 'hole', '', {}, top } end
-  release(id, t)
-  for i = 15, terminal - 1, 2 do
+  if keep > 0 then even_if_full() else release(id, t) end
+  for i = 16, terminal - 1, 2 do
     if seq > top then
       local event_id = attempt .. '-' .. seq
       call('XADD', key_log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
@@ -33,8 +34,10 @@ if current and t.st == 'executing' then
     seq = seq + 1
   end
   t.sq = top
-  settle(t, input, output, state == 'completed' and NOW - num(t.ga))
-  local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica)
+  if keep == 0 then settle(t, input, output, state == 'completed' and NOW - num(t.ga)) end
+  local stop_until = keep > 0 and NOW + keep or nil
+  local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until)
+  if keep > 0 then return { 'ok', event_id, {} } end
   if want == 0 then
     wake(t.m)
     return { 'ok', event_id, {} }
@@ -46,7 +49,7 @@ end
 if current and t.fn == nonce then return { 'ok', t.at .. '-' .. t.sq, repeat_grants(t.ng, nonce) } end
 
 local freed
-if current and release(id, t) then
+if current and keep == 0 and release(id, t) then
   settle(t, input, output, false)
   freed = t.m
 end

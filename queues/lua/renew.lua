@@ -3,7 +3,7 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace behind a deadline, ms
 -- ARGV[3]  number of tasks held
--- ARGV[4…] task id, attempt, grant token, worker of each task held; then the ids of tasks that have readers here
+-- ARGV[4…] task id, attempt, grant token, worker, 1: it has begun, of each task held; then the ids of tasks that have readers here
 -- returns  for each task held: 1 renewed | 0 over: stop it | 2 ended from outside: stop it and say when it stopped
 local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local replies = {}
@@ -24,12 +24,15 @@ for i = 1, held do
     call('ZADD', key_slots(f[4]), lease_end, id)
     call('ZADD', key_look(), run_instant({ xd = f[5], lv = f[6] }, lease_end), id)
     if not f[7] then
-      call('HSET', key, 'bg', '1', 'wk', ARGV[at + 3])
-      call('HINCRBY', key, 'tr', 1)
+      call('HSET', key, 'wk', ARGV[at + 3])
+      if ARGV[at + 4] == '1' then
+        call('HSET', key, 'bg', '1')
+        call('HINCRBY', key, 'tr', 1)
+      end
     end
     replies[i] = 1
   end
-  at = at + 4
+  at = at + 5
 end
 for i = at, #ARGV do
   local id = ARGV[i]

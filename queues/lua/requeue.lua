@@ -6,7 +6,8 @@
 -- ARGV[4]  why, for the record
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help (both count a try if it had begun) | declined
 -- ARGV[6]  1: the worker had begun
--- ARGV[7…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
+-- ARGV[7]  who was lost, the same over all connections of a worker
+-- ARGV[8…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- returns  {'queued'} | {'ended', event id, type, data} | {'stale', state}. Repeated, it says 'ended' again or is 'stale'.
 local id, token = ARGV[1], ARGV[3]
 local t = load(id)
@@ -22,10 +23,10 @@ if t.st ~= 'executing' then
   return entry and { 'ended', event_id, entry[2][2], entry[2][4] } or { 'stale', t.st }
 end
 local failures = {
-  lost = { rest = ARGV[7], code = ARGV[8] },
-  no_worker = { rest = ARGV[9], code = ARGV[10] },
-  timeout = { rest = ARGV[11], code = ARGV[12] },
+  lost = { rest = ARGV[8], code = ARGV[9] },
+  no_worker = { rest = ARGV[10], code = ARGV[11] },
+  timeout = { rest = ARGV[12], code = ARGV[13] },
 }
-local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token)
+local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
 wake(t.m)
 return { outcome, event_id, kind, data }

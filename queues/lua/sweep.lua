@@ -86,7 +86,7 @@ local function look_at_running(id, t, lease_end)
     fail(id, t, timeout)
     tell_owner(id, t, 'timeout')
   elseif lease_end <= NOW then
-    put_back(id, t, 'lease over', 'lost', false, failures, '')
+    put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
   elseif passed(t.lv) then
     end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', '', nil, NOW + grace)
     tell_owner(id, t, 'client')
@@ -151,12 +151,15 @@ if NOW - num(call('HGET', pool, 'woke')) >= 900 then
     local model = models[i]
     if tonumber(models[i + 1]) > NOW - 3600000 then
       each_lane(model, function(q) forget_excess(q, model) end)
-    elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0 then
+    elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0
+      or num(call('HGET', key_model(model), 'used')) > US - 3600000000 then
       call('ZADD', key_models(), NOW, model)
     else
       each_lane(model, function(q) call('DEL', key_debts(q, model), key_lifts(q, model)) end)
-      if not call('HGET', key_model(model), 'fixed') then call('DEL', key_model(model)) end
-      call('ZREM', key_models(), model)
+      if not call('HGET', key_model(model), 'fixed') then
+        call('DEL', key_model(model))
+        call('ZREM', key_models(), model)
+      end
     end
   end
 end

@@ -304,7 +304,7 @@ class Life(RuleBasedStateMachine):
             return
 
         def call() -> Any:
-            return drive(replica.scheduler.requeue(grant, "gone", cause=cause, begun=begun))
+            return drive(replica.scheduler.requeue(grant, "gone", cause=cause, begun=begun, who="w"))
 
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
@@ -347,7 +347,9 @@ class Life(RuleBasedStateMachine):
             1 if self.is_current(g) else 2 if self.record(g.task_id).get("gt") == g.token else 0
             for g in grants
         ]
-        assert drive(replica.scheduler.renew([(g, "w") for g in grants], self.accepted[-3:])) == expected
+        assert (
+            drive(replica.scheduler.renew([(g, "w", True) for g in grants], self.accepted[-3:])) == expected
+        )
         for grant, answer in zip(grants, expected, strict=True):
             if answer == 0:
                 del replica.held[grant.task_id]

@@ -68,6 +68,7 @@ class Pool:
         want: int = 0,
         models: Sequence[str] = ("m",),
         nonce: str = "",
+        slot_ms: int = 0,
     ) -> Finished:
         reply = self.scheduler.finish(
             grant,
@@ -81,6 +82,7 @@ class Pool:
             models=models,
             nonce=nonce or self.scheduler.nonce(),
             worker="w1",
+            keep_ms=slot_ms,
         )
         return self.scheduler.finished(reply.result())
 
@@ -91,8 +93,11 @@ class Pool:
         *,
         begun: bool = False,
         end: Fragment | None = None,
+        who: str = "key/w1",
     ) -> Ended:
-        result: Ended = drive(self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end))
+        result: Ended = drive(
+            self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end, who=who)
+        )
         return result
 
     def cancel(self, task_id: str, *, tombstone_ms: int = 0) -> Ended:
@@ -109,8 +114,10 @@ class Pool:
         )
         return result
 
-    def renew(self, *held: Grant, read: Sequence[str] = (), worker: str = "w1") -> list[int]:
-        result: list[int] = drive(self.scheduler.renew([(grant, worker) for grant in held], read))
+    def renew(
+        self, *held: Grant, read: Sequence[str] = (), worker: str = "w1", begun: bool = True
+    ) -> list[int]:
+        result: list[int] = drive(self.scheduler.renew([(grant, worker, begun) for grant in held], read))
         return result
 
     def sweep(self) -> tuple[int, int]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 MAX_ERROR_CHARS = 2000
 V1_MAX_FRAME = 1 << 20
+MIN_REST_MS = 100
+"""A worker that is full gets nothing for at least so long, whatever it says: a task would only go to and fro."""
 MAX_DEBUG_BYTES = 64 * 1024
 NO_USAGE = (-1, -1)
 
@@ -129,6 +131,7 @@ class Attempt:
         """The worker has begun."""
         if self.phase is Phase.SENT:
             self.phase = Phase.RUNNING
+            self.renewed_at = 0.0  # the next renewal says so
             self.worker.missed_acks = 0
 
     # ---- output ----------
@@ -277,7 +280,7 @@ class Attempt:
             worker.draining = True
             self._dispatcher.changed(worker)
         else:
-            self._dispatcher.hold(worker, message.retry_after_ms or 1000)
+            self._dispatcher.hold(worker, max(message.retry_after_ms or 1000, MIN_REST_MS))
         self.decline(message.reason)
 
     def decline(self, why: str) -> None:
@@ -328,7 +331,8 @@ class Attempt:
                     used=(self._payload_bytes // 4, self.writer.chunks),
                 )
             else:
-                self._requeue("worker lost", "lost")
+                # a gateway that stops takes its workers' connections with it, which is nobody's fault
+                self._requeue("worker lost", "declined" if self._dispatcher.draining else "lost")
 
     def stop(self, reason: str) -> None:
         """The task was ended from outside: tell the worker; its slot is free when it answers."""
@@ -380,14 +384,11 @@ class Attempt:
         self._flush_halves()
         self.phase = Phase.FINISHING
         dispatcher = self._dispatcher
-        want = 0 if keep_slot else dispatcher.want_after(self.worker)
+        want = 0 if keep_slot else dispatcher.want_after(self.worker, self)
 
         def on_finished(finished: Finished) -> None:
             if keep_slot:
-                self.phase = Phase.STOPPING
-                self.stop_until = dispatcher.time() + dispatcher.stop_grace_s
-                if self.answered:
-                    self._release(NO_USAGE)
+                self.wait_for_stop()
                 return
             self.phase = Phase.OVER
             dispatcher.over(self, finished.grants, outcome=finished.outcome)
@@ -401,8 +402,16 @@ class Attempt:
             want=want,
             models=self.worker.models,
             worker=self.worker.id,
+            keep_ms=round(dispatcher.stop_grace_s * 1000) if keep_slot else 0,
             on_finished=on_finished,
         )
+
+    def wait_for_stop(self) -> None:
+        """The task has ended and its worker was told; the slot is free when it answers, or is gone."""
+        self.phase = Phase.STOPPING
+        self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
+        if self.answered or self._dispatcher.pool.get(self.worker.id) is not self.worker:
+            self._release(NO_USAGE)
 
     def _requeue(self, why: str, cause: str, end: Fragment | None = None) -> None:
         begun = self.phase is Phase.RUNNING and cause != "declined"
@@ -416,15 +425,15 @@ class Attempt:
 
     def _on_writer_over(self, why: str) -> None:
         """The writer found that the grant is over, or cannot go on."""
-        if self.phase is Phase.FINISHING:
+        if why != "stale":
+            self._cancel("superseded")
+            self.phase = Phase.FINISHING
+            self._dispatcher.give_up(self, why)
+        elif self.phase is Phase.FINISHING:
             self.phase = Phase.OVER
             self._dispatcher.over(self, [])
-        elif why == "stale":
-            self.stop("superseded")
         else:
-            self._cancel("superseded")
-            self.phase = Phase.OVER
-            self._dispatcher.give_up(self, why)
+            self.stop("superseded")
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""

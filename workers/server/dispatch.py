@@ -23,9 +23,9 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
+from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import Attempt, Phase, result_ack
+from fairlane.workers.server.attempt import NO_USAGE, Attempt, Phase, result_ack
 from fairlane.workers.server.pool import ANY, Misfit, Pool, Worker
 
 log = structlog.get_logger("fairlane.workers")
@@ -142,6 +142,11 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         for attempt in list(self.attempts.values()):
             attempt.forget()
+
+    @property
+    def draining(self) -> bool:
+        """True once no more tasks are taken here."""
+        return not self._accepting
 
     def drain(self) -> None:
         """Take no more tasks; running ones go on. Other replicas are told that nothing is offered here."""
@@ -309,9 +314,16 @@ class Dispatcher:
         if woken is not None and len(grants) == want:
             self.on_wake(woken, targeted=False)
 
-    def want_after(self, worker: Worker) -> int:
-        """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none."""
+    def want_after(self, worker: Worker, ending: Attempt | None = None) -> int:
+        """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none.
+
+        `ending` still stands among the worker's attempts. A worker that has fewer slots now gets nothing until they suffice.
+        """
+        taken = len(worker.attempts) + worker.reserved
+        if ending is not None and worker.attempts.get(ending.grant.task_id) is ending:
+            taken -= 1
         available = self.pool.get(worker.id) is worker and not worker.draining and not worker.suspended
+        available = available and taken < worker.slots
         return 1 if available and self.time() >= max(worker.hold_until, worker.rest_until) else 0
 
     # ---- attempts ----------
@@ -365,7 +377,11 @@ class Dispatcher:
 
     async def _fetch_payload(self, attempt: Attempt) -> None:
         task_id = attempt.grant.task_id
-        payload = await self._until_answered(lambda: self.scheduler.payload(task_id))
+        try:
+            payload = await self._until_answered(lambda: self.scheduler.payload(task_id))
+        except BaseException:  # whatever it was, the task must not stay with a worker that never hears of it
+            attempt.decline("its payload could not be read")
+            raise
         if attempt.phase is not Phase.SENT:
             return
         if payload is None:
@@ -481,7 +497,7 @@ class Dispatcher:
             "lost" if cause == "lost" else "failed" if cause == "failed" else "declined"
         )
         ended = await self._until_answered(
-            lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end)
+            lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end, who=worker.identity)
         )
         if ended.outcome == "ended":
             number, _, seq = ended.event_id.partition("-")
@@ -502,6 +518,9 @@ class Dispatcher:
         nonce = self.scheduler.nonce()
         want = self.want_after(worker)
         self.pool.hold(worker, want)
+        cancelled = compose(
+            grant.task_id, self.now_ms(), fragment_cancelled("gateway")
+        )  # if the store lost the real end
         try:
             reply = await self._until_answered(
                 lambda: self.scheduler.finish(
@@ -510,7 +529,7 @@ class Dispatcher:
                     "",
                     grant.start_seq + 1,
                     [],
-                    ("cancelled", b"{}"),
+                    ("cancelled", cancelled),
                     used=used,
                     want=want,
                     models=worker.models,
@@ -528,16 +547,40 @@ class Dispatcher:
             self._came_back_empty(worker)
 
     def give_up(self, attempt: Attempt, why: str) -> None:
-        """The log cannot be written any more: too much waits for Redis, or Redis lost its end."""
-        self._forget(attempt)
+        """The log cannot be written any more: too much waits for Redis, or Redis lost its end. The worker still runs it."""
         code, text = (
             ("OUTPUT_TOO_LARGE", "The output grew faster than it could be stored")
             if why == "overflow"
             else ("STORE_LOST", "The store lost a part of the output")
         )
         log.warning("task given up", task_id=attempt.grant.task_id, worker_id=attempt.worker.id, code=code)
-        end = Fragment(fragment_error(text, code, False), code)
-        self._spawn(self._end(attempt.grant.task_id, State.FAILED, "error", end, "timeout"))
+        self._spawn(self._give_up(attempt, code, fragment_error(text, code, False)))
+
+    async def _give_up(self, attempt: Attempt, code: str, fragment: bytes) -> None:
+        grant, worker = attempt.grant, attempt.worker
+        nonce = self.scheduler.nonce()
+        data = compose(grant.task_id, self.now_ms(), fragment)
+        reply = await self._until_answered(
+            lambda: self.scheduler.finish(
+                grant,
+                State.FAILED,
+                code,
+                grant.start_seq + 1,
+                [],
+                ("error", data),
+                used=NO_USAGE,
+                want=0,
+                models=worker.models,
+                nonce=nonce,
+                worker=worker.id,
+                keep_ms=self.scheduler.limits.stop_grace_ms,
+            )
+        )
+        finished = self.scheduler.finished(reply)
+        if finished.outcome == "ok":
+            number, _, seq = finished.event_id.partition("-")
+            self.deliver(grant.task_id, [Event(int(number), int(seq), "error", data)])
+        attempt.wait_for_stop()
 
     async def _end(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> None:
         ended = await self._until_answered(
@@ -686,7 +729,7 @@ class Dispatcher:
             if not batch and not alive:
                 return
             replies = await self.scheduler.renew(
-                [(a.grant, a.worker.id) for a in batch], alive if at == 0 else ()
+                [(a.grant, a.worker.id, a.phase is not Phase.SENT) for a in batch], alive if at == 0 else ()
             )
             for attempt, reply in zip(batch, replies, strict=True):
                 if reply == 1:

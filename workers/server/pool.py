@@ -99,6 +99,11 @@ class Worker:
         self.models = (ANY,) if ANY in names else names
         self.task_types = frozenset(task_types) if task_types else None
 
+    @property
+    def identity(self) -> str:
+        """The same over all connections of a worker's process, as far as it says which it is."""
+        return f"{self.key_id}/{self.instance_id or self.id}"
+
     def serves(self, model: str) -> bool:
         return model in self.models or self.models[0] == ANY
 
@@ -130,7 +135,7 @@ class Pool:
         self._time = time
         self._workers: dict[str, Worker] = {}
         self._grants = 0
-        self._losses: Recent[tuple[str, str], list[float]] = Recent(LOSSES_REMEMBERED)
+        self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -155,14 +160,14 @@ class Pool:
     def count_loss(self, worker: Worker) -> None:
         """A task, or a connection with tasks, was lost on it; the fifth time in ten minutes begins a minute's rest."""
         now = self._time()
-        key = _identity(worker)
+        key = worker.identity
         losses = [at for at in self._losses.get(key) or [] if now - at < LOSS_WINDOW_S]
         self._losses.put(key, [*losses, now][-LOSSES_TO_HOLD:])
         self._rest(worker)
 
     def _rest(self, worker: Worker) -> None:
         """No tasks for a worker that lost too many, also when it has connected again since."""
-        losses = self._losses.get(_identity(worker)) or []
+        losses = self._losses.get(worker.identity) or []
         if len(losses) >= LOSSES_TO_HOLD and losses[-1] - losses[0] < LOSS_WINDOW_S:
             worker.hold_until = max(worker.hold_until, losses[-1] + LOSS_HOLD_S)
 
@@ -216,8 +221,3 @@ class Pool:
         """It is the most recently used one now."""
         self._grants += 1
         worker.last_grant = self._grants
-
-
-def _identity(worker: Worker) -> tuple[str, str]:
-    """Whose losses count together: a process's, as far as it says which it is."""
-    return worker.key_id, worker.instance_id or worker.id

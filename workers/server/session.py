@@ -54,6 +54,8 @@ AboutTask = TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult
 
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
+MOST_CANCELS = 64
+"""At most so many answers to one heartbeat, or as many as the worker has slots."""
 
 
 class Identity(Protocol):
@@ -234,8 +236,8 @@ class Session:
         while self._out:
             frames = [*self._out]
             self._out.clear()
-            async with asyncio.timeout(self._settings.send_ms / 1000):
-                for frame in frames:
+            for frame in frames:
+                async with asyncio.timeout(self._settings.send_ms / 1000):
                     await self._send({"type": "websocket.send", "text": frame.decode()})
 
     async def _read(self, receive: Receive) -> int:
@@ -315,8 +317,9 @@ class Session:
         elif isinstance(frame, Heartbeat):
             self._heartbeat(worker, frame)
         elif isinstance(frame, Draining):
-            worker.draining = True
-            self._dispatcher.changed(worker)
+            if not worker.draining:
+                worker.draining = True
+                self._dispatcher.changed(worker)
 
     def _key(self, frame: AboutTask) -> tuple[str, int]:
         return frame.task_id, frame.attempt if self._version >= 2 else 0
@@ -391,7 +394,7 @@ class Session:
                     if attempt.phase is Phase.RUNNING:
                         self._dispatcher.pool.count_loss(worker)
                     attempt.lost()
-        for key in running:
+        for key in sorted(running)[: max(worker.slots, MOST_CANCELS)]:
             if worker.past.get(key) is None:
                 worker.past.put(key, False)  # its answer to the cancel is no fault
             self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
@@ -440,9 +443,11 @@ class Session:
             return
         first = self.worker
         if first is not None and first.version >= 2:
+            before = (first.models, first.task_types, first.slots)
             first.set_models(models, frame.task_types)
             first.slots = frame.slots
-            self._dispatcher.changed(first)
+            if (first.models, first.task_types, first.slots) != before:
+                self._dispatcher.changed(first)
             return
         if first is not None:
             if any(attempt.writer.has_output for attempt in first.attempts.values()):

@@ -56,7 +56,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
     local u = flow[1]
     local id = call('ZRANGE', key_flow(q, model, u), 0, 0)[1]
     local t = load(id)
-    if not t or wait_instant(t) <= NOW then
+    if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
       dequeue(id, t or { q = q, m = model, u = u })
     else
       local cost = expected_cost(t, s[2], s[3])

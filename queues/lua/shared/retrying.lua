@@ -10,8 +10,8 @@ end
 -- Close the books on a running attempt and put its task back to its old place, or end it.
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
--- `nonce` names the call, if it may be repeated. Returns 'queued' | 'ended', and the terminal event's id, kind and data.
-local function put_back(id, t, why, cause, begun, failures, nonce)
+-- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task. Returns 'queued' | 'ended', and the terminal event's id, kind and data.
+local function put_back(id, t, why, cause, begun, failures, nonce, who)
   release(id, t)
   local key = key_task(id)
   call('HSET', key, 'hi', history(t, why))
@@ -24,10 +24,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce)
     give_up = failures.lost
   elseif cause ~= 'declined' and t.bg then
     if num(t.tr) >= 3 then give_up = failures.lost end
-    local worker = t.wk or ''
-    if cause == 'lost' and worker ~= '' then
-      if t.ls and t.ls ~= worker then give_up = failures.lost end
-      call('HSET', key, 'ls', worker)
+    if cause == 'lost' and (who or '') ~= '' then
+      if t.ls and t.ls ~= who then give_up = failures.lost end
+      call('HSET', key, 'ls', who)
     end
   end
   if not give_up and t.wt == '1' and not is_offered(t.m) then give_up = failures.no_worker end

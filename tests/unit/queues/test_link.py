@@ -327,7 +327,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
             assert await link.command("HGETALL", keys("pool")) == pool
 
             first, second, third, fourth = running
-            assert await scheduler.renew([(grant, "w") for grant in running]) == [1, 1, 1, 1]
+            assert await scheduler.renew([(grant, "w", True) for grant in running]) == [1, 1, 1, 1]
             await scheduler.sweep()
             await scheduler.offer(["m"], [], b"[]", 15_000, 0)
             end = sample_ends().timeout

@@ -286,10 +286,46 @@ def test_a_task_that_two_workers_died_of_is_given_to_no_third(world: World) -> N
     pool = Pool(world)
     pool.submit("a")
     (grant,) = pool.take(worker="w1")
-    assert pool.requeue(grant, "lost", begun=True).outcome == "queued"
+    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
     (grant,) = pool.take(worker="w2")
-    assert pool.requeue(grant, "lost", begun=True).outcome == "ended"
+    assert pool.requeue(grant, "lost", begun=True, who="key/two").outcome == "ended"
     assert pool.code("a") == "WORKER_LOST"
+
+
+def test_one_worker_lost_twice_and_a_lease_that_ran_out_do_not_count_as_two_workers(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("a")
+    (grant,) = pool.take(worker="first connection")
+    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
+    (grant,) = pool.take(worker="second connection")
+    assert pool.requeue(grant, "lost", begun=True, who="key/one").outcome == "queued"
+    pool.submit("b")
+    for _ in range(2):  # its gateway is killed twice
+        (grant,) = [grant for grant in pool.take(want=2) if grant.task_id == "b"]
+        pool.renew(grant)
+        pool.pass_time(20_000)
+        assert pool.state("b") == "queued"
+
+
+def test_a_renewal_of_what_has_not_begun_costs_no_try(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    assert pool.renew(grant, begun=False) == [1]
+    assert "tr" not in pool.record("a")
+    assert pool.renew(grant, begun=True) == [1]
+    assert pool.record("a")["tr"] == "1"
+
+
+def test_a_slot_that_is_kept_at_the_end_is_free_when_the_worker_has_stopped(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.submit("b")
+    assert pool.finish(grant, state=State.FAILED, slot_ms=5000).outcome == "ok"
+    assert pool.finish(grant, state=State.FAILED, slot_ms=5000).outcome in ("ok", "late"), "repeated"
+    assert pool.state("a") == "failed"
+    assert world.call("ZCARD", world.keys("slots", model="m")) == 1
+    assert [g.task_id for g in pool.finish(grant, want=1).grants] == ["b"]
+    assert world.call("ZCARD", world.keys("slots", model="m")) == 1
 
 
 def test_after_output_there_is_no_retry(world: World) -> None:
