@@ -4,11 +4,10 @@ Two nets hold secrets back, because each has holes. Values are masked by the nam
 texts are searched for what looks like a secret, also in tracebacks and other libraries' messages.
 """
 
-import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -103,19 +102,11 @@ def _adopt_other_loggers(level: str) -> None:
         logger.propagate = name != "uvicorn.access"
         logger.disabled = name == "uvicorn.access"
     # at debug level it logs every WebSocket message, and so prompts and answers
-    logging.getLogger("uvicorn.error").setLevel(max(logging.getLogger().level, logging.INFO))
+    logging.getLogger("uvicorn.error").setLevel(max(logging.getLogger().level, logging.WARNING))
     chatty = logging.WARNING if level != "debug" else logging.INFO
     for name in ("httpx", "httpcore", "websockets", "asyncio"):
         logging.getLogger(name).setLevel(chatty)
     logging.captureWarnings(True)
-
-
-@contextlib.contextmanager
-def log_context(*, task_id: str | None = None, worker_id: str | None = None) -> Iterator[None]:
-    """Lines logged in this block, and in tasks that it starts, carry these ids."""
-    given = {"task_id": task_id, "worker_id": worker_id}
-    with structlog.contextvars.bound_contextvars(**{k: v for k, v in given.items() if v is not None}):
-        yield
 
 
 def hide_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -31,6 +32,16 @@ from fairlane.workers.server.session import SocketSettings, WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 
+RELOADED = (
+    "models",
+    "queues",
+    "keys",
+    "workers",
+    "max_queue_length",
+    "max_queued_bytes",
+    "max_queue_wait_ms",
+)
+"""Settings that are taken over while running."""
 FAREWELL_MS = 3000
 """How much longer workers stay than streams, so that a stream ends with our word and not with a lost worker."""
 
@@ -137,15 +148,26 @@ class Gateway:
         return any(attempt.held for attempt in self.dispatcher.attempts.values())
 
     async def reconfigure(self, settings: Settings, callers: Callers) -> None:
-        """Take over keys and limits of new settings; what needs a restart stays as it is."""
+        """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is."""
         self.callers = callers
-        self.settings = self.settings.model_copy(
-            update={name: getattr(settings, name) for name in ("models", "queues", "keys", "workers")}
+        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in RELOADED})
+        self.dispatcher.settings = _dispatch_settings(self.settings)
+        self.scheduler.limits = replace(
+            self.scheduler.limits,
+            max_queue_length=settings.max_queue_length,
+            max_queued_bytes=settings.max_queued_bytes,
         )
         valid = callers.worker_ids()
         self.workers.revoke(lambda key: key in valid)
-        if self.link.up:
-            await self.scheduler.configure(*_limits_of(self.settings))
+        mine = self.settings
+        while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
+            try:
+                await self.scheduler.configure(*_limits_of(mine))
+                log.info("keys and limits read again", replica=self.replica)
+                return
+            except StoreError as error:
+                log.warning("Redis does not take the new limits yet", error=str(error))
+                await asyncio.sleep(1.0)
 
     # ---- what the calls need ----------
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 log = structlog.get_logger("fairlane.gateway")
 
 Reload = Callable[[], Settings]
+Fresh = Callable[[], tuple[Settings, Callers]]
 
 
 class Server(uvicorn.Server):
@@ -97,10 +99,13 @@ async def serve(
     *,
     sockets: list[socket.socket] | None = None,
     reload: Callable[[], tuple[Settings, Callers]] | None = None,
-    on_ready: Callable[[Gateway], None] | None = None,
+    updates: Connection | None = None,
     parent: int | None = None,
 ) -> None:
-    """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone."""
+    """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone.
+
+    New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them.
+    """
     loop = asyncio.get_running_loop()
     async with open_gateway(settings, callers, redis_url) as gateway:
         server = make_server(gateway, settings)
@@ -111,16 +116,16 @@ async def serve(
             server.should_exit = True
 
         def reread() -> None:
-            if reload is None:
-                return
-            try:
-                new_settings, new_callers = reload()
-            except SettingsError as error:
-                log.error("the new configuration is not taken over", error=str(error))
-                return
+            if reload is not None and (fresh := read_again(reload, gateway.callers)):
+                take_over(*fresh)
+
+        def updated() -> None:
+            assert updates is not None
+            take_over(*updates.recv())
+
+        def take_over(new_settings: Settings, new_callers: Callers) -> None:
             background.add(task := asyncio.ensure_future(gateway.reconfigure(new_settings, new_callers)))
             task.add_done_callback(background.discard)
-            log.info("keys and limits read again")
 
         def orphaned() -> None:
             assert parent is not None
@@ -133,9 +138,25 @@ async def serve(
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop)
         loop.add_signal_handler(signal.SIGHUP, reread)
-        if on_ready:
-            on_ready(gateway)
+        if updates is not None:
+            loop.add_reader(updates.fileno(), updated)
+        settle_memory()
         await server.serve(sockets=sockets)
+
+
+def read_again(
+    reload: Callable[[], tuple[Settings, Callers]], before: Callers
+) -> tuple[Settings, Callers] | None:
+    """The configuration as it is now; None, with a line in the log, when it is not to be taken over."""
+    try:
+        settings, callers = reload()
+    except (SettingsError, OSError) as error:
+        log.error("the new configuration is not taken over", error=str(error))
+        return None
+    if (callers.open and not before.open) or (callers.workers_open and not before.workers_open):
+        log.error("the new configuration has no keys and would open the gateway: it is not taken over")
+        return None
+    return settings, callers
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -179,15 +200,20 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
+        alone = not (settings.keys and settings.workers)
         settings, created = with_first_start_keys(settings)
+        if settings.redis_url and not settings.loopback and alone:
+            log.warning(
+                "keys were made for this gateway alone: configure keys and workers to run several on one Redis"
+            )
         for secret in created:
             print(f"fairlane: new {secret.kind}, shown this once: {secret.secret}", flush=True)
         listener = bind(settings)
         with listener:
             callers = Callers(settings)
             if settings.processes > 1:
-                return Supervisor(settings, callers, listener).run()
-            run_loop(_serve_alone(settings, callers, listener, reload))
+                return Supervisor(settings, callers, listener, _fresh(reload)).run()
+            run_loop(_serve_alone(settings, callers, listener, _fresh(reload)))
     except (
         OSError,
         SettingsError,
@@ -201,16 +227,22 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
     return 0
 
 
-async def _serve_alone(
-    settings: Settings, callers: Callers, listener: socket.socket, reload: Reload | None
-) -> None:
-    def reread() -> tuple[Settings, Callers]:
-        assert reload is not None
-        fresh, _ = with_first_start_keys(reload())
-        return fresh, Callers(fresh)
+def _fresh(reload: Reload | None) -> Fresh | None:
+    if reload is None:
+        return None
 
+    def fresh() -> tuple[Settings, Callers]:
+        settings, _ = with_first_start_keys(reload())
+        return settings, Callers(settings)
+
+    return fresh
+
+
+async def _serve_alone(
+    settings: Settings, callers: Callers, listener: socket.socket, reload: Fresh | None
+) -> None:
     async with store(settings) as redis_url:
-        await serve(settings, callers, redis_url, sockets=[listener], reload=reread if reload else None)
+        await serve(settings, callers, redis_url, sockets=[listener], reload=reload)
 
 
 # ---- several processes ----------
@@ -219,10 +251,14 @@ async def _serve_alone(
 class Supervisor:
     """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
 
-    def __init__(self, settings: Settings, callers: Callers, listener: socket.socket) -> None:
+    def __init__(
+        self, settings: Settings, callers: Callers, listener: socket.socket, reload: Fresh | None
+    ) -> None:
         self._settings = settings
         self._callers = callers
         self._listener = listener
+        self._reload = reload
+        self._updates: list[Connection] = []
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Any] = []
         self._stopping = False
@@ -237,7 +273,7 @@ class Supervisor:
         stop = asyncio.Event()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._reread)
         async with store(self._settings) as redis_url:
             keepers = [asyncio.create_task(self._keep(redis_url)) for _ in range(self._settings.processes)]
             try:
@@ -256,22 +292,36 @@ class Supervisor:
         """Keep one process running; a short-lived one is started again later and later."""
         pause = 0.1
         while not self._stopping:
+            theirs, ours = self._context.Pipe(duplex=False)
             child = self._context.Process(
                 target=_child_main,
-                args=(self._settings, self._callers, redis_url, self._listener),
+                args=(self._settings, self._callers, redis_url, self._listener, theirs),
                 daemon=False,
             )
             child.start()
+            theirs.close()
             self._children.append(child)
+            self._updates.append(ours)
             began = time.monotonic()
             while child.is_alive():
                 await asyncio.sleep(0.1)
             self._children.remove(child)
+            self._updates.remove(ours)
+            ours.close()
             child.join()
             if not self._stopping:
                 log.error("a gateway process died and is started again", exit_code=child.exitcode)
                 pause = 0.1 if time.monotonic() - began > 30 else min(pause * 2, 5.0)
                 await asyncio.sleep(pause)
+
+    def _reread(self) -> None:
+        """SIGHUP: read the configuration once, for the processes that run and those that will."""
+        if self._reload is None or not (fresh := read_again(self._reload, self._callers)):
+            return
+        self._settings, self._callers = fresh
+        for update in self._updates:
+            with contextlib.suppress(OSError):  # it has just died; the next one begins with these settings
+                update.send(fresh)
 
     def _signal(self, sig: int) -> None:
         for child in self._children:
@@ -279,8 +329,10 @@ class Supervisor:
                 os.kill(child.pid, sig)
 
 
-def _child_main(settings: Settings, callers: Callers, redis_url: str, listener: socket.socket) -> None:
+def _child_main(
+    settings: Settings, callers: Callers, redis_url: str, listener: socket.socket, updates: Connection
+) -> None:
     configure_logging(settings.log_format, settings.log_level)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    run_loop(serve(settings, callers, redis_url, sockets=[listener], parent=parent.sentinel))
+    run_loop(serve(settings, callers, redis_url, sockets=[listener], updates=updates, parent=parent.sentinel))

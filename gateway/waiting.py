@@ -4,10 +4,14 @@ import asyncio
 import contextlib
 import time
 
+import structlog
+
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.hub import Feed, Hub
+
+log = structlog.get_logger("fairlane.gateway")
 
 INTERVAL_S = 1.0
 PER_ROUND = 500
@@ -48,6 +52,9 @@ class QueueWatch:
                 records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in batch))
             except StoreError:
                 continue  # told again when it answers
+            except Exception:  # readers wait without news for a second; the next round tries again
+                log.exception("cannot tell positions")
+                continue
             for feed, record in zip(batch, records, strict=True):
                 last = self._feeds.pop(feed, None)
                 if record is None or record.position == 0 or feed.top:

@@ -390,6 +390,9 @@ class Hub:
                 feed.accept(events)
                 if len(events) < PAGE and feed.heard <= feed.top:
                     return
+        except Exception:  # the log cannot be read: its readers are told instead of waiting for ever
+            log.exception("cannot read a log", task_id=feed.task_id)
+            feed.lose()
         finally:
             feed.fetching = None
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import httpx
 import pytest
 import websockets
-
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.anyio
@@ -21,14 +20,15 @@ def anyio_backend() -> str:
 async def test_the_payload_is_logged_outside_production_only(
     store: str, tmp_path: Path, environment: str, shown: bool
 ) -> None:
-    async with serving(store, tmp_path, llm_debug=True, environment=environment) as served:
-        async with httpx.AsyncClient(base_url=served.url) as client, websockets.connect(served.ws) as worker:
-            body = {"async": True, "messages": [{"role": "user", "content": "a secret plan"}]}
-            accepted = (await client.post("/api/openai", json=body)).json()
-            task = json.loads(await worker.recv())
-            await worker.send(
-                json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": {"ok": 1}})
-            )
-            events = (await client.get(accepted["streamUrl"])).text
+    async with (
+        serving(store, tmp_path, llm_debug=True, environment=environment) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+        websockets.connect(served.ws) as worker,
+    ):
+        body = {"async": True, "messages": [{"role": "user", "content": "a secret plan"}]}
+        accepted = (await client.post("/api/openai", json=body)).json()
+        task = json.loads(await worker.recv())
+        await worker.send(json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": {"ok": 1}}))
+        events = (await client.get(accepted["streamUrl"])).text
     assert ("event: debug" in events) is shown
     assert ("a secret plan" in events) is shown

@@ -10,14 +10,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from fairlane.gateway.logs import (
-    HIDDEN,
-    LogFormat,
-    configure_logging,
-    hide_in_text,
-    hide_secrets,
-    log_context,
-)
+from fairlane.gateway.logs import HIDDEN, LogFormat, configure_logging, hide_in_text, hide_secrets
 
 KEY = "fl_acme_" + "A" * 43
 CANARIES = ("hunter2", "A" * 43, "once upon a time")
@@ -44,8 +37,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 def test_json_line_has_time_level_logger_and_ids() -> None:
     stream = io.StringIO()
     configure_logging("json", "info", stream)
-    with log_context(task_id="t1", worker_id="w1"):
-        structlog.get_logger("fairlane.gateway").info("task ended", attempt=2)
+    structlog.get_logger("fairlane.gateway").info("task ended", task_id="t1", worker_id="w1", attempt=2)
     structlog.get_logger("fairlane.gateway").info("later")
     first, second = lines(stream)
     assert first["event"] == "task ended"
@@ -77,7 +69,8 @@ def test_other_libraries_use_the_same_form() -> None:
     stream = io.StringIO()
     configure_logging("json", "info", stream)
     uvicorn = logging.getLogger("uvicorn.error")
-    uvicorn.info("Started server process [%d]", 7, extra={"color_message": "in colours"})
+    uvicorn.info("connection open")  # said better by our own lines
+    uvicorn.warning("Started server process [%d]", 7, extra={"color_message": "in colours"})
     [line] = lines(stream)
     assert line["event"] == "Started server process [7]"
     assert line["logger"] == "uvicorn.error"

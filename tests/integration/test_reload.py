@@ -1,0 +1,52 @@
+"""SIGHUP reads keys and limits again, in one process and in several, and never opens a gateway by mistake."""
+
+import hashlib
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.processes import gateway_process
+from tests.support.serving import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def config(*names: str) -> str:
+    keys = [f'  - {{id: {name}, sha256: "{hashlib.sha256(name.encode()).hexdigest()}"}}' for name in names]
+    return "keys:\n" + "\n".join(keys) + "\n" if keys else ""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_keys_are_read_again_by_every_process(redis_url: str, tmp_path: Path, processes: int) -> None:
+    file = tmp_path / "fairlane.yaml"
+    file.write_text(config("old"))
+    async with gateway_process(tmp_path, redis_url, processes=processes) as gateway:
+
+        async def status(key: str) -> set[int]:
+            """What several connections are answered: they may reach different processes."""
+            answers = set()
+            for _ in range(8):
+                async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+                    headers = {"Authorization": f"Bearer {key}"}
+                    answers.add((await client.get("/v1/models", headers=headers)).status_code)
+            return answers
+
+        async def taken_over() -> bool:
+            return await status("new") == {200} and await status("old") == {401}
+
+        assert await status("old") == {200}
+        file.write_text(config("new"))
+        gateway.signal(signal.SIGHUP)
+        await until(taken_over, "the new keys")
+
+        file.write_text("")  # cut short by an editor, or forgotten: must not open the gateway
+        gateway.signal(signal.SIGHUP)
+        await until(lambda: "would open the gateway" in gateway.log, "the refusal")
+        assert await status("new") == {200}
+        assert await status("nobody") == {401}
