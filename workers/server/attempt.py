@@ -80,6 +80,7 @@ class Attempt:
         self._payload_bytes = 0
         self._frames = 0
         self._finish_reason: str | None = None
+        self._spent = NO_USAGE
         self._shown_at = 0.0
         self.output_at = self.started_at
         self.writer = TaskWriter(
@@ -383,6 +384,7 @@ class Attempt:
     ) -> None:
         self._flush_halves()
         self.phase = Phase.FINISHING
+        self._spent = used
         dispatcher = self._dispatcher
         want = 0 if keep_slot else dispatcher.want_after(self.worker, self)
 
@@ -430,8 +432,9 @@ class Attempt:
             self.phase = Phase.FINISHING
             self._dispatcher.give_up(self, why)
         elif self.phase is Phase.FINISHING:
-            self.phase = Phase.OVER
-            self._dispatcher.over(self, [])
+            self._release(
+                self._spent
+            )  # it was ended from outside before its result was written: its slot is still taken
         else:
             self.stop("superseded")
 
