@@ -25,7 +25,7 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
-from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
+from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
@@ -192,8 +192,7 @@ class Gateway:
         except StoreError:
             raise store_unavailable() from None
         if ended.outcome == "ended":
-            attempt, _, seq = ended.event_id.partition("-")
-            self.hub.deliver(task_id, [Event(int(attempt), int(seq), ended.kind, ended.data)])
+            self.dispatcher.show_end(task_id, ended.event_id, ended.kind, ended.data)
         return State(ended.state) if ended.state else state
 
     def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:

@@ -11,7 +11,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.tasks import Finished, Fragment, Grant, State
 from fairlane.streaming.events import (
-    fragment_cancelled,
     fragment_debug,
     fragment_done,
     fragment_error,
@@ -451,11 +450,6 @@ class Attempt:
 
 def _raw(value: Raw | UnsetType) -> bytes | None:
     return None if value is UNSET else bytes(value)
-
-
-def cancelled_fragment(by: str) -> Fragment:
-    """The end of a task that somebody cancelled."""
-    return Fragment(fragment_cancelled(by), "")
 
 
 def result_ack(task_id: str, attempt: int, outcome: str) -> bytes:

@@ -500,8 +500,7 @@ class Dispatcher:
             lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end, who=worker.identity)
         )
         if ended.outcome == "ended":
-            number, _, seq = ended.event_id.partition("-")
-            self.deliver(grant.task_id, [Event(int(number), int(seq), ended.kind, ended.data)])
+            self.show_end(grant.task_id, ended.event_id, ended.kind, ended.data)
         if worker.version >= 2 and attempt.answered:
             worker.send(
                 result_ack(grant.task_id, grant.attempt, "stale" if ended.outcome == "stale" else "ok")
@@ -578,17 +577,20 @@ class Dispatcher:
         )
         finished = self.scheduler.finished(reply)
         if finished.outcome == "ok":
-            number, _, seq = finished.event_id.partition("-")
-            self.deliver(grant.task_id, [Event(int(number), int(seq), "error", data)])
+            self.show_end(grant.task_id, finished.event_id, "error", data)
         attempt.wait_for_stop()
+
+    def show_end(self, task_id: str, event_id: str, kind: str, data: bytes) -> None:
+        """Bring the terminal event that a call from here wrote to the readers here."""
+        attempt, _, seq = event_id.partition("-")
+        self.deliver(task_id, [Event(int(attempt), int(seq), kind, data)])
 
     async def _end(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> None:
         ended = await self._until_answered(
             lambda: self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
         )
         if ended.outcome == "ended":
-            number, _, seq = ended.event_id.partition("-")
-            self.deliver(task_id, [Event(int(number), int(seq), ended.kind, ended.data)])
+            self.show_end(task_id, ended.event_id, ended.kind, ended.data)
 
     def on_stop(self, task_id: str, attempt_number: int, why: str) -> None:
         """Another replica, or a script, ended a task that runs here."""

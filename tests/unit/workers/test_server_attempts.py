@@ -257,6 +257,17 @@ async def test_an_answer_that_overtakes_the_stores_frees_the_slot_too() -> None:
     assert [frame["type"] for frame in stage.sent["w"]] == ["task", "cancel", "resultAck"]
 
 
+async def test_a_task_cancelled_while_its_last_append_is_under_way_frees_its_slot() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "a"))
+    attempt.result(result(attempt))  # its end waits for the append
+    await stage.store.answer("append", ("stale", 0))  # somebody cancelled the task: its lease is still held
+    await stage.store.answer("finish", finished("late"))
+    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+
+
 async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
     stage = Stage()
     worker = stage.worker()
