@@ -13,6 +13,7 @@ from fairlane.gateway.settings.model import (
     WorkerKey,
     hide_password,
     is_loopback,
+    unusable,
 )
 from fairlane.gateway.settings.sources import Problem
 
@@ -32,4 +33,5 @@ __all__ = [
     "is_loopback",
     "load_settings",
     "settings_table",
+    "unusable",
 ]
