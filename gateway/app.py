@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, native, openai
+from fairlane.gateway.api import admin, health, limits, native, openai
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -21,7 +21,6 @@ from fairlane.gateway.errors import (
     openai_error,
     openai_kind,
     retry_headers,
-    stopping,
     unauthorized,
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
@@ -61,6 +60,8 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
+    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
+    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
 
@@ -111,14 +112,12 @@ class App:
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)
         if route.submits and gateway.draining:
-            raise stopping()
+            raise gateway.going()
         if route.access == "reader":
             return route.call(gateway, self._reader(request), request)
         caller = gateway.callers.authenticate(request.header)
-        if route.access == "admin":
-            if not caller.admin:
-                raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
-            return route.call(gateway, request)
+        if route.access == "admin" and not caller.admin:
+            raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
         return route.call(gateway, caller, request)
 
     def _reader(self, request: Request) -> Caller | None:

@@ -97,9 +97,14 @@ def read_model(fields: dict[str, Any], default: str | None) -> str:
         return default
     if not isinstance(model, str):
         raise bad_request("model must be a string", "model")
+    check_model_name(model)
+    return model
+
+
+def check_model_name(model: str) -> None:
+    """Raise ApiError(400) for what cannot be the name of a model."""
     if not model or len(model) > MAX_MODEL_CHARS or _CONTROL.search(model) or model == "*":
         raise bad_request(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters", "model")
-    return model
 
 
 def read_flag(fields: dict[str, Any], name: str) -> bool:
@@ -142,7 +147,7 @@ def make_task(
     mode = _mode(options, fields)
     queue = settings.queue_for(caller.tier, mode)
     waits = options.wait
-    queue_wait = settings.queue_max_wait_ms(queue) or 0
+    queue_wait = settings.max_queue_wait_ms or 0  # the scheduler knows what the queue says, and it may change
     timeout = _timeout(settings, options.timeout)
     run_ms = settings.worker_timeout_ms or 0
     wait_ms = queue_wait

@@ -15,7 +15,7 @@ from fairlane.gateway.settings.model import (
     is_loopback,
     unusable,
 )
-from fairlane.gateway.settings.sources import Problem
+from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
     "DEFAULT_QUEUES",
@@ -33,5 +33,6 @@ __all__ = [
     "is_loopback",
     "load_settings",
     "settings_table",
+    "suggestion",
     "unusable",
 ]
