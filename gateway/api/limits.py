@@ -6,7 +6,6 @@ import msgspec
 import structlog
 
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, Request
 from fairlane.gateway.intake import parse_object
 from fairlane.gateway.limits import Kind, check_name, read_change
