@@ -32,14 +32,13 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=retry_ms)
         case "user_full":
             message = (
-                f"You have {refused.waiting} tasks waiting for {task.model} in this queue, "
-                f"and {refused.limit} may wait"
+                f"You have {refused.waiting} tasks waiting for {task.model}, and {refused.limit} may wait"
             )
             return ApiError(429, "USER_QUEUE_FULL", message, retry_after_ms=retry_ms)
         case "too_long":
             message = (
-                f"The predicted wait of {_seconds(refused.wait_ms)} "
-                f"is longer than the {_seconds(refused.limit_ms)} allowed"
+                f"The predicted wait of {_seconds(refused.waiting)} "
+                f"is longer than the {_seconds(refused.limit)} allowed"
             )
             return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
         case "cancelled":

@@ -50,6 +50,7 @@ EXACT: dict[tuple[str, str], Route] = {
     ("POST", "/api/tasks"): Route(native.tasks, "caller", True),
     ("GET", "/api/sse-stream"): Route(native.events, "reader"),
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
+    ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),

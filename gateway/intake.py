@@ -147,14 +147,13 @@ def make_task(
     mode = _mode(options, fields)
     queue = settings.queue_for(caller.tier, mode)
     waits = options.wait
-    queue_wait = settings.max_queue_wait_ms or 0  # the scheduler knows what the queue says, and it may change
     timeout = _timeout(settings, options.timeout)
     run_ms = settings.worker_timeout_ms or 0
-    wait_ms = queue_wait
+    wait_ms = 0  # the scheduler knows what the queue says, which may change at any time
     if timeout is None:
         if not waits:
             timeout = 0
-            wait_ms = min(queue_wait, settings.pending_ttl_ms) if queue_wait else settings.pending_ttl_ms
+            wait_ms = settings.pending_ttl_ms
             run_ms = settings.run_limit_ms
         elif options.stream:
             timeout = settings.max_task_timeout_ms

@@ -8,7 +8,8 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
-from fairlane.streaming.events import Place, queued_event
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import queued_event
 from fairlane.streaming.hub import Feed, Hub
 
 log = structlog.get_logger("fairlane.gateway")
@@ -23,8 +24,6 @@ def is_news(told: Place | None, now: Place) -> bool:
     quarter (of a second at least: below that it is noise)."""
     if told is None or told.position != now.position:
         return True
-    if told.wait_ms is None or now.wait_ms is None:
-        return told.wait_ms is not now.wait_ms
     return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
 
 
@@ -71,11 +70,10 @@ class QueueWatch:
                 continue
             for feed, record in zip(batch, records, strict=True):
                 last = self._feeds.pop(feed, None)
-                if record is None or record.position == 0 or feed.top:
+                if record is None or record.place.position == 0 or feed.top:
                     continue
-                place = Place(record.position, record.wait_ms, record.low_ms, record.high_ms)
-                news = is_news(last, place)
-                self._feeds[feed] = place if news else last  # to the end of the line
+                news = is_news(last, record.place)
+                self._feeds[feed] = record.place if news else last  # to the end of the line
                 if news:
-                    feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, place))
+                    feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
             del batch, records  # not to be kept until the next round

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
@@ -57,18 +58,6 @@ def parse_event_id(text: str) -> tuple[int, int]:
     if attempt > MAX_ATTEMPT or seq > MAX_SEQ:
         raise ValueError("event id out of range")
     return attempt, seq
-
-
-class Place(NamedTuple):
-    """Where a waiting task stands: its position from 1, and how long it may still wait, in ms.
-
-    The wait is an estimate, and lies between `low_ms` and `high_ms` in most cases; None where there is nothing to go by.
-    """
-
-    position: int
-    wait_ms: int | None = None
-    low_ms: int | None = None
-    high_ms: int | None = None
 
 
 # ---- builders: logged events -------------------------------------------------------------------------------
@@ -155,8 +144,7 @@ def queued_event(task_id: str, ts: int, place: Place) -> Event:
 
 def wait_members(place: Place) -> bytes:
     """The members `estimatedWaitMs`, `…LowMs` and `…HighMs` of an object, as JSON."""
-    wait, low, high = (NULL if ms is None else b"%d" % ms for ms in place[1:])
-    return b'"estimatedWaitMs":%b,"estimatedWaitLowMs":%b,"estimatedWaitHighMs":%b' % (wait, low, high)
+    return b'"estimatedWaitMs":%d,"estimatedWaitLowMs":%d,"estimatedWaitHighMs":%d' % place[1:]
 
 
 def progress_event(task_id: str, ts: int, pct: float | None = None, note: str | None = None) -> Event:
@@ -229,9 +217,9 @@ class _Done(Struct, rename="camel", gc=False):
 
 class _Queued(Struct, rename="camel", gc=False):
     position: int
-    estimated_wait_ms: int | None = None
-    estimated_wait_low_ms: int | None = None
-    estimated_wait_high_ms: int | None = None
+    estimated_wait_ms: int
+    estimated_wait_low_ms: int
+    estimated_wait_high_ms: int
 
 
 class _Error(Struct, gc=False):

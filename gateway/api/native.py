@@ -13,10 +13,9 @@ from fairlane.gateway.intake import Options, make_task, parse_object, read_flag,
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import TERMINAL, Fragment, Record, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Fragment, Place, Record, State, TaskSpec
 from fairlane.streaming.events import (
     Event,
-    Place,
     bye_event,
     fragment_cancelled,
     gap_event,
@@ -131,8 +130,8 @@ async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) ->
         {
             "taskId": task.id,
             "status": "queued",
-            **place_fields(place_of(submitted)),
-            "pollAfterMs": poll_after(submitted.wait_ms),
+            **place_fields(submitted.place),
+            "pollAfterMs": poll_after(submitted.place.wait_ms),
             "streamUrl": gateway.stream_url(task.id, task.keep_ms),
             "statusUrl": f"/api/task/{task.id}",
         }
@@ -140,15 +139,10 @@ async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) ->
     await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
 
 
-def place_of(found: Submitted | Record) -> Place:
-    """Where a task stands that was found waiting; one that has just been taken was the next."""
-    return Place(max(found.position, 1), found.wait_ms, found.low_ms, found.high_ms)
-
-
 def place_fields(place: Place) -> dict[str, Any]:
-    """A place, as answers show it."""
+    """A place, as answers show it; of a task that has just been taken it is the first."""
     return {
-        "position": place.position,
+        "position": max(place.position, 1),
         "estimatedWaitMs": place.wait_ms,
         "estimatedWaitLowMs": place.low_ms,
         "estimatedWaitHighMs": place.high_ms,
@@ -255,9 +249,8 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
         view = NativeView(info)
         first = b""
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = place_of(submitted)
-            first = native_frame(queued_event(task.id, now_ms(), place))
-            gateway.watch.add(feed, place)
+            first = native_frame(queued_event(task.id, now_ms(), submitted.place))
+            gateway.watch.add(feed, submitted.place)
         came_to_end = await serve(
             request,
             Reader(hub, feed, 1, 0),
@@ -351,8 +344,8 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
     if state is State.QUEUED:
         answer |= {
             "enqueuedAt": record.number("en"),
-            **place_fields(place_of(record)),
-            "pollAfterMs": poll_after(record.wait_ms),
+            **place_fields(record.place),
+            "pollAfterMs": poll_after(record.place.wait_ms),
             "streamUrl": gateway.stream_url(task_id, record.number("tl")),
         }
     elif state is State.EXECUTING:
@@ -504,10 +497,9 @@ async def _replay(
     info = record_info(task_id, record)
     view = NativeView(info, after)
     replay_from = b"%d-%d" % after if after else b"0-0"
-    if record.state is State.QUEUED and record.position:
-        place = place_of(record)
-        first += native_frame(queued_event(task_id, now_ms(), place))
-        gateway.watch.add(reader.feed, place)
+    if record.state is State.QUEUED and record.place.position:
+        first += native_frame(queued_event(task_id, now_ms(), record.place))
+        gateway.watch.add(reader.feed, record.place)
     await serve(
         request,
         reader,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.gateway.admission import submit
-from fairlane.gateway.api.native import Timing, event_time, place_of, task_info, timing, wait_for_end
+from fairlane.gateway.api.native import Timing, event_time, task_info, timing, wait_for_end
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     CANCELLED,
@@ -26,8 +26,8 @@ from fairlane.gateway.intake import Options, make_task, parse_object, read_flag,
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import State, TaskSpec
-from fairlane.streaming.events import Event, Failure, Place, read_error, read_queued
+from fairlane.queues.tasks import Place, State, TaskSpec
+from fairlane.streaming.events import Event, Failure, read_error, read_queued
 from fairlane.streaming.hub import Lost, Reader
 from fairlane.streaming.views.chat import ChatFold, ChatStreamView
 from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
@@ -251,7 +251,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             raise _as_openai(error) from None
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = place_of(submitted)
+            place = submitted.place
             gateway.watch.add(feed, place)
         surface = OpenAISurface(view, hub.time, place)
         reader = Reader(hub, feed, 1, 0)

@@ -85,8 +85,8 @@ class ModelSettings(_Part):
     """
 
     max_waiting_per_user: Count | None = None
-    """Tasks of one user that may wait for this model in one queue; further ones are refused with 429. Not
-    set: no limit but the queue's own.
+    """Tasks of one user that may wait for this model, over all queues; further ones are refused with 429.
+    Not set: no limit but the queues' own.
     """
 
     first_output_ms: Ms | None = None
@@ -124,9 +124,9 @@ class QueueSettings(_Part):
     """
 
     reserved: CountOrZero = 0
-    """Slots of each model with a `concurrency` that are kept for this queue, so that its tasks need not wait
-    for others' to end. 0, as reserved slots that are not lent stay idle; more than the model has, and other
-    queues get only what is lent. Means nothing to models without a `concurrency`.
+    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come
+    first, whatever the weights, and what it does not lend stays free for it. 0: weights alone decide. As many
+    as a model has, and other queues get only what is lent. Means nothing to models without a `concurrency`.
     """
 
     lendable: CountOrZero | None = None
@@ -145,7 +145,7 @@ class QueueSettings(_Part):
     when the predicted wait exceeds `max_wait_ms` (or `max_queue_wait_ms`) or the caller's own deadline,
     whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
     prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
-    deadline alone.
+    deadline alone; and as long as nothing has drained lately, by `max_length`.
     """
 
 

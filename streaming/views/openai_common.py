@@ -2,9 +2,9 @@
 
 from msgspec import Raw
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
-    Place,
     read_cancelled,
     read_chunk,
     read_done,

@@ -21,10 +21,10 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
         (
             Refused("user_full", waiting=3, limit=3, retry_ms=2500),
             True,
-            (429, "USER_QUEUE_FULL", "You have 3 tasks waiting for m in this queue, and 3 may wait", 2500),
+            (429, "USER_QUEUE_FULL", "You have 3 tasks waiting for m, and 3 may wait", 2500),
         ),
         (
-            Refused("too_long", wait_ms=42_400, limit_ms=9500, retry_ms=33_000),
+            Refused("too_long", waiting=42_400, limit=9500, retry_ms=33_000),
             True,
             (503, "WAIT_TOO_LONG", "The predicted wait of 42 s is longer than the 9.5 s allowed", 33_000),
         ),

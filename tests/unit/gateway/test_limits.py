@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.unit.gateway.refused import refused
 
-from fairlane.gateway.limits import LIMITS, Kind, Values, check_name, configured, read_change
+from fairlane.gateway.limits import Values, check_name, configured, in_force, limits_of, read_change
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings
+from fairlane.queues.rules import Kind
 
 SETTINGS = Settings.model_validate(
     {
@@ -22,13 +23,13 @@ def change(kind: Kind, name: str, fields: Values, overrides: Values | None = Non
 
 
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
-    assert set(LIMITS["queue"]) == set(QueueSettings.model_fields) - {"tier", "mode"}
-    assert set(LIMITS["model"]) == set(ModelSettings.model_fields) - {"first_output_ms", "silence_ms"}
+    assert set(limits_of("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
+    assert set(limits_of("model")) == set(ModelSettings.model_fields) - {"first_output_ms", "silence_ms"}
     queues, models = configured(SETTINGS)
     assert queues.keys() == SETTINGS.queues.keys()
     assert queues["paid_stream"] == {
         "weight": 8,
-        "max_length": None,
+        "max_length": 1000,
         "max_wait_ms": None,
         "max_running": None,
         "reserved": 2,
@@ -128,6 +129,29 @@ def test_an_old_contradiction_does_not_stand_in_the_way_of_pausing() -> None:
     assert change("queue", "paid_stream", {"paused": True}, overrides) == {"paused": True}
     assert change("queue", "paid_stream", {"lendable": None}, overrides) == {"lendable": None}
     assert refused(lambda: change("queue", "paid_stream", {"reserved": 3}, overrides)).status == 400
+
+
+def test_queues_without_limits_of_their_own_are_configured_with_the_gateways() -> None:
+    settings = SETTINGS.model_copy(update={"max_queue_length": 7, "max_queue_wait_ms": 9000})
+    queues, _ = configured(settings)
+    assert (queues["free_batch"]["max_length"], queues["paid_batch"]["max_length"]) == (5, 7)
+    assert {values["max_wait_ms"] for values in queues.values()} == {9000}
+
+
+def test_what_is_not_stored_holds_as_if_nothing_were_configured() -> None:
+    assert in_force("queue", {"weight": 8.0, "paused": True, "reserved": None}) == {
+        "weight": 8.0,
+        "max_length": None,
+        "max_wait_ms": None,
+        "max_running": None,
+        "reserved": 0,
+        "lendable": None,
+        "borrow": None,
+        "admission": "fixed",
+        "paused": True,
+    }
+    model = in_force("model", {})
+    assert (model["concurrency"], model["cost"], model["paused"]) == (None, "tokens", False)
 
 
 def test_an_unknown_queue_is_404_and_any_sensible_name_is_a_model() -> None:

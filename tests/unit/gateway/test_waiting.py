@@ -3,25 +3,22 @@
 import pytest
 
 from fairlane.gateway.waiting import is_news
-from fairlane.streaming.events import Place
+from fairlane.queues.tasks import Place
 
 
 @pytest.mark.parametrize(
     ("told", "now", "news"),
     [
-        (None, Place(1), True),
-        (Place(2, 8000), Place(1, 8000), True),
-        (Place(1, 8000), Place(2, 8000), True),
-        (Place(2, 8000), Place(2, 8000), False),
-        (Place(2, 8000), Place(2, 6000), False),
-        (Place(2, 8000), Place(2, 5999), True),
-        (Place(2, 8000), Place(2, 10_001), True),
+        (None, Place(1, 0, 0, 0), True),
+        (Place(2, 8000, 0, 60_000), Place(1, 8000, 0, 60_000), True),
+        (Place(1, 8000, 0, 60_000), Place(2, 8000, 0, 60_000), True),
+        (Place(2, 8000, 0, 60_000), Place(2, 8000, 0, 60_000), False),
+        (Place(2, 8000, 0, 60_000), Place(2, 6000, 0, 60_000), False),
+        (Place(2, 8000, 0, 60_000), Place(2, 5999, 0, 60_000), True),
+        (Place(2, 8000, 0, 60_000), Place(2, 10_001, 0, 60_000), True),
         (Place(2, 8000, 1000, 9000), Place(2, 8000, 2000, 20_000), False),
-        (Place(2), Place(2), False),
-        (Place(2), Place(2, 100), True),
-        (Place(2, 100), Place(2), True),
-        (Place(1, 0), Place(1, 250), False),
-        (Place(1, 0), Place(1, 251), True),
+        (Place(1, 0, 0, 60_000), Place(1, 250, 0, 60_000), False),
+        (Place(1, 0, 0, 60_000), Place(1, 251, 0, 60_000), True),
     ],
 )
 def test_a_new_position_or_a_wait_that_changed_by_more_than_a_quarter_is_news(
