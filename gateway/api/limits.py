@@ -115,7 +115,8 @@ def _entry(entry_id: str, fields: dict[bytes, bytes]) -> dict[str, Any]:
 
 def _values(kind: Kind | None, stored: dict[str, Any]) -> dict[str, Any]:
     """Settings are stored as Redis keeps them, others as they are shown."""
-    known = settings_of(kind) if kind else {}
-    return {
-        name: decode(kind, name, value) if kind and name in known else value for name, value in stored.items()
-    }
+    if kind is None:
+        return stored
+    known = settings_of(kind)
+    held = in_force(kind, {name: decode(kind, name, text) for name, text in stored.items() if name in known})
+    return {name: held.get(name, value) for name, value in stored.items()}
