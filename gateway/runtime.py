@@ -23,7 +23,7 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.scheduler import Ends, Limits, Scheduler
+from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
@@ -236,8 +236,7 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
-        scheduler = Scheduler(link, self.keys, self.replica, ENDS, self.scheduler.limits)  # on this link
-        await scheduler.configure(*configured(self.settings))
+        await link.run("configure", *configuration(*configured(self.settings)))
 
     def _store_changed(self, up: bool) -> None:
         if up:

@@ -43,7 +43,9 @@ class Timing(NamedTuple):
     """How long a task waited until its last attempt began, and ran from there to its end, in ms."""
 
     waited_ms: int
+    """By the store's clock, like the events that say so."""
     ran_ms: int
+    """As seen here: a worker's replica stamps the end with its own clock."""
 
     @property
     def headers(self) -> Headers:
@@ -179,7 +181,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
         departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
-        started_ms = ended_ms = 0
+        started_ms, begun = 0, hub.time()
         while True:
             try:
                 events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
@@ -188,11 +190,10 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             for event in events:
                 fold.feed(event)
                 if event.type == "start":
-                    started_ms = event_time(event)
-                elif event.terminal:
-                    ended_ms = event_time(event)
+                    started_ms, begun = event_time(event), hub.time()
             if events and events[-1].terminal:
-                return timing(submitted.enqueued_ms, started_ms, ended_ms)
+                ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
+                return Timing(max((started_ms or event_time(events[-1])) - submitted.enqueued_ms, 0), ran_ms)
             if departure.gone:
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
@@ -214,12 +215,6 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             gateway.closing.discard(reader.interrupt)
         feed.keep_alive -= 1
         hub.release(feed)
-
-
-def timing(enqueued_ms: int, started_ms: int, ended_ms: int) -> Timing:
-    """How long a task took, from three instants on one clock; `started_ms` 0 = it never ran."""
-    begun = started_ms or ended_ms
-    return Timing(max(begun - enqueued_ms, 0), max(ended_ms - begun, 0))
 
 
 def event_time(event: Event) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.gateway.admission import submit
-from fairlane.gateway.api.native import Timing, event_time, task_info, timing, wait_for_end
+from fairlane.gateway.api.native import event_time, task_info, wait_for_end
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     CANCELLED,
@@ -210,13 +210,13 @@ async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: Resu
     if fold.status == "completed":
         await request.respond(200, body(), [JSON, *headers])
     else:
-        await _tell_failure(request, fold.error, headers, took)
+        await _tell_failure(request, fold.error, headers, sum(took))
 
 
-async def _tell_failure(request: Request, failure: Failure | None, headers: Headers, took: Timing) -> None:
+async def _tell_failure(request: Request, failure: Failure | None, headers: Headers, took_ms: int) -> None:
     """Answer for a task that failed or, without a failure, was cancelled.
 
-    One that a retry may mend says to come again after the time that this try has taken.
+    One that a retry may mend says to come again after the time that this try has taken, waiting included.
     """
     if failure is None:
         mapped, message = CANCELLED, "The task was cancelled"
@@ -226,7 +226,7 @@ async def _tell_failure(request: Request, failure: Failure | None, headers: Head
     if mapped.retry is not None:
         headers.append((b"x-should-retry", b"true" if mapped.retry else b"false"))
     if mapped.status == 503:
-        headers += retry_headers(at_most_a_minute(sum(took)))
+        headers += retry_headers(at_most_a_minute(took_ms))
     await request.respond(mapped.status, openai_error(message, mapped.kind, mapped.code), headers)
 
 
@@ -263,8 +263,8 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
         if refusal is not None:
             came_to_end = True
             failure = read_error(refusal.data) if refusal.type == "error" else None
-            took = timing(submitted.enqueued_ms, 0, event_time(refusal))
-            await _tell_failure(request, failure, _ids(task), took)
+            took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
+            await _tell_failure(request, failure, _ids(task), took_ms)
             return
         if surface.ended:
             came_to_end = True
