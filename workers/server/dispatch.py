@@ -307,7 +307,7 @@ class Dispatcher:
         worker.reserved -= want
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
-        grants = self.scheduler.taken(reply.result())
+        grants = self.scheduler.taken(reply.result()).grants
         self._start_all(grants, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
@@ -731,7 +731,8 @@ class Dispatcher:
             if not batch and not alive:
                 return
             replies = await self.scheduler.renew(
-                [(a.grant, a.worker.id, a.phase is not Phase.SENT) for a in batch], alive if at == 0 else ()
+                [(a.grant, a.worker.id, a.phase is not Phase.SENT, -1) for a in batch],
+                alive if at == 0 else (),
             )
             for attempt, reply in zip(batch, replies, strict=True):
                 if reply == 1:

@@ -399,7 +399,7 @@ async def test_a_submit_may_bring_another_task_than_its_own() -> None:
     waiting = stage.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
     stage.dispatcher.keep_payload("older", b"{}")
     await stage.store.answer("submit", Submitted("queued", 1, 0, 0, [grant("older")]))  # type: ignore[arg-type]
-    assert (await waiting).position == 1  # type: ignore[union-attr]
+    assert (await waiting).place.position == 1  # type: ignore[union-attr]
     assert list(worker.attempts) == ["older"]
 
 
