@@ -15,6 +15,7 @@ from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.shares import Shares
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
 from fairlane.gateway.waiting import QueueWatch
@@ -92,6 +93,7 @@ class Gateway:
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
+        self.shares = Shares(self.link, self.keys)
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -112,6 +114,7 @@ class Gateway:
         await self.channel.start()
         self.hub.start()
         self.watch.start()
+        self.shares.start()
         self.dispatcher.start()
         self.ready = True
         log.info("gateway ready", replica=self.replica)
@@ -122,6 +125,7 @@ class Gateway:
         self.stopping = True
         await self.dispatcher.close()
         await self.watch.close()
+        await self.shares.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()
