@@ -195,5 +195,8 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["X-Task-Id", "X-Request-Id", "Retry-After", "X-Replay-From"],
+        expose_headers=[
+            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Replay-From"),
+            *("X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms"),
+        ],
     )
