@@ -24,8 +24,8 @@ from fairlane.queues.tasks import TERMINAL, State
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
 
-MOST_RUNNING = 2000
-MOST_HEADS = 500
+MOST_RUNNING = 1000
+MOST_HEADS = 200
 MOST_TASKS = 500
 DEFAULT_TASKS = 50
 
