@@ -95,13 +95,7 @@ local function next_lane(model)
       'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
-    local lift = num(lane.s[6]) - lane.tag
-    if lift > 0 then
-      lane.tag = lane.tag + lift
-      lane.s[10] = whole(num(lane.s[10]) + lift)
-      call('ZADD', key_lanes(model), whole(lane.tag), chosen)
-      call('HSET', hash, 'L:' .. chosen, lane.s[10])
-    end
+    lane.tag, lane.s[10] = lift_lane(chosen, model)
     lane.moves_to = max(lane.moves_to, lane.tag)
   end
   return lane

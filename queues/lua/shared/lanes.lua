@@ -94,6 +94,18 @@ local function flow_comes(q, m, u, from)
   call('ZADD', key_backlog(), 'NX', whole(place), m)
 end
 
+-- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
+local function lift_lane(q, m)
+  local s, tag = call('HMGET', key_model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', key_lanes(m), q))
+  local lift = max(num(s[1]) - tag, 0)
+  local lifts = whole(num(s[2]) + lift)
+  if lift > 0 then
+    call('ZADD', key_lanes(m), whole(tag + lift), q)
+    call('HSET', key_model(m), 'L:' .. q, lifts)
+  end
+  return tag + lift, lifts
+end
+
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
