@@ -299,26 +299,24 @@ class Dispatcher:
     def _start(self, grant: Grant, asked_for: Worker) -> None:
         """Begin a granted task, on the worker it was asked for or a better one.
 
-        1 On another one where that one is gone, drains, or should leave the task to others. 2 With none free: back to its
-        place if the worker is gone; the one that should rather not tries again. 3 A task that the worker does not take is
-        brought to somebody who does, or ends.
+        1 On the least recently used of those that are free for it; the slot that it was asked for stays free then, and is
+        asked for again where the other's question did not cover it. 2 With no other: back to its place if the worker is gone
+        or drains; one that should rather not tries again. 3 A task that the worker does not take is brought to somebody who
+        does, or ends.
         """
         known = self.attempts.get(grant.task_id)
         if known is not None and known.grant.token == grant.token:
             return  # a repeated reply
         worker = asked_for
-        gone = self.pool.get(worker.id) is not worker or worker.draining
         misfit = worker.misfit(grant.task_type, grant.task_id)
-        if gone or misfit or grant.task_id in worker.avoided:  # 1
-            other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
-            if other is not None and other is not worker:
-                self._begin(grant, other)
+        other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
+        if other is not None and other is not worker:  # 1
+            self._begin(grant, other)
+            if misfit or worker.models != other.models:
                 self.fill(worker)
-                return
-            if gone:  # 2
-                self._spawn(self._give_back(grant))
-                return
-        if misfit:  # 3
+        elif self.pool.get(worker.id) is not worker or worker.draining:  # 2
+            self._spawn(self._give_back(grant))
+        elif misfit:  # 3
             self.misfit(self._new_attempt(grant, worker), misfit)
         else:
             self._begin(grant, worker)
