@@ -18,7 +18,8 @@ class TaskError(Exception):
 
     `retryable` says whether another try may help; left out, the code's usual answer holds (final for an
     unknown code). The gateway tries again only while the caller has seen no output. `retry_after_ms` is how
-    long to wait before that, at most 5 minutes.
+    long to wait before that, at most 5 minutes: with `MODEL_TOO_BUSY` and an `http_status` of 429 or none, no task
+    of the model begins anywhere until then (a provider's limit); with anything else this worker alone rests.
     """
 
     def __init__(

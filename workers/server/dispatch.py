@@ -19,13 +19,14 @@ from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Fragment, Grant, Record, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import NO_USAGE, Attempt, Phase, result_ack
+from fairlane.workers.server.alarms import Alarms
+from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import ANY, Misfit, Pool, Worker
+from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
 from fairlane.workers.server.upkeep import Upkeep, observe
 
 log = structlog.get_logger("fairlane.workers")
@@ -37,10 +38,12 @@ RETRY_REST_MS = 100
 """After a failure that a retry may mend, the worker pauses so long that an idle one on another replica is first."""
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
+MOST_SENT_AWAY = 1000
+"""Tasks remembered that nobody here could run, with how often they came."""
 MISFIT_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
-MOST_REFUSALS = 10
-"""Grants of a task after which a worker's `unsupported` is believed to hold for all."""
+MOST_REFUSALS = 5
+"""Times that a task is brought to other replicas because nobody here supports it; then that is believed of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Dispatcher:
         self._store_back = asyncio.Event()
         self._accepting = True
         self._unheard: set[str] = set()
+        self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
+        self._alarms = Alarms(self._loop, partial(self.on_wake, targeted=True))
         self.upkeep = Upkeep(self, hub)
 
     # ---- life ----------
@@ -100,6 +105,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
+        self._alarms.close()
         await self.upkeep.close()
         for task in self._background:
             task.cancel()
@@ -205,6 +211,8 @@ class Dispatcher:
             self._start_all(answer.grants, worker)
             if not answer.grants:
                 self._came_back_empty(worker)
+        if isinstance(answer, Submitted):
+            self._alarms.set(answer.later)
         if not done.done():
             done.set_result(answer)
 
@@ -233,7 +241,10 @@ class Dispatcher:
             self._spawn(self._end(task_id, State.FAILED, "error", end, why))
 
     def on_wake(self, model: str, *, targeted: bool) -> None:
-        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here."""
+        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here.
+
+        So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
+        """
         reserved = self.pool.reserve(model, 64)
         if reserved is not None:
             self._take(*reserved, woken=model)
@@ -242,7 +253,12 @@ class Dispatcher:
             self._unheard.add(model)
         if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
-                self.scheduler.take([model], 0, self.scheduler.nonce()).add_done_callback(observe)
+                reply = self.scheduler.take([model], 0, self.scheduler.nonce())
+                reply.add_done_callback(self._on_handed_on)
+
+    def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            self._alarms.set(self.scheduler.taken(reply.result()).later)
 
     def _came_back_empty(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
@@ -271,7 +287,8 @@ class Dispatcher:
         worker.reserved -= want
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
-        grants = self.scheduler.taken(reply.result())
+        grants, later = self.scheduler.taken(reply.result())
+        self._alarms.set(later)
         self._start_all(grants, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
@@ -385,7 +402,9 @@ class Dispatcher:
     async def _misfit(self, attempt: Attempt, why: Misfit) -> None:
         """No worker here can run it: let another replica's have it, if there is one."""
         grant = attempt.grant
-        tired = why is Misfit.REJECTED and grant.attempt - grant.tries > MOST_REFUSALS
+        times = (self._sent_away.get(grant.task_id) or 0) + 1
+        self._sent_away.put(grant.task_id, times)
+        tired = why is Misfit.REJECTED and times > MOST_REFUSALS
         if not tired and await self._until_answered(lambda: self._taken_elsewhere(grant, why)):
             attempt.decline(why.value)
             return
@@ -412,13 +431,15 @@ class Dispatcher:
         return False
 
     async def _give_back(self, grant: Grant) -> None:
-        await self._until_answered(
+        ended = await self._until_answered(
             lambda: self.scheduler.requeue(grant, "no worker any more", cause="declined", begun=False)
         )
+        self._alarms.set(ended.later)
 
-    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale") -> None:
-        """An attempt has ended and its slot is free; `grants` came with the answer and are for that slot."""
+    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale", later: Later = ()) -> None:
+        """An attempt has ended and its slot is free; `grants` and `later` came with the answer and are for that slot."""
         worker = self._forget(attempt)
+        self._alarms.set(later)
         if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(attempt.grant.task_id, attempt.grant.attempt, outcome))
         if grants:
@@ -442,25 +463,41 @@ class Dispatcher:
         """An attempt goes on with another worker: its slot is free, the grant stays."""
         self._forget(attempt)
 
-    def requeue(self, attempt: Attempt, why: str, cause: str, begun: bool, end: Fragment | None) -> None:
-        """Give an attempt's task back; its slot is free at once."""
+    def requeue(
+        self, attempt: Attempt, why: str, cause: Cause, begun: bool, end: Fragment | None, hold_ms: int
+    ) -> None:
+        """Give an attempt's task back; its slot is free at once. `hold_ms`: no task of its model begins for so long."""
         worker = self._forget(attempt)
-        worker.avoided.put(attempt.grant.task_id, True)
+        if not hold_ms:  # then the worker was not the reason
+            worker.avoided.put(attempt.grant.task_id, True)
         if cause == "failed":
             self.hold(worker, RETRY_REST_MS)
-        log.info("task goes back to its queue", task_id=attempt.grant.task_id, worker_id=worker.id, why=why)
-        self._spawn(self._requeue(attempt, worker, why, cause, begun, end))
+        log.info(
+            "task goes back to its queue",
+            task_id=attempt.grant.task_id,
+            worker_id=worker.id,
+            why=why,
+            hold_ms=hold_ms,
+        )
+        self._spawn(self._requeue(attempt, worker, why, cause, begun, end, hold_ms))
 
     async def _requeue(
-        self, attempt: Attempt, worker: Worker, why: str, cause: str, begun: bool, end: Fragment | None
+        self,
+        attempt: Attempt,
+        worker: Worker,
+        why: str,
+        cause: Cause,
+        begun: bool,
+        end: Fragment | None,
+        hold_ms: int,
     ) -> None:
         grant = attempt.grant
-        kind: Literal["lost", "failed", "declined"] = (
-            "lost" if cause == "lost" else "failed" if cause == "failed" else "declined"
-        )
         ended = await self._until_answered(
-            lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end, who=worker.identity)
+            lambda: self.scheduler.requeue(
+                grant, why, cause=cause, begun=begun, end=end, who=worker.identity, hold_ms=hold_ms
+            )
         )
+        self._alarms.set(ended.later)
         if ended.outcome == "ended":
             self.show_end(grant.task_id, ended.event_id, ended.kind, ended.data)
         if worker.version >= 2 and attempt.answered:
@@ -501,6 +538,7 @@ class Dispatcher:
         finally:
             worker.reserved -= want
         finished = self.scheduler.finished(reply)
+        self._alarms.set(finished.later)
         if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
         self._start_all(finished.grants, worker)

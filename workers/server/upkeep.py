@@ -113,7 +113,8 @@ class Upkeep:
             if not batch and not alive:
                 return
             replies = await self._scheduler.renew(
-                [(a.grant, a.worker.id, a.phase is not Phase.SENT) for a in batch], alive if at == 0 else ()
+                [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in batch],
+                alive if at == 0 else (),
             )
             for attempt, reply in zip(batch, replies, strict=True):
                 if reply == 1:

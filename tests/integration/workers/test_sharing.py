@@ -173,8 +173,10 @@ async def test_a_worker_is_shared_among_its_models_as_long_as_they_have_tasks(
             _, task = await workers.turn()
             served_models.append(task["model"])
             await workers.workers["w"].result(task, 1, lastSeq=0)
-        rounds = ["".join(sorted(served_models[i:j])) for i, j in ((0, 3), (3, 5), (5, 7), (7, 10))]
-        assert rounds == ["xyz", "xy", "xy", "xxx"], served_models
+        assert set(served_models[:5]) == {"x", "y", "z"}, (
+            served_models
+        )  # y, y, y, z, x at worst: by their time
+        assert sorted(served_models) == [*"xxxxxxyyyz"]
 
 
 async def test_a_version_1_worker_takes_any_model_in_turn(served: Served, callers: Callers) -> None:
@@ -191,7 +193,8 @@ async def test_a_version_1_worker_takes_any_model_in_turn(served: Served, caller
             task = await worker.expect("task")
             names.append(task["payload"]["name"])
             await worker.result(task, 1)
-        assert ["".join(sorted(names[i : i + 2])) for i in (0, 2, 4)] == ["xy", "xy", "xy"]
+        assert set(names[:4]) == {"x", "y"}, names
+        assert sorted(names) == [*"xxxyyy"]
 
 
 async def test_a_wildcard_worker_beside_a_worker_of_one_model_leaves_no_model_waiting(
