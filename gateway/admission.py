@@ -6,7 +6,6 @@ from fairlane.queues.tasks import Refused, Submitted, TaskSpec
 from fairlane.workers.server.dispatch import Dispatcher
 
 NO_WORKER_RETRY_MS = 5000
-MS_PER_WAITING_TASK = 20
 
 
 async def submit(dispatcher: Dispatcher, task: TaskSpec, known_model: bool) -> Submitted:
@@ -26,7 +25,7 @@ async def submit(dispatcher: Dispatcher, task: TaskSpec, known_model: bool) -> S
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
     """Why a task was not accepted, as its caller is told."""
     if refused.reason == "full" or refused.reason == "full_bytes":
-        wait_ms = max(1000, refused.waiting * MS_PER_WAITING_TASK)
+        wait_ms = max(1000, refused.retry_ms)
         return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=min(wait_ms, 60_000))
     if refused.reason == "cancelled":
         return ApiError(499, "CANCELLED", "The task was cancelled before it was accepted")

@@ -22,7 +22,8 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.scheduler import Ends, Limits, Scheduler
+from fairlane.queues.rules import Value
+from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
@@ -215,13 +216,7 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
-        queues, models = _limits_of(self.settings)
-        args: list[str | float | int] = [len(queues)]
-        for queue in queues:
-            args.extend(queue)
-        for model in models:
-            args.extend(model)
-        await link.run("configure", *args)
+        await link.run("configure", *configuration(*_limits_of(self.settings)))
 
     def _store_changed(self, up: bool) -> None:
         if up:
@@ -282,9 +277,16 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
     )
 
 
-def _limits_of(settings: Settings) -> tuple[list[tuple[str, float, int]], list[tuple[str, int, str]]]:
-    queues = [(name, queue.weight, queue.max_length or 0) for name, queue in settings.queues.items()]
-    models = [(name, model.concurrency or 0, str(model.cost)) for name, model in settings.models.items()]
+def _limits_of(settings: Settings) -> tuple[dict[str, dict[str, Value]], dict[str, dict[str, Value]]]:
+    """What the scheduler is told of queues and models."""
+    queues: dict[str, dict[str, Value]] = {
+        name: {"weight": queue.weight, "max_length": queue.max_length}
+        for name, queue in settings.queues.items()
+    }
+    models: dict[str, dict[str, Value]] = {
+        name: {"concurrency": model.concurrency, "cost": str(model.cost)}
+        for name, model in settings.models.items()
+    }
     return queues, models
 
 

@@ -57,9 +57,9 @@ class QueueWatch:
                 continue
             for feed, record in zip(batch, records, strict=True):
                 last = self._feeds.pop(feed, None)
-                if record is None or record.position == 0 or feed.top:
+                if record is None or record.place.position == 0 or feed.top:
                     continue
-                place = (record.position, record.wait_ms)
+                place = (record.place.position, record.place.wait_ms)
                 self._feeds[feed] = place  # to the end of the line
                 if last is None or last[0] != place[0]:
                     ts = time.time_ns() // 1_000_000

@@ -2,22 +2,27 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
+from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
 from fairlane.queues.tasks import (
     Ended,
     Entry,
     Finished,
     Fragment,
     Grant,
+    Place,
     Record,
     Refused,
     State,
     Submitted,
+    Taken,
     TaskSpec,
 )
 
@@ -107,13 +112,17 @@ class Scheduler:
     @staticmethod
     def submitted(reply: Any) -> Submitted | Refused:
         """What `submit` answered. A refusal left nothing behind."""
-        outcome = reply[0]
-        if outcome == b"ok":
-            state = State(reply[1].decode())
-            return Submitted(state, reply[2], reply[3], int(reply[4]), [_grant(g) for g in reply[5]])
-        if outcome == b"full":
-            return Refused("full", waiting=reply[1], limit=reply[2])
-        return Refused(outcome.decode(), others_offered=outcome == b"no_worker" and reply[1] == 1)
+        outcome = reply[0].decode()
+        if outcome == "ok":
+            state, place = State(reply[1].decode()), Place(*reply[2])
+            return Submitted(state, place, int(reply[3]), [_grant(g) for g in reply[4]], _later(reply[5]))
+        if outcome in ("full", "user_full", "too_long"):
+            return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3])
+        if outcome == "full_bytes":
+            return Refused(outcome, retry_ms=reply[1])
+        if outcome == "no_worker":
+            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2])
+        return Refused(outcome)
 
     def take(self, models: Sequence[str], want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
         """The next tasks of a worker's `models` ('*': any), at most `want`; `taken` reads the reply.
@@ -123,9 +132,9 @@ class Scheduler:
         return self._link.run("take", self.replica, nonce, self.limits.grant_ms, want, worker, *models)
 
     @staticmethod
-    def taken(reply: Any) -> list[Grant]:
+    def taken(reply: Any) -> Taken:
         """What `take` answered."""
-        return [_grant(g) for g in reply]
+        return Taken([_grant(g) for g in reply[0]], _later(reply[1]))
 
     def append(
         self, grant: Grant, seq: int, events: Sequence[EventFields], *, output: bool
@@ -198,7 +207,7 @@ class Scheduler:
     def finished(reply: Any) -> Finished:
         """What `finish` answered."""
         grants = [_grant(g) for g in reply[2]]
-        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3] if len(reply) > 3 else 0)
+        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], _later(reply[4]))
 
     async def requeue(
         self,
@@ -209,11 +218,13 @@ class Scheduler:
         begun: bool,
         end: Fragment | None = None,
         who: str = "",
+        hold_ms: int = 0,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
         `cause`: the worker is lost, it failed in a way that a retry may mend, or it declined (costs no try). `end`: what the
         task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over all its connections.
+        `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after 100 attempts anyhow.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -225,6 +236,7 @@ class Scheduler:
             cause,
             b"1" if begun else b"0",
             who,
+            hold_ms,
             *(end or ends.worker_lost),
             *ends.no_worker,
             *ends.timeout,
@@ -232,7 +244,7 @@ class Scheduler:
         outcome = reply[0].decode()
         if outcome == "ended":
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
-        return Ended(outcome)
+        return Ended(outcome, later=_later(reply[1]) if outcome == "queued" else ())
 
     async def cancel(
         self, task_id: str, *, state: State, kind: str, end: Fragment, why: str, tombstone_ms: int = 0
@@ -246,15 +258,19 @@ class Scheduler:
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
-    async def renew(self, held: Sequence[tuple[Grant, str, bool]], read: Iterable[str] = ()) -> list[int]:
-        """Keep the leases of `held` (each with its worker, and whether that has begun) and the interest in the tasks `read`.
+    async def renew(
+        self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
+    ) -> list[int]:
+        """Keep the leases of `held` and the interest in the tasks `read`.
 
+        Each held one with its worker, whether that has begun, and the tokens of its output so far (-1 unknown): what a task
+        uses beyond what it was charged is charged while it runs.
         For each held one: 1 renewed, 0 over (stop it), 2 ended from outside (stop it, then call finish).
         """
         limits = self.limits
         args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(held)]
-        for grant, worker, begun in held:
-            args.extend((grant.task_id, grant.attempt, grant.token, worker, b"1" if begun else b"0"))
+        for grant, worker, begun, output in held:
+            args.extend((grant.task_id, grant.attempt, grant.token, worker, b"1" if begun else b"0", output))
         args.extend(read)
         reply: list[int] = await self._link.run("renew", *args)
         return reply
@@ -279,7 +295,7 @@ class Scheduler:
         reply = await self._link.run("position", task_id)
         if not reply:
             return None
-        return Record(reply[0], reply[1], int(reply[2]), _fields(reply[3:]))
+        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2:]))
 
     async def follow(
         self, task_id: str, after: str = "-", *, count: int = 500, keep_alive: bool = False
@@ -290,7 +306,7 @@ class Scheduler:
         )
         if not reply:
             return None
-        return Record(reply[0], reply[1], int(reply[2]), _fields(reply[3])), [_entry(e) for e in reply[4]]
+        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2])), [_entry(e) for e in reply[3]]
 
     async def read(self, task_id: str, after: str = "-", count: int = 500) -> list[Entry]:
         """A page of a task's log after a cursor."""
@@ -330,15 +346,63 @@ class Scheduler:
         )
 
     async def configure(
-        self, queues: Sequence[tuple[str, float, int]], models: Sequence[tuple[str, int, str]]
+        self, queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
     ) -> None:
-        """Set weight and maximum length of queues, limit and cost unit of models; holds from the next decision on."""
-        args: list[Arg] = [len(queues)]
-        for queue in queues:
-            args.extend(queue)
-        for model in models:
-            args.extend(model)
-        await self._link.run("configure", *args)
+        """Set what the configuration says of queues and models (see `rules`); holds from the next decision on, everywhere.
+
+        What it does not say is no longer set; what was changed while running stays as it was changed.
+        """
+        await self._link.run("configure", *configuration(queues, models))
+
+    async def change(self, kind: Kind, name: str, values: Mapping[str, Value], who: str) -> Change | None:
+        """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
+
+        It holds from the next decision on, on every replica, over restarts too, until a value of None takes it back to what is
+        configured. The change is written to the audit record in the same step.
+        """
+        args: list[Arg] = [kind, name, who]
+        for setting, value in values.items():
+            args.extend((setting, encode(kind, setting, value)))
+        reply = await self._link.run("change", *args)
+        if reply[0] == b"unknown":
+            return None
+        before, after = (
+            {
+                setting: decode(kind, setting, text)
+                for setting, text in msgspec.json.decode(raw or b"{}").items()
+            }
+            for raw in reply[2:4]
+        )
+        return Change(before, after, reply[1].decode())
+
+    async def effective(self, kind: Kind, name: str) -> Settled:
+        """What holds for a queue or model."""
+        key = self._keys("queue", queue=name) if kind == "queue" else self._keys("model", model=name)
+        names = list(settings_of(kind))
+        stored = self._link.command("HMGET", key, *names)
+        changed = self._link.command(
+            "HMGET", self._keys("overrides"), *(f"{kind[0]}:{name}:{setting}" for setting in names)
+        )
+        values, overrides = await stored, await changed
+
+        def known(replies: list[bytes | None]) -> dict[str, Value]:
+            return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
+
+        return Settled(known(values), known(overrides))
+
+
+def configuration(
+    queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
+) -> list[Arg]:
+    """The arguments of the script `configure`."""
+    args: list[Arg] = []
+    for name, values in queues.items():
+        for pair in fields_of("queue", name, values):
+            args.extend(pair)
+    for name, values in models.items():
+        for pair in fields_of("model", name, values):
+            args.extend(pair)
+    return args
 
 
 def _grant(raw: list[Any]) -> Grant:
@@ -373,3 +437,8 @@ def _entry(raw: list[Any]) -> Entry:
 def _fields(flat: list[bytes]) -> dict[str, str]:
     pairs = iter(flat)
     return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}
+
+
+def _later(flat: list[Any]) -> tuple[tuple[str, int], ...]:
+    pairs = iter(flat)
+    return tuple((model.decode(), ms) for model, ms in zip(pairs, pairs, strict=True))

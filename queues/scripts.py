@@ -21,9 +21,21 @@ NAMES = (
     "position",
     "follow",
     "configure",
+    "change",
     "offer",
 )
-SHARED = ("base", "waking", "lanes", "granting", "ending", "placing", "retrying")
+SHARED = (
+    "base",
+    "lanes",
+    "choosing",
+    "waking",
+    "granting",
+    "ending",
+    "placing",
+    "refusing",
+    "retrying",
+    "ruling",
+)
 """The shared parts, in the order in which they may refer to each other."""
 
 _REDIS_CLOCK = """local function clock_us()

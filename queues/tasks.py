@@ -80,24 +80,51 @@ class Grant(NamedTuple):
     """Data of the `start` event, as it is logged."""
 
 
+class Place(NamedTuple):
+    """Where a waiting task stands in its queue, from 1 (0: it does not wait), and how long it may wait. Estimates, ms."""
+
+    position: int
+    wait_ms: int
+    low_ms: int
+    """It takes less in about one case of ten."""
+    high_ms: int
+    """It takes longer in about one case of ten."""
+
+
+Later = tuple[tuple[str, int], ...]
+"""Models that may start their next task only in so many ms, as they are paced or held: ask again then."""
+
+
+class Taken(NamedTuple):
+    """The answer to `take`."""
+
+    grants: list[Grant]
+    later: Later
+
+
 @dataclass(slots=True)
 class Submitted:
     """The answer to an accepted submit. `grants` may hold other tasks than the one submitted."""
 
     state: State
-    position: int
-    wait_ms: int
+    place: Place
     enqueued_ms: int
     grants: list[Grant]
+    later: Later = ()
 
 
 @dataclass(slots=True)
 class Refused:
-    """The answer to a refused submit; nothing of the task was kept. `reason`: full, full_bytes, no_worker, cancelled."""
+    """The answer to a refused submit; nothing of the task was kept.
+
+    `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
+    longest, both ms), no_worker, cancelled. `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
+    """
 
     reason: str
     waiting: int = 0
     limit: int = 0
+    retry_ms: int = 0
     others_offered: bool = False
     """With `no_worker`: workers are connected, for other models."""
 
@@ -109,6 +136,7 @@ class Finished(NamedTuple):
     event_id: str
     grants: list[Grant]
     top: int = 0
+    later: Later = ()
 
 
 class Ended(NamedTuple):
@@ -120,13 +148,13 @@ class Ended(NamedTuple):
     event_id: str = ""
     kind: str = ""
     data: bytes = b""
+    later: Later = ()
 
 
 class Record(NamedTuple):
     """What is known of a task. `fields` as in keys.RECORD."""
 
-    position: int
-    wait_ms: int
+    place: Place
     now_ms: int
     fields: dict[str, str]
 

@@ -111,7 +111,7 @@ async def _models(gateway: "Gateway", names: list[str]) -> list[dict[str, Any]]:
             {
                 "model": name,
                 "running": len(held),
-                "limit": int(float(fields.get("limit", 0))) or None,
+                "limit": int(float(fields.get("concurrency", 0))) or None,
                 "waiting": sum(int(fields.get(f"n:{queue}", 0)) for queue in queues),
                 "cost": fields.get("cost", gateway.settings.model(name).cost),
                 "meanRunMs": int(float(fields.get("ms", 0))) or None,

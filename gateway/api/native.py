@@ -112,14 +112,14 @@ async def _accept(
 
 async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
-    position = max(submitted.position, 1)
+    position = max(submitted.place.position, 1)
     body = msgspec.json.encode(
         {
             "taskId": task.id,
             "status": "queued",
             "position": position,
-            "estimatedWaitMs": submitted.wait_ms,
-            "pollAfterMs": poll_after(submitted.wait_ms),
+            "estimatedWaitMs": submitted.place.wait_ms,
+            "pollAfterMs": poll_after(submitted.place.wait_ms),
             "streamUrl": gateway.stream_url(task.id, task.keep_ms),
             "statusUrl": f"/api/task/{task.id}",
         }
@@ -230,7 +230,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
         view = NativeView(info)
         first = b""
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = (submitted.position, submitted.wait_ms)
+            place = (submitted.place.position, submitted.place.wait_ms)
             first = native_frame(queued_event(task.id, now_ms(), *place))
             gateway.watch.add(feed, place)
         came_to_end = await serve(
@@ -326,9 +326,9 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
     if state is State.QUEUED:
         answer |= {
             "enqueuedAt": record.number("en"),
-            "position": max(record.position, 1),
-            "estimatedWaitMs": record.wait_ms,
-            "pollAfterMs": poll_after(record.wait_ms),
+            "position": max(record.place.position, 1),
+            "estimatedWaitMs": record.place.wait_ms,
+            "pollAfterMs": poll_after(record.place.wait_ms),
             "streamUrl": gateway.stream_url(task_id, record.number("tl")),
         }
     elif state is State.EXECUTING:
@@ -480,8 +480,8 @@ async def _replay(
     info = record_info(task_id, record)
     view = NativeView(info, after)
     replay_from = b"%d-%d" % after if after else b"0-0"
-    if record.state is State.QUEUED and record.position:
-        place = (record.position, record.wait_ms)
+    if record.state is State.QUEUED and record.place.position:
+        place = (record.place.position, record.place.wait_ms)
         first += native_frame(queued_event(task_id, now_ms(), *place))
         gateway.watch.add(reader.feed, place)
     await serve(

@@ -248,7 +248,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             raise _as_openai(error) from None
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = (submitted.position, submitted.wait_ms)
+            place = (submitted.place.position, submitted.place.wait_ms)
             gateway.watch.add(feed, place)
         surface = OpenAISurface(view, hub.time, place)
         reader = Reader(hub, feed, 1, 0)

@@ -18,7 +18,7 @@ if seq > top + 1 then return { 'hole', top } end
 local log = key_log(id)
 for i = 7, #ARGV, 2 do
   if seq > top then
-    local event_id = attempt .. '-' .. seq
+    local event_id = attempt .. '-' .. whole(seq)
     call('XADD', log, event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
     if t[5] and t[5] ~= ARGV[5] then publish_event(t[5], id, event_id, ARGV[i], ARGV[i + 1], ARGV[5]) end
     top = seq
@@ -26,9 +26,9 @@ for i = 7, #ARGV, 2 do
   seq = seq + 1
 end
 if ARGV[6] == '1' and not t[6] then
-  call('HSET', key, 'sq', top, 'fo', NOW)
+  call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
   drop_payload(id, t[7])
 else
-  call('HSET', key, 'sq', top)
+  call('HSET', key, 'sq', whole(top))
 end
 return { 'ok' }

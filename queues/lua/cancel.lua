@@ -24,8 +24,7 @@ if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
 local data = event_data(id, rest)
 local event_id
 if t.st == 'queued' then
-  dequeue(id, t)
-  event_id = end_task(id, t, state, kind, data, code, '')
+  event_id = end_waiting(id, t, state, kind, data, code)
 else
   event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
   tell_owner(id, t, why)

@@ -1,27 +1,32 @@
--- configure: set weights and limits; they hold from the next decision on, on every replica
+-- configure: set what the operator's file says of queues and models; it holds from the next decision on, on every replica
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  number of queues; then name, weight, max length (0: the default) of each
--- ARGV[…]  then model, limit (0: none), cost (tokens | requests) of each configured model; others lose theirs
+-- ARGV     q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
 -- returns  1
-local queues = tonumber(ARGV[1])
-local at = 2
-for _ = 1, queues do
-  call('SADD', key_queues(), ARGV[at])
-  call('HSET', key_queue(ARGV[at]), 'weight', ARGV[at + 1], 'max_length', ARGV[at + 2])
-  at = at + 3
+local before, after = {}, {}
+local flat = call('HGETALL', key_configured())
+for i = 1, #flat, 2 do before[flat[i]] = flat[i + 1] end
+call('DEL', key_configured())
+for i = 1, #ARGV, 2 do
+  after[ARGV[i]] = ARGV[i + 1]
+  call('HSET', key_configured(), ARGV[i], ARGV[i + 1])
 end
-local keep = {}
-while at < #ARGV do
-  local model = ARGV[at]
-  keep[model] = true
-  call('HSET', key_model(model), 'limit', ARGV[at + 1], 'cost', ARGV[at + 2], 'fixed', '1')
-  call('ZADD', key_models(), 'GT', NOW, model)
-  at = at + 3
-end
-for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
-  if not keep[model] and call('HGET', key_model(model), 'fixed') then
-    call('HDEL', key_model(model), 'limit', 'cost', 'fixed')
+flat = call('HGETALL', key_overrides())
+for i = 1, #flat, 2 do after[flat[i]] = flat[i + 1] end
+for field in pairs(before) do
+  if not after[field] then
+    local kind, name, setting = split(field)
+    call('HDEL', hash_of(kind, name), setting, 'fixed')
   end
-  wake(model)
 end
+for field, value in pairs(after) do
+  local kind, name, setting = split(field)
+  call('HSET', hash_of(kind, name), setting, value)
+  if kind == 'q' then
+    call('SADD', key_queues(), name)
+  else
+    call('HSET', key_model(name), 'fixed', '1')
+    call('ZADD', key_models(), 'GT', NOW_TEXT, name)
+  end
+end
+rules_changed()
 return 1

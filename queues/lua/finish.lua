@@ -2,8 +2,9 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
--- returns  {outcome, terminal event id or '', grants}; outcome: 'ok' | 'late' somebody else ended it, its slot is free now |
---          'stale' the grant is not current | 'hole' the log is short of events: {…, top}. Repeating it returns the same.
+-- returns  {outcome, terminal event id or '', grants, top, later}; outcome: 'ok' | 'late' somebody else ended it, its slot is free now |
+--          'stale' the grant is not current | 'hole' the log is short of
+--          events: it ends at `top`. later: {model, ms until it may start a task, …}. Repeating it returns the same.
 local id, attempt, token = ARGV[1], ARGV[2], ARGV[3]
 local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local input, output = tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -14,19 +15,19 @@ local terminal = 16 + 2 * events
 local models = {}
 for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-local f = call('HMGET', key_task(id), 'st', 'at', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed', 'fn', 'ng')
+local f = call('HMGET', key_task(id), 'st', 'at', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed')
 local t = {
   st = f[1], at = f[2], q = f[4], m = f[5], u = f[6], w = f[7], sq = f[8], rd = f[9], ga = f[10], ac = f[11], pb = f[12],
-  tl = f[13], ed = f[14], fn = f[15], ng = f[16],
+  tl = f[13], ed = f[14],
 }
 local current = f[2] == attempt and f[3] == token
 if current and t.st == 'executing' then
   local top = num(t.sq)
-  if seq > top + 1 then return { 'hole', '', {}, top } end
+  if seq > top + 1 then return { 'hole', '', {}, top, {} } end
   if keep > 0 then even_if_full() else release(id, t) end
   for i = 16, terminal - 1, 2 do
     if seq > top then
-      local event_id = attempt .. '-' .. seq
+      local event_id = attempt .. '-' .. whole(seq)
       call('XADD', key_log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
       publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
       top = seq
@@ -34,29 +35,32 @@ if current and t.st == 'executing' then
     seq = seq + 1
   end
   t.sq = top
-  if keep == 0 then settle(t, input, output, state == 'completed' and NOW - num(t.ga)) end
+  if keep == 0 then settle(t, input, output, state == 'completed') end
   local stop_until = keep > 0 and NOW + keep or nil
   local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until)
-  if keep > 0 then return { 'ok', event_id, {} } end
+  if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
   if want == 0 then
-    wake(t.m)
-    return { 'ok', event_id, {} }
+    local at = wake(t.m)
+    return { 'ok', event_id, {}, 0, at and { t.m, max(at - NOW, 1) } or {} }
   end
-  local grants, ids = take(models, want, replica, worker, nonce, grant_ms, t.m)
+  local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
   if #ids > 0 then call('HSET', key_task(id), 'ng', table.concat(ids, ',')) end
-  return { 'ok', event_id, grants }
+  return { 'ok', event_id, grants, 0, later }
 end
-if current and t.fn == nonce then return { 'ok', t.at .. '-' .. t.sq, repeat_grants(t.ng, nonce) } end
+if current then
+  local ended = call('HMGET', key_task(id), 'fn', 'ng')
+  if ended[1] == nonce then return { 'ok', t.at .. '-' .. t.sq, repeat_grants(ended[2], nonce), 0, {} } end
+end
 
 local freed
 if current and keep == 0 and release(id, t) then
   settle(t, input, output, false)
   freed = t.m
 end
-local grants = {}
+local grants, later = {}, {}
 if want > 0 then
-  grants = take_once(models, want, replica, worker, nonce, grant_ms, freed)
+  grants, later = take_once(models, want, replica, worker, nonce, grant_ms, freed)
 elseif freed then
   wake(freed)
 end
-return { current and 'late' or 'stale', '', grants }
+return { current and 'late' or 'stale', '', grants, 0, later }

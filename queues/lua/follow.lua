@@ -6,11 +6,11 @@
 -- ARGV[3]  cursor: last event id seen, or '-' for the beginning
 -- ARGV[4]  events to return at most
 -- ARGV[5]  1: the reader keeps the task alive (its linger is renewed)
--- returns  {position, wait ms, now ms, record, events} | {} unknown; the record is not changed once the task has ended
+-- returns  {place, now ms, record, events} | {} unknown; the record is not changed once the task has ended
 local id, replica = ARGV[1], ARGV[2]
 local t = load(id)
 if not t or t.st == 'gone' then return {} end
-local position, eta = 0, 0
+local where = { 0, 0, 0, 0 }
 if t.st == 'queued' or t.st == 'executing' then
   local readers = t.rd or ''
   if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then
@@ -19,13 +19,13 @@ if t.st == 'queued' or t.st == 'executing' then
     call('HSET', key_task(id), 'rd', t.rd)
   end
   if ARGV[5] == '1' and t.lg then
-    t.lv = (NOW + num(t.lg)) .. '' -- text, as a record's fields are
+    t.lv = whole(NOW + num(t.lg)) -- text, as a record's fields are
     even_if_full()
     call('HSET', key_task(id), 'lv', t.lv)
     local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(t.m), id)))
     call('ZADD', key_look(), instant, id)
   end
-  if t.st == 'queued' then position, eta = place(id, t) end
+  if t.st == 'queued' then where = place(id, t) end
 end
 local record = {}
 for field, value in pairs(t) do
@@ -33,4 +33,4 @@ for field, value in pairs(t) do
   record[#record + 1] = value
 end
 local from = ARGV[3] == '-' and '-' or '(' .. ARGV[3]
-return { position, eta, NOW, record, call('XRANGE', key_log(id), from, '+', 'COUNT', ARGV[4]) }
+return { where, NOW, record, call('XRANGE', key_log(id), from, '+', 'COUNT', ARGV[4]) }

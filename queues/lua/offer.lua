@@ -31,7 +31,7 @@ for i = 6, #ARGV do
       hold_offer(model, grace)
     else
       call('ZREM', key_offers(model), replica)
-      if call('ZCOUNT', key_offers(model), '(' .. NOW, '+inf') == 0 then call('ZREM', key_offered(), model) end
+      if call('ZCOUNT', key_offers(model), '(' .. NOW, '+inf') == 0 then call('ZADD', key_offered(), NOW_TEXT, model) end
     end
   end
 end

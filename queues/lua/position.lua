@@ -1,13 +1,11 @@
 -- position: what is known of a task, and where it stands if it waits
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
--- returns  {position, wait ms, now ms, record as field, value, …} | {} unknown
+-- returns  {place, now ms, record as field, value, …} | {} unknown
 local id = ARGV[1]
 local t = load(id)
 if not t or t.st == 'gone' then return {} end
-local position, eta = 0, 0
-if t.st == 'queued' then position, eta = place(id, t) end
-local reply = { position, eta, NOW }
+local reply = { t.st == 'queued' and place(id, t) or { 0, 0, 0, 0 }, NOW }
 for field, value in pairs(t) do
   reply[#reply + 1] = field
   reply[#reply + 1] = value

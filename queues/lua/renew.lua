@@ -3,16 +3,37 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace behind a deadline, ms
 -- ARGV[3]  number of tasks held
--- ARGV[4…] task id, attempt, grant token, worker, 1: it has begun, of each task held; then the ids of tasks that have readers here
+-- ARGV[4…] task id, attempt, grant token, worker, 1: it has begun, tokens of output so far (-1 unknown), of each task held; then
+--          the ids of tasks that have readers here
 -- returns  for each task held: 1 renewed | 0 over: stop it | 2 ended from outside: stop it and say when it stopped
 local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local replies = {}
+
+-- Charge a running task what it has used beyond what it was charged: it need not end to be paid for.
+local function charge_running(id, f, output)
+  local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11] }
+  local unit, used = call('HGET', key_model(t.m), 'cost'), nil
+  if unit == 'slot_seconds' then
+    used = (NOW - num(f[13])) / 1000
+  elseif unit ~= 'requests' and output >= 0 then
+    output = min(output, 4194304)
+    used = num(f[12]) + 2 * output
+    local mean = key_mean(t.m, t.u)
+    if output > num(call('GET', mean)) then call('SET', mean, whole(min(output, 131072)), 'EX', '3600') end
+  end
+  local charged, weight, lane_lifts, own_lifts, tokens, counted = read_account(t.ac)
+  if not used or used <= tonumber(charged) then return end
+  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q)
+  charge(t, used - tonumber(charged), weight, lane_lifts, own_lifts, lifts_of(t.q, t.m, t.u), s[1], s[2])
+  call('HSET', key_task(id), 'ac', open_account(used, weight, lane_lifts, own_lifts, tokens, counted))
+end
+
 local at = 4
 even_if_full()
 for i = 1, held do
   local id = ARGV[at]
   local key = key_task(id)
-  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg')
+  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga')
   if f[2] ~= ARGV[at + 1] or f[3] ~= ARGV[at + 2] then
     replies[i] = 0
   elseif f[1] ~= 'executing' then
@@ -21,7 +42,7 @@ for i = 1, held do
     local lease_end = NOW + lease
     local deadline = num(f[5])
     if deadline > 0 then lease_end = min(lease_end, deadline + grace) end
-    call('ZADD', key_slots(f[4]), lease_end, id)
+    call('ZADD', key_slots(f[4]), whole(lease_end), id)
     call('ZADD', key_look(), run_instant({ xd = f[5], lv = f[6] }, lease_end), id)
     if not f[7] then
       call('HSET', key, 'wk', ARGV[at + 3])
@@ -30,15 +51,16 @@ for i = 1, held do
         call('HINCRBY', key, 'tr', 1)
       end
     end
+    charge_running(id, f, tonumber(ARGV[at + 5]))
     replies[i] = 1
   end
-  at = at + 5
+  at = at + 6
 end
 for i = at, #ARGV do
   local id = ARGV[i]
   local f = call('HMGET', key_task(id), 'st', 'lg', 'wd', 'dl', 'xd', 'm')
   if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
-    local leave = NOW + num(f[2])
+    local leave = whole(NOW + num(f[2]))
     call('HSET', key_task(id), 'lv', leave)
     local instant
     if f[1] == 'queued' then

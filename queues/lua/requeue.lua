@@ -7,8 +7,9 @@
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help (both count a try if it had begun) | declined
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
--- ARGV[8…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
--- returns  {'queued'} | {'ended', event id, type, data} | {'stale', state}. Repeated, it says 'ended' again or is 'stale'.
+-- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not)
+-- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
+-- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data} | {'stale', state}. Repeated, it says 'ended' again or is 'stale'.
 local id, token = ARGV[1], ARGV[3]
 local t = load(id)
 if not t or t.at ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
@@ -23,10 +24,17 @@ if t.st ~= 'executing' then
   return entry and { 'ended', event_id, entry[2][2], entry[2][4] } or { 'stale', t.st }
 end
 local failures = {
-  lost = { rest = ARGV[8], code = ARGV[9] },
-  no_worker = { rest = ARGV[10], code = ARGV[11] },
-  timeout = { rest = ARGV[12], code = ARGV[13] },
+  lost = { rest = ARGV[9], code = ARGV[10] },
+  no_worker = { rest = ARGV[11], code = ARGV[12] },
+  timeout = { rest = ARGV[13], code = ARGV[14] },
 }
+local hold = tonumber(ARGV[8])
+if hold > 0 then
+  local held = call('HGET', key_model(t.m), 'held')
+  call('HSET', key_model(t.m), 'held', whole(max(num(held), NOW + hold)))
+end
 local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
-wake(t.m)
+local at = wake(t.m)
+local later = at and { t.m, max(at - NOW, 1) } or {}
+if outcome == 'queued' then return { outcome, later } end
 return { outcome, event_id, kind, data }

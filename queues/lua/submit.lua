@@ -1,8 +1,10 @@
 -- submit: put a task into its lane, and take for the submitting replica's free slots, by the rule: an older task may come first
 -- KEYS[1]  prefix of the pool: every key derives from it
 -- ARGV     names below
--- returns  {'ok', state, position, wait ms, enqueued ms, grants} | {'full', waiting, limit} | {'full_bytes'} |
---          {'no_worker', 1 = workers offer other models} | {'cancelled'} it was cancelled before it came
+-- returns  {'ok', state, place, enqueued ms, grants, later} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
+--          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
+--          {'no_worker', 1 = workers offer other models, retry ms} | {'cancelled'} it was cancelled before it came
+--          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 local id, q, m, u = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key_id, task_type, priority = ARGV[5], ARGV[6], max(min(tonumber(ARGV[7]), 5), 0)
@@ -17,32 +19,38 @@ local key = key_task(id)
 if call('EXISTS', key) == 1 then
   local known = load(id)
   if known.st == 'gone' then return { 'cancelled' } end
-  local position, eta = 0, 0
-  if known.st == 'queued' then position, eta = place(id, known) end
-  return { 'ok', known.st, position, eta, known.en, repeat_grants(known.ng, nonce) }
+  local where = known.st == 'queued' and place(id, known) or { 0, 0, 0, 0 }
+  return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {} }
 end
-if not is_offered(m) then return { 'no_worker', call('ZCOUNT', key_offered(), '(' .. NOW, '+inf') > 0 and 1 or 0 } end
+if not is_offered(m) then
+  local since = num(call('ZSCORE', key_offered(), m)) -- the longer it has been away, the longer it may be: as long again
+  local others = call('ZCOUNT', key_offered(), '(' .. NOW_TEXT, '+inf') > 0
+  return { 'no_worker', others and 1 or 0, since > 0 and NOW - since or 60000 }
+end
 local model, pool = key_model(m), key_pool()
-local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight')
-local s = call('HMGET', model, 'limit', 'cost', 'out', 'V', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'used')
-local limit, V, v, lane_tag, lane_lifts = num(s[1]), num(s[4]), num(s[5]), num(s[6]), num(s[7])
-local at_once = want > 0 and call('EXISTS', key_lanes(m)) == 0 and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
+local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
+local s = call('HMGET', model, 'concurrency', 'rules', 'held', 'cost', 'out', 'ms', 'V', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q,
+  'used')
+local limit = num(s[1])
+local ruled = s[2] == '1' or queue[4] == '1'
+if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and min(wait_ms, num(queue[5])) or num(queue[5]) end
+local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
+  and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
+local order = format('%.3f', US / 1000 - 2000 * priority)
 if not at_once then
-  local length_limit = num(queue[2])
-  if length_limit == 0 then length_limit = default_length end
-  if num(queue[1]) >= length_limit then return { 'full', num(queue[1]), length_limit } end
+  local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
+  if refused then return refused end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
   call('HINCRBY', pool, 'bytes', 0 - #payload)
-  return { 'full_bytes' }
+  return { 'full_bytes', floor(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])) }
 end
 
 call('SET', key_payload(id), payload)
-if num(s[8]) < US - 60000000 then call('ZADD', key_models(), NOW, m) end
-call('ZADD', key_recent(), NOW, id)
-local order = string.format('%.3f', US / 1000 - 2000 * priority)
-local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW, ei = est_input, ['or'] = order }
-local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW, 'or', order, 'tl', keep_ms, 'pb', #payload }
+if num(s[12]) < US - 60000000 then call('ZADD', key_models(), NOW_TEXT, m) end
+call('ZADD', key_recent(), NOW_TEXT, id)
+local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW_TEXT, ei = est_input, ['or'] = order }
+local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', format('%d', #payload) }
 local function set(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value
@@ -51,14 +59,14 @@ end
 if key_id ~= '' then set('k', key_id) end
 if est_input ~= '0' then set('ei', est_input) end
 if weight ~= '1.0' then set('w', weight) end
-if priority > 0 then set('pr', priority) end
+if priority > 0 then set('pr', ARGV[7]) end
 if max_output ~= '0' then set('mo', max_output) end
-if timeout_ms > 0 then set('dl', NOW + timeout_ms) end
-if wait_ms > 0 then set('wd', NOW + wait_ms) end
-if run_ms > 0 then set('rl', run_ms) end
+if timeout_ms > 0 then set('dl', whole(NOW + timeout_ms)) end
+if wait_ms > 0 then set('wd', whole(NOW + wait_ms)) end
+if run_ms > 0 then set('rl', ARGV[13]) end
 if linger_ms > 0 then
-  set('lg', linger_ms)
-  set('lv', NOW + linger_ms)
+  set('lg', ARGV[15])
+  set('lv', whole(NOW + linger_ms))
 end
 if waiting == '1' then set('wt', '1') end
 if stream == '1' then set('sf', '1') end
@@ -66,33 +74,43 @@ if metadata ~= '' then set('md', metadata) end
 if follow == '1' then set('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
+  local V, v, lane_tag, lane_lifts = num(s[7]), num(s[8]), num(s[9]), num(s[10])
   local lane_start = max(V, lane_tag)
   lane_lifts = lane_lifts + lane_start - lane_tag
-  local flow_start, next_v, debt = flow_returns(q, m, u, v)
-  local cost, weight_of_lane = expected_cost(t, s[2], s[3]), lane_weight(queue[3])
-  t.ac = open_account(cost, weight_of_lane, lane_lifts, num(debt and call('ZSCORE', key_lifts(q, m), u)))
-  call('ZADD', key_debts(q, m), flow_start + tag_step(cost, flow_weight(t)), u)
-  call('HSET', model, 'V', lane_start, 'v:' .. q, max(next_v, flow_start),
-    'S:' .. q, lane_start + tag_step(cost, weight_of_lane), 'L:' .. q, lane_lifts, 'used', US)
+  local debts = key_debts(q, m)
+  local debt = call('EXISTS', debts) == 1 and call('ZSCORE', debts, u)
+  local flow_start = tonumber(debt or v)
+  if flow_start <= v then
+    if flow_start < v then note_lift(q, m, u, v - flow_start) end
+    flow_start, v = v, v + 1
+  end
+  local cost, weight_of_lane = expected_cost(t, s[4], s[5], s[6]), lane_weight(queue[3])
+  t.ac = open_account(cost, weight_of_lane, lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
+  call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
+  call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(max(v, flow_start)),
+    'S:' .. q, whole(lane_start + tag_step(cost, weight_of_lane)), 'L:' .. q, whole(lane_lifts),
+    'c:' .. q, whole(num(s[11]) + cost * 1000), 'used', whole(US))
   local start = begin_attempt(id, t, replica, worker, nonce .. ':1', grant_ms)
   call('HSET', key, 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
     'ac', t.ac, 'ng', id, unpack(fields))
   if want > 1 then idle_for({ m }, replica) end
-  return { 'ok', 'executing', 0, 0, NOW, { describe(id, t, '1-1', start) } }
+  return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, '1-1', start) }, {} }
 end
 
 call('HSET', key, 'st', 'queued', unpack(fields))
 call('ZADD', key_look(), wait_instant(t), id)
 enqueue(id, t)
-local grants, ids = {}, {}
+local grants, ids, later = {}, {}, {}
 if want > 0 then
-  grants, ids = take({ m }, want, replica, worker, nonce, grant_ms)
+  grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
   if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
   for _, granted in ipairs(ids) do
-    if granted == id then return { 'ok', 'executing', 0, 0, NOW, grants } end
+    if granted == id then return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, grants, later } end
   end
+elseif ruled or num(s[3]) > NOW then
+  local at = wake(m)
+  if at then later = { m, max(at - NOW, 1) } end
 elseif limit == 0 or call('ZCARD', key_slots(m)) < limit then
   wake_one(m)
 end
-local position, eta = place(id, t)
-return { 'ok', 'queued', position, eta, NOW, grants }
+return { 'ok', 'queued', place(id, t), NOW, grants, later }

@@ -66,13 +66,11 @@ local function look_at_queued(id, t)
     call('ZADD', look, wait_instant(t), id)
     return
   end
-  dequeue(id, t)
-  if late then
-    fail(id, t, timeout)
-  elseif waited then
-    fail(id, t, queue_timeout)
+  if late or waited then
+    local why = late and timeout or queue_timeout
+    end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
   else
-    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', '')
+    end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '')
   end
 end
 
@@ -121,7 +119,7 @@ for model in pairs(touched) do wake(model) end
 if NOW - num(call('HGET', pool, 'woke')) >= 900 then
   call('HSET', pool, 'woke', NOW)
   for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 999)) do
-    if has_free_lease(model) then
+    if startable(model) then
       for _, offered in ipairs({ model, '*' }) do
         for _, other in ipairs(call('ZRANGEBYSCORE', key_offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
           tell(other, 'r\n' .. model)
@@ -155,7 +153,7 @@ if NOW - num(call('HGET', pool, 'woke')) >= 900 then
       or num(call('HGET', key_model(model), 'used')) > US - 3600000000 then
       call('ZADD', key_models(), NOW, model)
     else
-      each_lane(model, function(q) call('DEL', key_debts(q, model), key_lifts(q, model)) end)
+      each_lane(model, function(q) call('DEL', key_debts(q, model), key_lifts(q, model), key_parked(q, model)) end)
       if not call('HGET', key_model(model), 'fixed') then
         call('DEL', key_model(model))
         call('ZREM', key_models(), model)

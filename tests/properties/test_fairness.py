@@ -17,7 +17,12 @@ class Service:
     def __init__(self, world: World, slots: int, weights: dict[str, float], unit: str = "tokens") -> None:
         self.world = world
         self.scheduler: Scheduler = world.scheduler("r1")
-        drive(self.scheduler.configure([(q, w, 10**6) for q, w in weights.items()], [("m", slots, unit)]))
+        drive(
+            self.scheduler.configure(
+                {q: {"weight": w, "max_length": 10**6} for q, w in weights.items()},
+                {"m": {"concurrency": slots, "cost": unit}},
+            )
+        )
         self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
         self.running: list[Grant] = []
         self.number = 0
@@ -31,7 +36,9 @@ class Service:
         self.scheduler.submit(spec, 0, self.scheduler.nonce()).result()
 
     def fill(self, slots: int) -> list[Grant]:
-        grants = self.scheduler.taken(self.scheduler.take(["m"], slots, self.scheduler.nonce()).result())
+        grants = self.scheduler.taken(
+            self.scheduler.take(["m"], slots, self.scheduler.nonce()).result()
+        ).grants
         self.running += grants
         return grants
 

@@ -41,7 +41,12 @@ class Both:
     def __init__(self, world: World, limit: int, unit: str) -> None:
         self.world, self.scheduler = world, world.scheduler("r1")
         self.model = FairModel(WEIGHTS, limit, unit)
-        drive(self.scheduler.configure([(q, w, 0) for q, w in WEIGHTS.items()], [("m", limit, unit)]))
+        drive(
+            self.scheduler.configure(
+                {q: {"weight": w} for q, w in WEIGHTS.items()},
+                {"m": {"concurrency": limit or None, "cost": unit}},
+            )
+        )
         self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
         self.running: list[tuple[Grant, Task]] = []
         self.waiting: list[Task] = []
@@ -69,7 +74,7 @@ class Both:
 
     def take(self, want: int) -> None:
         reply = self.scheduler.take(["m"], want, self.scheduler.nonce())
-        self.compare(self.scheduler.taken(reply.result()), want)
+        self.compare(self.scheduler.taken(reply.result()).grants, want)
 
     def finish(self, which: int, used: int, take: bool) -> None:
         if not self.running:

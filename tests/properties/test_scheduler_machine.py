@@ -26,6 +26,7 @@ from tests.support.direct import Subscription, World, drive, fragment
 from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL, KEYS
+from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Refused, State, TaskSpec
 
@@ -118,8 +119,14 @@ class Life(RuleBasedStateMachine):
     @rule(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
     def configure(self, limits: tuple[int, int]) -> None:
         self.limits = dict(zip(MODELS, limits, strict=True))
-        queues = [("paid_stream", 8.0, 0), ("free_batch", 1.0, 4)]
-        models = [(MODELS[0], limits[0], "tokens"), (MODELS[1], limits[1], "requests")]
+        queues: dict[str, dict[str, Value]] = {
+            "paid_stream": {"weight": 8.0},
+            "free_batch": {"weight": 1.0, "max_length": 4},
+        }
+        models: dict[str, dict[str, Value]] = {
+            MODELS[0]: {"concurrency": limits[0] or None, "cost": "tokens"},
+            MODELS[1]: {"concurrency": limits[1] or None, "cost": "requests"},
+        }
         drive(self.replicas[0].scheduler.configure(queues, models))
 
     @rule(
@@ -183,7 +190,7 @@ class Life(RuleBasedStateMachine):
         scheduler, nonce = replica.scheduler, replica.scheduler.nonce()
 
         def call() -> list[Grant]:
-            return scheduler.taken(scheduler.take(replica.models, want, nonce, "w").result())
+            return scheduler.taken(scheduler.take(replica.models, want, nonce, "w").result()).grants
 
         grants = call()
         assert len(grants) <= want
@@ -222,7 +229,7 @@ class Life(RuleBasedStateMachine):
             self.ask(replica, replica.free)
         elif kind == "w":
             scheduler = replica.scheduler
-            assert scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result()) == []
+            assert scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result()).grants == []
 
     @rule(
         who=st.integers(0, 1),
@@ -348,7 +355,8 @@ class Life(RuleBasedStateMachine):
             for g in grants
         ]
         assert (
-            drive(replica.scheduler.renew([(g, "w", True) for g in grants], self.accepted[-3:])) == expected
+            drive(replica.scheduler.renew([(g, "w", True, -1) for g in grants], self.accepted[-3:]))
+            == expected
         )
         for grant, answer in zip(grants, expected, strict=True):
             if answer == 0:
@@ -488,7 +496,7 @@ class Life(RuleBasedStateMachine):
             drive(scheduler.sweep())
             self.world.advance(4000)
         shot = audit(self.world, self.accepted)
-        kept = {"queue", "pool", "queues", "recent", "clock", "model", "models"}
+        kept = {"queue", "pool", "queues", "recent", "clock", "model", "models", "configured"}
         expiring = {key.name for key in KEYS if "EXPIRE" in key.removed or "PX" in key.removed}
         for (kind, parts), name in shot.names.items():
             assert kind in kept | expiring, (kind, parts)

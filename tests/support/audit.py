@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.support.direct import World
@@ -109,7 +109,23 @@ def check_lanes(
     flows = {
         (queue, model, user) for (queue, model), users in shot.by_kind["flows"].items() for user in users
     }
-    assert flows == {(queue, model, user) for queue, _, model, user in shot.by_kind["flow"]}
+    parked = {
+        (queue, model, user) for (queue, model), users in shot.by_kind["parked"].items() for user in users
+    }
+    assert not flows & parked
+    assert flows | parked == {(queue, model, user) for queue, _, model, user in shot.by_kind["flow"]}
+    for (model,), fields in shot.by_kind["model"].items():
+        assert int(fields.get("users", 0)) == sum(m == model for _, m, _ in flows), (model, fields)
+    counted = {
+        task: place
+        for place, members in holding.items()
+        for task in members
+        if shot.one("task", task)["ac"].endswith(" 1")
+    }
+    by_lane = {place: set(members) for place, members in shot.by_kind["running"].items()}
+    assert by_lane == _grouped(counted, lambda place: place[:2])
+    by_queue = {parts[0]: set(members) for parts, members in shot.by_kind["load"].items()}
+    assert by_queue == _grouped(counted, lambda place: place[0])
     lanes = {(queue, model) for (model,), queues in shot.by_kind["lanes"].items() for queue in queues}
     assert lanes == {(queue, model) for queue, model, _ in flows}
     assert set(shot.one("backlog")) == {model for _, model in lanes}
@@ -133,9 +149,18 @@ def check_lanes(
     lifts = {
         (queue, model, user) for (queue, model), users in shot.by_kind["lifts"].items() for user in users
     }
-    assert not debts & flows
+    assert not debts & (flows | parked)
     assert lifts <= set(busy), "the lifts of a flow are kept only while something of it runs"
-    assert set(busy) <= debts | flows, "a flow with running tasks is not forgotten"
+    assert set(busy) <= debts | flows | parked, "a flow with running tasks is not forgotten"
+
+
+def _grouped(
+    tasks: dict[str, tuple[str, str, str]], by: Callable[[tuple[str, str, str]], Any]
+) -> dict[Any, set[str]]:
+    groups = defaultdict[Any, set[str]](set)
+    for task, place in tasks.items():
+        groups[by(place)].add(task)
+    return dict(groups)
 
 
 def _read(name: bytes, kind: str) -> tuple[bytes | str, ...]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from tests.support.direct import Subscription, World, drive
 
+from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Ended, Finished, Fragment, Grant, Refused, State, Submitted, TaskSpec
 
@@ -22,8 +23,11 @@ class Pool:
     def configure(
         self, limit: int = 0, unit: str = "tokens", *, max_length: int = 0, model: str = "m"
     ) -> None:
-        queues = [("paid", 4.0, max_length), ("free", 1.0, max_length)]
-        drive(self.scheduler.configure(queues, [(model, limit, unit)]))
+        queues: dict[str, dict[str, Value]] = {
+            "paid": {"weight": 4.0, "max_length": max_length or None},
+            "free": {"weight": 1.0, "max_length": max_length or None},
+        }
+        drive(self.scheduler.configure(queues, {model: {"concurrency": limit or None, "cost": unit}}))
 
     def offer(
         self, *models: str, withdrawn: Sequence[str] = (), hold_ms: int = 15_000, grace_ms: int = 0
@@ -51,7 +55,7 @@ class Pool:
 
     def take(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> list[Grant]:
         reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker)
-        return self.scheduler.taken(reply.result())
+        return self.scheduler.taken(reply.result()).grants
 
     def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
         events = [("chunk", piece) for piece in data or (b"{}",)]
@@ -115,9 +119,10 @@ class Pool:
         return result
 
     def renew(
-        self, *held: Grant, read: Sequence[str] = (), worker: str = "w1", begun: bool = True
+        self, *held: Grant, read: Sequence[str] = (), worker: str = "w1", begun: bool = True, output: int = -1
     ) -> list[int]:
-        result: list[int] = drive(self.scheduler.renew([(grant, worker, begun) for grant in held], read))
+        holding = [(grant, worker, begun, output) for grant in held]
+        result: list[int] = drive(self.scheduler.renew(holding, read))
         return result
 
     def sweep(self) -> tuple[int, int]:

@@ -1,13 +1,23 @@
 -- The payload is of no more use: no retry is possible.
 local function drop_payload(id, bytes)
-  if bytes and call('DEL', key_payload(id)) == 1 then call('HINCRBY', key_pool(), 'bytes', 0 - num(bytes)) end
+  if bytes and call('DEL', key_payload(id)) == 1 and bytes ~= '0' then call('HINCRBY', key_pool(), 'bytes', '-' .. bytes) end
 end
 
 -- Record and log of an ended task go when its time is over. While it holds a slot it has no end: the sweep needs its record.
 local function expire(id, keep)
-  keep = floor(max(keep, 1000))
+  keep = format('%d', max(keep, 1000))
   call('PEXPIRE', key_task(id), keep)
   call('PEXPIRE', key_log(id), keep)
+end
+
+-- Parked flows of a user return to their lines, if he may run one more.
+local function unpark(m, u)
+  local cap = num(call('HGET', key_model(m), 'max_running_per_user'))
+  if cap > 0 and count_of_user(m, u) >= cap then return end
+  for _, q in ipairs(call('SMEMBERS', key_queues())) do
+    local parked = key_parked(q, m)
+    if call('ZSCORE', parked, u) then flow_comes(q, m, u, parked) end
+  end
 end
 
 -- Give a task's slot back. True when it held one, which is once per attempt.
@@ -15,33 +25,67 @@ local function release(id, t)
   local held = call('ZREM', key_slots(t.m), id) == 1
   call('ZREM', key_look(), id)
   if not held then return false end
-  local busy = key_busy(t.q, t.m, t.u)
-  call('SREM', busy, id)
+  call('SREM', key_busy(t.q, t.m, t.u), id)
+  if string.sub(t.ac, -1) == '1' then
+    call('SREM', key_running(t.q, t.m), id)
+    call('SREM', key_load(t.q), id)
+    unpark(t.m, t.u)
+  end
   if t.ed then expire(id, num(t.ed) + num(t.tl) - NOW) end
   return true
 end
 
+-- A running mean, as it is stored.
+local function mean_after(stored, value, share, least)
+  local mean = num(stored)
+  mean = mean == 0 and max(value, least) or mean + share * (value - mean)
+  return format('%.2f', mean)
+end
+
+-- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected.
+local function settle_pace(t, tokens_used)
+  local _, _, _, _, counted = read_account(t.ac)
+  local more = tokens_used - num(counted)
+  if num(counted) == 0 or more == 0 then return end
+  local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
+  local tpm = num(s[1])
+  if tpm == 0 then return end
+  call('HSET', key_model(t.m), 'ttat', whole(max(num(s[2]), US) + 60000000 * more / tpm))
+  local second = more > 0 and floor(US / 1000000) or floor(num(t.ga) / 1000)
+  if more > 0 or call('HEXISTS', key_spent(t.m), format('%d', second)) == 1 then
+    call('HINCRBY', key_spent(t.m), format('%d', second), whole(more))
+    call('PEXPIRE', key_spent(t.m), '120000')
+  end
+end
+
 -- Settle an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
--- `learn_ms`: how long it ran, false unless it was completed.
-local function settle(t, input, output, learn_ms)
+-- `completed`: it ran to its end.
+local function settle(t, input, output, completed)
   local q, m = t.q, t.m
   local model = key_model(m)
   local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms')
-  local in_tokens, known = s[1] ~= 'requests', input >= 0 and output >= 0
-  close_account(t, in_tokens and known and min(input, 4194304) + 2 * min(output, 4194304) or nil)
-  if learn_ms then
-    local mean_out, mean_ms = num(s[3]), num(s[4])
-    mean_ms = mean_ms == 0 and max(learn_ms, 1) or mean_ms + 0.1 * (learn_ms - mean_ms)
-    if in_tokens and known then
-      local mean = key_mean(m, t.u)
-      local own = num(call('GET', mean))
+  local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, max(NOW - num(t.ga), 0), nil
+  if unit == 'slot_seconds' then
+    used = ran_ms / 1000
+  elseif unit ~= 'requests' and known then
+    used = min(input, 4194304) + 2 * min(output, 4194304)
+  end
+  close_account(t, used)
+  if known then settle_pace(t, min(input, 4194304) + min(output, 4194304)) end
+  if completed then
+    local mean_out = s[3]
+    if known and unit ~= 'requests' then
       output = min(output, 131072)
-      own = own == 0 and max(output, 1) or own + 0.3 * (output - own)
-      mean_out = mean_out == 0 and max(output, 1) or mean_out + 0.05 * (output - mean_out)
-      call('SET', mean, string.format('%.2f', own), 'EX', 3600)
+      local mean = key_mean(m, t.u)
+      call('SET', mean, mean_after(call('GET', mean), output, 0.3, 1), 'EX', '3600')
+      mean_out = mean_after(mean_out, output, 0.05, 1)
     end
-    call('HSET', model, 'out', string.format('%.2f', mean_out), 'ms', string.format('%.2f', mean_ms))
+    if unit == 'slot_seconds' then
+      local span = key_span(m, t.u)
+      call('SET', span, mean_after(call('GET', span), ran_ms / 1000, 0.3, 0.01), 'EX', '3600')
+    end
+    call('HSET', model, 'out', mean_out or '0', 'ms', mean_after(s[4], ran_ms, 0.1, 1))
   end
   forget_idle_flows(q, m, num(s[2]))
 end
@@ -50,22 +94,28 @@ end
 -- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
 -- `stopping` until `stop_until`. Returns the terminal event's id.
 local function end_task(id, t, state, kind, data, code, nonce, except, stop_until)
-  call('ZREM', key_look(), id)
   drop_payload(id, t.pb)
-  local attempt, seq = max(num(t.at), 1), num(t.sq) + 1
-  local event_id = attempt .. '-' .. seq
+  local seq = format('%d', num(t.sq) + 1)
+  local event_id = (num(t.at) > 0 and t.at or '1') .. '-' .. seq
   call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
-  call('HSET', key_task(id), 'st', state, 'ed', NOW, 'sq', seq, 'co', code, 'fn', nonce)
-  t.st, t.sq, t.ed = state, seq, NOW
+  call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'co', code, 'fn', nonce)
+  t.st, t.sq, t.ed = state, seq, NOW_TEXT
   if stop_until then
-    call('ZADD', key_slots(t.m), stop_until, id)
-    call('ZADD', key_look(), stop_until, id)
+    call('ZADD', key_slots(t.m), whole(stop_until), id)
+    call('ZADD', key_look(), whole(stop_until), id)
   else
     expire(id, num(t.tl))
   end
-  call('HINCRBY', key_pool(), state, 1)
+  call('HINCRBY', key_pool(), state, '1')
   publish_event(t.rd, id, event_id, kind, data, except)
   return event_id
+end
+
+-- End a task that waits.
+local function end_waiting(id, t, state, kind, data, code)
+  call('ZREM', key_look(), id)
+  dequeue(id, t)
+  return end_task(id, t, state, kind, data, code, '')
 end
 
 -- Ask the owner of a running task to stop its worker.

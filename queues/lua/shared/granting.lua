@@ -8,16 +8,30 @@ local function describe(id, t, event_id, start)
   }
 end
 
--- Expected cost of a task: input + 2 x output, the output by the user's running mean, else the model's, else what the
--- request allows (4,096 at most, as nothing is known yet); 1 where the model counts requests.
-local function expected_cost(t, unit, model_mean)
-  if unit == 'requests' then return 1 end
+-- Tokens that a task is expected to write: by the user's running mean, else the model's, else what the request allows (4,096
+-- at most, as nothing is known yet).
+local function expected_output(t, model_mean)
   local asked = num(t.mo)
   local output = num(call('GET', key_mean(t.m, t.u)))
   if output == 0 then output = num(model_mean) end
   if output == 0 then output = asked > 0 and min(asked, 4096) or 256 end
   if asked > 0 then output = min(output, asked) end
-  return max(min(num(t.ei), 16777216) + 2 * output, 1)
+  return output
+end
+
+-- Seconds that a task is expected to hold its slot: by the user's running mean, else the model's, else 50 tokens a second.
+local function expected_seconds(t, model_ms)
+  local seconds = num(call('GET', key_span(t.m, t.u)))
+  if seconds == 0 then seconds = num(model_ms) / 1000 end
+  if seconds == 0 then seconds = expected_output(t) / 50 end
+  return max(seconds, 0.001)
+end
+
+-- Expected cost of a task in its model's unit: tokens = input + 2 x output, requests = 1, slot_seconds = how long it runs.
+local function expected_cost(t, unit, model_mean, model_ms)
+  if unit == 'requests' then return 1 end
+  if unit == 'slot_seconds' then return expected_seconds(t, model_ms) end
+  return max(min(num(t.ei), 16777216) + 2 * expected_output(t, model_mean), 1)
 end
 
 -- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
@@ -26,46 +40,137 @@ local function begin_attempt(id, t, replica, worker, token, grant_ms)
   local attempt, seq = num(t.at) + 1, num(t.sq) + 1
   local deadline, run = num(t.dl), num(t.rl)
   if run > 0 then deadline = deadline > 0 and min(deadline, NOW + run) or NOW + run end
-  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', attempt, seq, token, replica, worker
-  t.ga, t.xd = NOW, deadline
+  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', format('%d', attempt), format('%d', seq), token, replica, worker
+  t.ga, t.xd = NOW_TEXT, whole(deadline)
   local lease_end = NOW + grant_ms
-  call('ZADD', key_slots(t.m), lease_end, id)
+  call('ZADD', key_slots(t.m), whole(lease_end), id)
   call('SADD', key_busy(t.q, t.m, t.u), id)
   call('ZADD', key_look(), run_instant(t, lease_end), id)
-  local rest = '"attempt":' .. attempt .. ',"model":' .. cjson.encode(t.m) .. ',"queue":"' .. t.q .. '"'
-  local event_id = attempt .. '-' .. seq
+  local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.m) .. ',"queue":"' .. t.q .. '"'
+  local event_id = t.at .. '-' .. t.sq
   local data = event_data(id, rest)
   call('XADD', key_log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, replica)
   return data
 end
 
+-- How many tasks of a user run on a model, over all queues; with `line` how many wait.
+local function count_of_user(m, u, waiting)
+  local total = 0
+  for _, q in ipairs(call('SMEMBERS', key_queues())) do
+    if waiting then
+      total = total + call('ZCARD', key_flow(q, m, u))
+    else
+      total = total + call('SCARD', key_busy(q, m, u))
+    end
+  end
+  return total
+end
+
+-- The lane of a model whose turn it is: its name `q`, start tag, weight as stored, where the virtual time moves, fields `s` of
+-- the model, and the model's `rules` if there are any. nil when no lane may start a task; and the instant (ms) until which the
+-- model is held, if it is.
+local function next_lane(model)
+  local hash = key_model(model)
+  local line = call('ZRANGE', key_lanes(model), '0', '0', 'WITHSCORES')
+  local q = line[1]
+  if not q then return nil end
+  local queue = call('HMGET', key_queue(q), 'weight', 'strict')
+  local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'b', 'users',
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held')
+  local limit = num(s[1])
+  if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return nil end
+  if num(s[14]) > NOW then return nil, num(s[14]) end
+  local lane = { q = q, tag = tonumber(line[2]), moves_to = tonumber(line[2]), weight = queue[1], s = s }
+  if s[2] ~= '1' and queue[2] ~= '1' then return lane end
+
+  lane.rules = call('HMGET', hash, unpack(ALL_RULES))
+  local chosen, tag, first_tag, skipped = choose_lane(model, limit)
+  for _, other in ipairs(skipped) do call('HSET', hash, 'h:' .. other, '1') end
+  if not chosen then return nil end
+  lane.q, lane.tag, lane.moves_to = chosen, tonumber(tag), tonumber(first_tag)
+  if chosen ~= q then
+    lane.weight = call('HGET', key_queue(chosen), 'weight')
+    lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'b', 'users',
+      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
+  end
+  if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
+    local lift = num(lane.s[6]) - lane.tag
+    if lift > 0 then
+      lane.tag = lane.tag + lift
+      lane.s[10] = whole(num(lane.s[10]) + lift)
+      call('ZADD', key_lanes(model), whole(lane.tag), chosen)
+      call('HSET', hash, 'L:' .. chosen, lane.s[10])
+    end
+    lane.moves_to = max(lane.moves_to, lane.tag)
+  end
+  return lane
+end
+
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
--- over, or whose record is lost, only leaves its lane: the sweep is due for it.
--- Returns its id, record and start event's data, or nil.
+-- over, or whose record is lost, only leaves its lane: the sweep is due for it; a user who runs as many as he may is parked.
+-- Returns its id, record and start event's data; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, replica, worker, token, grant_ms)
-  local lanes, hash = key_lanes(model), key_model(model)
+  local hash = key_model(model)
   for _ = 1, 1000 do
-    local lane = call('ZRANGE', lanes, 0, 0, 'WITHSCORES')
-    local q = lane[1]
-    if not q then return nil end
-    local s = call('HMGET', hash, 'limit', 'cost', 'out', 'V', 'v:' .. q, 'L:' .. q)
-    local limit = num(s[1])
-    if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return nil end
-    local flow = call('ZRANGE', key_flows(q, model), 0, 0, 'WITHSCORES')
-    local u = flow[1]
-    local id = call('ZRANGE', key_flow(q, model, u), 0, 0)[1]
+    local lane, held = next_lane(model)
+    if not lane then return nil, held end
+    local q, s = lane.q, lane.s
+    local flows = key_flows(q, model)
+    local flow_line = call('ZRANGE', flows, '0', '0', 'WITHSCORES')
+    local u = flow_line[1]
+    local flow = key_flow(q, model, u)
+    local id = call('ZRANGE', flow, '0', '0')[1]
     local t = load(id)
+    local cap = lane.rules and num(call('HGET', hash, 'max_running_per_user')) or 0
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
       dequeue(id, t or { q = q, m = model, u = u })
+    elseif cap > 0 and count_of_user(model, u) >= cap then
+      park(q, model, u, flow_line[2])
     else
-      local cost = expected_cost(t, s[2], s[3])
-      local lane_start, flow_start = tonumber(lane[2]), tonumber(flow[2])
-      local weight = lane_weight(call('HGET', key_queue(q), 'weight'))
-      dequeue(id, t, flow_start + tag_step(cost, flow_weight(t)), lane_start + tag_step(cost, weight))
-      call('HSET', hash, 'V', max(num(s[4]), lane_start), 'v:' .. q, max(num(s[5]), flow_start), 'used', US)
-      call('ZADD', key_backlog(), 'XX', US, model)
-      t.ac = open_account(cost, weight, num(s[6]), num(call('ZSCORE', key_lifts(q, model), u)))
+      local cost, tokens, counted = expected_cost(t, s[3], s[4], s[5]), 0, '0'
+      if lane.rules then
+        tokens, counted = floor(num(t.ei) + expected_output(t, s[4]) + 0.5), '1'
+        local at = paced_until(model, lane.rules, tokens)
+        if at > 0 then return nil, at < FOREVER and math.ceil(at / 1000) or nil end
+        spend(model, lane.rules, tokens)
+        call('SADD', key_running(q, model), id)
+        call('SADD', key_load(q), id)
+      end
+      local weight, flow_start = lane_weight(lane.weight), tonumber(flow_line[2])
+      local flow_tag, lane_tag = whole(flow_start + tag_step(cost, flow_weight(t))), whole(lane.tag + tag_step(cost, weight))
+      local model_tag = whole(num(s[7]) + model_step(s[5], s[8]))
+      local fields = {
+        'V', whole(max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(max(num(s[9]), flow_start)), 'n:' .. q,
+        format('%d', num(s[11]) - 1), 'd:' .. q, drain_after_grant(s[12]), 'c:' .. q, whole(num(s[13]) + cost * 1000),
+        'used', whole(US), 'b', model_tag,
+      }
+      call('ZREM', flow, id)
+      call('HINCRBY', key_queue(q), 'n', '-1')
+      local lane_waits = true
+      if call('EXISTS', flow) == 1 then
+        call('ZADD', flows, flow_tag, u)
+      else
+        call('ZREM', flows, u)
+        call('ZADD', key_debts(q, model), flow_tag, u)
+        fields[#fields + 1] = 'users'
+        fields[#fields + 1] = whole(num(s[8]) - 1)
+        lane_waits = call('EXISTS', flows) == 1
+      end
+      if lane_waits then
+        call('ZADD', key_lanes(model), lane_tag, q)
+      else
+        fields[#fields + 1] = 'S:' .. q
+        fields[#fields + 1] = lane_tag
+        call('ZREM', key_lanes(model), q)
+      end
+      call('HSET', hash, unpack(fields))
+      if lane_waits or call('EXISTS', key_lanes(model)) == 1 then
+        call('ZADD', key_backlog(), 'XX', model_tag, model)
+      else
+        call('ZREM', key_backlog(), model)
+      end
+      t.ac = open_account(cost, weight, num(s[10]), num(lifts_of(q, model, u)), tokens, counted)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
       call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
@@ -74,32 +179,34 @@ local function grant_next(model, replica, worker, token, grant_ms)
   end
 end
 
--- The models of `models` ('*' alone: every model) with waiting tasks, the least recently served first.
+-- The models of `models` ('*' alone: every model) with waiting tasks, in the order of their line.
 local function waiting_models(models)
-  if models[1] == '*' then return call('ZRANGE', key_backlog(), 0, 999) end
+  if models[1] == '*' then return call('ZRANGE', key_backlog(), '0', '999') end
   if #models == 1 then return { models[1] } end
-  local served = {}
+  local line = {}
   for _, model in ipairs(models) do
-    local at = call('ZSCORE', key_backlog(), model)
-    if at then served[#served + 1] = { model, tonumber(at) } end
+    local tag = call('ZSCORE', key_backlog(), model)
+    if tag then line[#line + 1] = { model, tonumber(tag) } end
   end
-  table.sort(served, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
-  for i, pair in ipairs(served) do served[i] = pair[1] end
-  return served
+  table.sort(line, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
+  for i, pair in ipairs(line) do line[i] = pair[1] end
+  return line
 end
 
 -- A replica has a free slot for these models: the next eligible task wakes it.
 local function idle_for(models, replica)
+  local since = whole(US)
   for _, model in ipairs(models) do
-    if call('ZADD', key_idle(model), US, replica) == 1 then call('PEXPIRE', key_idle(model), 600000) end
+    if call('ZADD', key_idle(model), since, replica) == 1 then call('PEXPIRE', key_idle(model), '600000') end
   end
 end
 
--- Take up to `want` tasks for a worker that serves `models` ({'*'}: every model), least recently served model first.
+-- Take up to `want` tasks for a worker that serves `models` ({'*'}: every model), in the order of the models' line.
 -- What stays unfilled is recorded, so that the next eligible task wakes this replica; what others could still start, of these
--- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants and their ids.
+-- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
+-- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
 local function take(models, want, replica, worker, nonce, grant_ms, freed)
-  local grants, ids = {}, {}
+  local grants, ids, later = {}, {}, {}
   local waiting = waiting_models(models)
   while #ids < want and waiting[1] do
     local model = table.remove(waiting, 1)
@@ -107,9 +214,18 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     if id then
       ids[#ids + 1] = id
       grants[#ids] = describe(id, t, t.at .. '-' .. t.sq, start)
-      waiting[#waiting + 1] = model
-    elseif model == freed then
-      freed = nil
+      local at = #waiting + 1
+      if at > 1 then -- back into the line
+        local tag = num(call('ZSCORE', key_backlog(), model))
+        while at > 1 and num(call('ZSCORE', key_backlog(), waiting[at - 1])) > tag do at = at - 1 end
+      end
+      table.insert(waiting, at, model)
+    else
+      if model == freed then freed = nil end
+      if t then
+        later[#later + 1] = model
+        later[#later + 1] = max(t - NOW, 1)
+      end
     end
   end
   if #ids < want then
@@ -117,12 +233,17 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     idle_for(models, replica)
   else
     for i = 1, min(#waiting, 16) do
-      if waiting[i] == freed then freed = nil end
-      wake(waiting[i])
+      local model = waiting[i]
+      if model == freed then freed = nil end
+      local at = wake(model)
+      if at then
+        later[#later + 1] = model
+        later[#later + 1] = max(at - NOW, 1)
+      end
     end
   end
   if freed then wake(freed) end
-  return grants, ids
+  return grants, ids, later
 end
 
 -- The grants among `ids` that a call made under this nonce and that still hold: its reply was lost.
@@ -141,8 +262,8 @@ end
 -- The same as `take`, for calls that have no record in which to note what they granted.
 local function take_once(models, want, replica, worker, nonce, grant_ms, freed)
   local before = call('GET', key_taken(nonce))
-  if before then return repeat_grants(before, nonce) end
-  local grants, ids = take(models, want, replica, worker, nonce, grant_ms, freed)
+  if before then return repeat_grants(before, nonce), {} end
+  local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
   if #ids > 0 then call('SET', key_taken(nonce), table.concat(ids, ','), 'PX', grant_ms) end
-  return grants
+  return grants, later
 end

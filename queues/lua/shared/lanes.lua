@@ -6,6 +6,10 @@
 -- flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts only beyond
 -- it. So each lift is added up (`lifts`, field L:queue), and an attempt remembers the sum at its beginning.
 --
+-- A flow whose user runs as many tasks as it may is parked: out of the line, its tag kept in `parked`. It returns, lifted like
+-- one that was idle, when a task of the user ends. A lane that was passed over, because its queue may not run more now, is
+-- lifted when it is served again (field h:queue): nobody saves up turns while it may not start.
+--
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 
 local function tag_step(cost, weight) return floor(cost * 4096 / weight + 0.5) end
@@ -21,77 +25,137 @@ local function lane_weight(stored)
   return weight > 0 and weight or 1
 end
 
--- The virtual time that the next flow to return will find: flows that return at the same time stand in line, so that no name
--- sorts before another for ever.
-local function just_after(v) return v + 1 end
+-- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as
+-- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users. One
+-- that comes into line stands between the first and one step behind it.
+local function model_step(mean_ms, users) return max(num(mean_ms), 1) * 4096 / max(num(users), 1) end
+
+-- How fast a lane's tasks leave while some wait: departures and the time they took, both fading with a half-life of about
+-- twenty seconds, and the instant of the last one. `grant` counts one, `resume` begins to count time again.
+local FADE_MS = 30000
+
+local function read_drain(stored)
+  local count, time, last = string.match(stored or '', '(%S+) (%S+) (%S+)')
+  if not count then return 0, 0, NOW end
+  return tonumber(count), tonumber(time), tonumber(last)
+end
+
+local function drain_after_grant(stored)
+  local count, time, last = read_drain(stored)
+  local passed_ms = max(NOW - last, 0)
+  local kept = passed_ms > 0 and math.exp(0 - passed_ms / FADE_MS) or 1
+  return format('%.3f %.0f ', count * kept + 1, time * kept + passed_ms) .. NOW_TEXT
+end
+
+local function drain_resumes(stored)
+  local count, time = read_drain(stored)
+  return format('%.3f %.0f ', count, time) .. NOW_TEXT
+end
+
+-- Departures until now and the ms they took, faded.
+local function drain_until_now(stored)
+  local count, time, last = read_drain(stored)
+  local passed_ms = max(NOW - last, 0)
+  local kept = math.exp(0 - passed_ms / FADE_MS)
+  return count * kept, time * kept + passed_ms
+end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
 local function note_lift(q, m, u, amount)
-  if call('EXISTS', key_busy(q, m, u)) == 1 then call('ZINCRBY', key_lifts(q, m), amount, u) end
+  if call('EXISTS', key_busy(q, m, u)) == 1 then call('ZINCRBY', key_lifts(q, m), whole(amount), u) end
 end
 
--- The start tag of a flow that returns from idle at virtual time `v`; the virtual time behind it; its debt, if it has one.
-local function flow_returns(q, m, u, v)
-  local debt = call('ZSCORE', key_debts(q, m), u)
-  local owed = tonumber(debt or v)
-  if owed > v then return owed, v, debt end
-  if owed < v then note_lift(q, m, u, v - owed) end
-  return v, just_after(v), debt
+-- A flow comes into line, with the tag that it had (in `from`) or lifted, and its lane too if it was idle. Flows that come at
+-- the same virtual time stand in line: each moves it by one, so that no name sorts before another for ever.
+local function flow_comes(q, m, u, from)
+  local model, flows = key_model(m), key_flows(q, m)
+  local s = call('HMGET', model, 'v:' .. q, 'users')
+  local v = num(s[1])
+  local tag = from and call('EXISTS', from) == 1 and call('ZSCORE', from, u)
+  local start = tonumber(tag or v)
+  if tag then call('ZREM', from, u) end
+  if start <= v then
+    if start < v then note_lift(q, m, u, v - start) end
+    start, v = v, v + 1
+  end
+  call('ZADD', flows, whole(start), u)
+  local users = whole(num(s[2]) + 1)
+  if call('ZCARD', flows) > 1 then
+    call('HSET', model, 'v:' .. q, whole(v), 'users', users)
+    return
+  end
+  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'd:' .. q, 'b', 'ms')
+  local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
+  call('ZADD', key_lanes(m), whole(max(V, lane_tag)), q)
+  call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'd:' .. q, drain_resumes(lane[4]),
+    'L:' .. q, whole(lifts + max(V - lane_tag, 0)))
+  local place, least = num(lane[5]), call('ZRANGE', key_backlog(), '0', '0', 'WITHSCORES')
+  if least[2] then place = max(tonumber(least[2]), min(place, tonumber(least[2]) + model_step(lane[6], 1))) end
+  call('ZADD', key_backlog(), 'NX', whole(place), m)
 end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
-  local model, flow, flows = key_model(m), key_flow(q, m, u), key_flows(q, m)
+  local flow = key_flow(q, m, u)
   call('ZADD', flow, t['or'], id)
-  if call('ZCARD', flow) == 1 then
-    local s = call('HMGET', model, 'v:' .. q, 'V', 'S:' .. q, 'L:' .. q, 'used')
-    local V, lane_tag, lane_lifts = num(s[2]), num(s[3]), num(s[4])
-    local start, v, debt = flow_returns(q, m, u, num(s[1]))
-    if debt then call('ZREM', key_debts(q, m), u) end
-    call('ZADD', flows, start, u)
-    if call('ZCARD', flows) == 1 then
-      call('ZADD', key_lanes(m), max(V, lane_tag), q)
-      call('ZADD', key_backlog(), 'NX', num(s[5]), m)
-      lane_lifts = lane_lifts + max(V - lane_tag, 0)
-    end
-    call('HSET', model, 'v:' .. q, v, 'L:' .. q, lane_lifts)
-  end
-  call('HINCRBY', model, 'n:' .. q, 1)
-  call('HINCRBY', key_queue(q), 'n', 1)
+  if call('ZCARD', flow) == 1 then flow_comes(q, m, u, key_debts(q, m)) end
+  call('HINCRBY', key_model(m), 'n:' .. q, '1')
+  call('HINCRBY', key_queue(q), 'n', '1')
 end
 
--- Take a task out of its flow; idle flows and lanes keep their tags. `flow_tag` and `lane_tag`, when given, are the tags
--- advanced by a dispatch.
-local function dequeue(id, t, flow_tag, lane_tag)
+-- A lane without flows in line keeps its tag.
+local function lane_idles(q, m, lane_tag)
+  local lanes = key_lanes(m)
+  lane_tag = lane_tag or call('ZSCORE', lanes, q)
+  call('ZREM', lanes, q)
+  call('HSET', key_model(m), 'S:' .. q, lane_tag)
+  if call('EXISTS', lanes) == 0 then call('ZREM', key_backlog(), m) end
+end
+
+-- Take the first user of a lane out of the line until one of its tasks ends.
+local function park(q, m, u, tag)
+  local flows = key_flows(q, m)
+  call('ZREM', flows, u)
+  call('ZADD', key_parked(q, m), tag, u)
+  call('HINCRBY', key_model(m), 'users', '-1')
+  if call('EXISTS', flows) == 0 then lane_idles(q, m) end
+end
+
+-- Take a waiting task out of its flow, ungranted; idle flows and lanes keep their tags.
+local function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
-  local model = key_model(m)
-  local flow, flows, lanes = key_flow(q, m, u), key_flows(q, m), key_lanes(m)
+  local flow = key_flow(q, m, u)
   if call('ZREM', flow, id) == 0 then return end
-  call('HINCRBY', model, 'n:' .. q, -1)
-  call('HINCRBY', key_queue(q), 'n', -1)
-  local lane_waits = true
-  if call('EXISTS', flow) == 1 then
-    if flow_tag then call('ZADD', flows, flow_tag, u) end
-  else
-    flow_tag = flow_tag or call('ZSCORE', flows, u)
-    call('ZREM', flows, u)
-    call('ZADD', key_debts(q, m), flow_tag, u)
-    lane_waits = call('EXISTS', flows) == 1
+  call('HINCRBY', key_model(m), 'n:' .. q, '-1')
+  call('HINCRBY', key_queue(q), 'n', '-1')
+  if call('EXISTS', flow) == 1 then return end
+  local flows, parked = key_flows(q, m), key_parked(q, m)
+  local tag = call('ZSCORE', flows, u)
+  if not tag then
+    call('ZADD', key_debts(q, m), call('ZSCORE', parked, u), u)
+    call('ZREM', parked, u)
+    return
   end
-  if lane_waits then
-    if lane_tag then call('ZADD', lanes, lane_tag, q) end
-  else
-    lane_tag = lane_tag or call('ZSCORE', lanes, q)
-    call('ZREM', lanes, q)
-    call('HSET', model, 'S:' .. q, lane_tag)
-    if call('EXISTS', lanes) == 0 then call('ZREM', key_backlog(), m) end
-  end
+  call('ZREM', flows, u)
+  call('ZADD', key_debts(q, m), tag, u)
+  call('HINCRBY', key_model(m), 'users', '-1')
+  if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
--- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far.
-local function open_account(cost, weight, lane_lifts, flow_lifts)
-  return string.format('%.3f %.17g %.0f %.0f', cost, weight, lane_lifts, flow_lifts)
+-- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
+-- counted for the model's pace, and '1' if it is counted among the running tasks of its queue.
+local function open_account(cost, weight, lane_lifts, flow_lifts, tokens, counted)
+  return format('%.3f %.17g %.0f %.0f %.0f ', cost, weight, lane_lifts, flow_lifts, tokens) .. counted
+end
+
+-- cost, weight, lane's lifts, flow's lifts, tokens, counted
+local function read_account(account) return string.match(account, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)') end
+
+-- The lifts of a flow so far; nil when there are none.
+local function lifts_of(q, m, u)
+  local lifts = key_lifts(q, m)
+  return call('EXISTS', lifts) == 1 and call('ZSCORE', lifts, u) or nil
 end
 
 -- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
@@ -100,43 +164,53 @@ local function beyond(step, lifted)
   return max(step - lifted, 0)
 end
 
--- Close an attempt's account: charge (or refund) the difference between `used` and the estimate to its flow and lane, idle
--- ones too; `used` nil: the estimate stands.
+-- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `fields`: S:queue, L:queue of its model.
+local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lane_lifts_now)
+  local q, m, u = t.q, t.m, t.u
+  local lanes, flows, model = key_lanes(m), key_flows(q, m), key_model(m)
+  local lane_step = beyond(tag_step(more, tonumber(weight)), num(lane_lifts_now) - tonumber(lane_lifts))
+  local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts)))
+  if call('ZSCORE', lanes, q) then
+    call('ZINCRBY', lanes, whole(lane_step), q)
+  else
+    call('HSET', model, 'S:' .. q, whole(num(lane_tag) + lane_step))
+  end
+  local line = flows
+  if not call('ZSCORE', flows, u) then
+    line = key_debts(q, m)
+    if call('EXISTS', key_parked(q, m)) == 1 and call('ZSCORE', key_parked(q, m), u) then line = key_parked(q, m) end
+  end
+  call('ZINCRBY', line, flow_step, u)
+  call('HINCRBY', model, 'c:' .. q, whole(more * 1000))
+end
+
+-- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands.
 local function close_account(t, used)
   local q, m, u = t.q, t.m, t.u
-  local lifts = key_lifts(q, m)
-  local flow_lifts = call('ZSCORE', lifts, u)
-  local charged, weight, lane_lifts, own_lifts = string.match(t.ac, '(%S+) (%S+) (%S+) (%S+)')
+  local flow_lifts = lifts_of(q, m, u)
+  local charged, weight, lane_lifts, own_lifts = read_account(t.ac)
   local more = used and used - tonumber(charged) or 0
   if more ~= 0 then
-    local lanes, flows, model = key_lanes(m), key_flows(q, m), key_model(m)
-    local s = call('HMGET', model, 'S:' .. q, 'L:' .. q)
-    local lane_step = beyond(tag_step(more, tonumber(weight)), num(s[2]) - tonumber(lane_lifts))
-    local flow_step = beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts))
-    local lane_waits = call('ZSCORE', lanes, q)
-    if lane_waits then
-      call('ZINCRBY', lanes, lane_step, q)
-    else
-      call('HSET', model, 'S:' .. q, num(s[1]) + lane_step)
-    end
-    call('ZINCRBY', lane_waits and call('ZSCORE', flows, u) and flows or key_debts(q, m), flow_step, u)
+    local s = call('HMGET', key_model(m), 'S:' .. q, 'L:' .. q)
+    charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, s[1], s[2])
   end
-  if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', lifts, u) end
+  if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', key_lifts(q, m), u) end
 end
 
 -- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
 -- tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)
   local debts = key_debts(q, m)
+  if call('EXISTS', debts) == 0 then return end
   for _ = 1, 4 do
-    local least = call('ZRANGE', debts, 0, 0, 'WITHSCORES')
+    local least = call('ZRANGE', debts, '0', '0', 'WITHSCORES')
     local u = least[1]
     if not u or tonumber(least[2]) >= v then return end
     if call('EXISTS', key_busy(q, m, u)) == 0 then
       call('ZREM', debts, u)
     else
-      call('ZINCRBY', key_lifts(q, m), v - tonumber(least[2]), u)
-      call('ZADD', debts, v, u)
+      call('ZINCRBY', key_lifts(q, m), whole(v - tonumber(least[2])), u)
+      call('ZADD', debts, whole(v), u)
     end
   end
 end

@@ -1,24 +1,37 @@
--- Where a queued task stands: its position in its lane (from 1) and how long it may wait, in ms. Both are estimates: a fair
--- queue lets latecomers of other users pass. With r tasks of its own user ahead, A users waiting and its user at rank k, about
--- r * A + k tasks go first; they leave at the rate at which the model's slots come free, times the lane's share.
-local function place(id, t)
-  local rank = call('ZRANK', key_flow(t.q, t.m, t.u), id)
-  if not rank then return 0, 0 end
-  local flows = key_flows(t.q, t.m)
-  local k = call('ZRANK', flows, t.u) or 0
-  local users = call('ZCARD', flows)
-  local model = call('HMGET', key_model(t.m), 'n:' .. t.q, 'ms', 'limit')
-  local position = min(max(num(model[1]), 1), rank * users + k + 1)
-  local mean = num(model[2])
+-- Where a queued task stands: its position in its lane (from 1) and how long it may wait: about, at least and at most, in ms.
+-- All are estimates: a fair queue lets latecomers of other users pass. With r tasks of its own user ahead, A users waiting and
+-- its user at rank k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about
+-- as a Poisson process, so that n of them take n intervals +- 1.3 sqrt(n) four times out of five; and others may come or go.
+
+-- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
+-- of the model run and the lane's share of its slots.
+local function interval_of(q, m, drain, mean_ms)
+  local count, time = drain_until_now(drain)
+  if count >= 20 then return time / count end
+  local mean = num(mean_ms)
   if mean == 0 then mean = 1000 end
-  local total, own = 0, 0
-  for _, q in ipairs(call('ZRANGE', key_lanes(t.m), 0, -1)) do
-    local weight = num(call('HGET', key_queue(q), 'weight'))
-    if weight <= 0 then weight = 1 end
-    total = total + weight
-    if q == t.q then own = weight end
+  local total, own = 0, lane_weight(call('HGET', key_queue(q), 'weight'))
+  for _, other in ipairs(call('ZRANGE', key_lanes(m), '0', '-1')) do
+    if other ~= q then total = total + lane_weight(call('HGET', key_queue(other), 'weight')) end
   end
-  local running = max(call('ZCARD', key_slots(t.m)), 1)
-  local share = total > 0 and own > 0 and own / total or 1
-  return position, floor(position * mean / (running * share))
+  local expected = mean * (total + own) / own / max(call('ZCARD', key_slots(m)), 1)
+  return (time + expected) / (count + 1)
+end
+
+-- {position, wait, at least, at most} of the n-th to go.
+local function place_of(n, interval, delay)
+  local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
+  return { n, floor(delay + wait), floor(delay + max(0.6 * wait - spread, 0)), math.ceil(delay + 1.6 * wait + spread) }
+end
+
+local function place(id, t)
+  local q, m = t.q, t.m
+  local rank = call('ZRANK', key_flow(q, m, t.u), id)
+  if not rank then return { 0, 0, 0, 0 } end
+  local flows = key_flows(q, m)
+  local users = max(call('ZCARD', flows), 1)
+  local k = call('ZRANK', flows, t.u) or users
+  local s = call('HMGET', key_model(m), 'n:' .. q, 'd:' .. q, 'ms', 'held')
+  local n = min(max(num(s[1]), 1), rank * users + k + 1)
+  return place_of(n, interval_of(q, m, s[2], s[3]), max(num(s[4]) - NOW, 0))
 end

@@ -16,11 +16,11 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
   local key = key_task(id)
   call('HSET', key, 'hi', history(t, why))
   if begun and not t.bg then
-    t.bg, t.tr = '1', num(t.tr) + 1
+    t.bg, t.tr = '1', format('%d', num(t.tr) + 1)
     call('HSET', key, 'tr', t.tr)
   end
   local give_up
-  if t.fo then
+  if t.fo or num(t.at) >= 100 then
     give_up = failures.lost
   elseif cause ~= 'declined' and t.bg then
     if num(t.tr) >= 3 then give_up = failures.lost end
@@ -39,9 +39,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
   end
   close_account(t, 0)
   t.st = 'queued'
-  call('HSET', key, 'st', 'queued', 'gt', '', 'ow', '', 'xd', 0)
+  call('HSET', key, 'st', 'queued', 'gt', '', 'ow', '', 'xd', '0')
   if t.wd then -- running was not waiting
-    t.wd = num(t.wd) + NOW - num(t.ga)
+    t.wd = whole(num(t.wd) + NOW - num(t.ga))
     call('HSET', key, 'wd', t.wd)
   end
   call('HDEL', key, 'wk', 'bg', 'ga')

@@ -1,9 +1,3 @@
--- Is a lease of `model` free? (no limit: always; the workers' slots bound it)
-local function has_free_lease(model)
-  local limit = num(call('HGET', key_model(model), 'limit'))
-  return limit == 0 or call('ZCARD', key_slots(model)) < limit
-end
-
 -- Wake one idle replica for `model`, of which something can start. It takes for all its free slots and wakes the next. A
 -- replica that is gone receives nothing: the next is tried.
 local function wake_one(model)
@@ -17,13 +11,15 @@ local function wake_one(model)
   end
 end
 
--- The same, if something can start.
+-- The same, if something can start; else the instant (ms) from which it can, if time alone is in the way.
 local function wake(model)
-  if call('EXISTS', key_lanes(model)) == 1 and has_free_lease(model) then wake_one(model) end
+  local can, at = startable(model)
+  if can then wake_one(model) end
+  return at
 end
 
 -- Does anybody have workers for the model?
 local function is_offered(model)
-  local now = '(' .. NOW
+  local now = '(' .. NOW_TEXT
   return call('ZCOUNT', key_offers(model), now, '+inf') > 0 or call('ZCOUNT', key_offers('*'), now, '+inf') > 0
 end

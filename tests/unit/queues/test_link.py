@@ -99,7 +99,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
     async def main(proxy: ChaosProxy) -> None:
         async with linked(proxy.url) as link:
             scheduler = scheduler_of(link)
-            await scheduler.configure([("free_batch", 1, 0)], [("m", 1, "tokens")])
+            await scheduler.configure({"free_batch": {"weight": 1}}, {"m": {"concurrency": 1}})
             await scheduler.offer(["m"], [], b"[]", 15_000, 0)
             task, nonce = TaskSpec("a", "m", "free_batch", "u", b"{}"), scheduler.nonce()
 
@@ -302,7 +302,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
         async with linked(server.url) as link:
             keys = Keys(pool_prefix())
             scheduler = scheduler_of(link)
-            await scheduler.configure([("q", 1, 100_000)], [("m", 4, "tokens")])
+            await scheduler.configure({"q": {"weight": 1, "max_length": 100_000}}, {"m": {"concurrency": 4}})
             await scheduler.offer(["m"], [], b"[]", 15_000, 0)
 
             def spec(name: str) -> TaskSpec:
@@ -327,7 +327,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
             assert await link.command("HGETALL", keys("pool")) == pool
 
             first, second, third, fourth = running
-            assert await scheduler.renew([(grant, "w", True) for grant in running]) == [1, 1, 1, 1]
+            assert await scheduler.renew([(grant, "w", True, -1) for grant in running]) == [1, 1, 1, 1]
             await scheduler.sweep()
             await scheduler.offer(["m"], [], b"[]", 15_000, 0)
             end = sample_ends().timeout
@@ -353,8 +353,8 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
                 )
                 assert scheduler.finished(reply).outcome == ("late" if grant is second else "ok")
             assert await link.command("ZCARD", keys("slots", model="m")) == 0
-            assert len(scheduler.taken(await scheduler.take(["m"], 2, scheduler.nonce()))) == 2
-            assert scheduler.taken(await scheduler.take(["m2"], 2, scheduler.nonce())) == []
+            assert len(scheduler.taken(await scheduler.take(["m"], 2, scheduler.nonce())).grants) == 2
+            assert scheduler.taken(await scheduler.take(["m2"], 2, scheduler.nonce())).grants == []
 
     with running_server(binary, "--maxmemory-policy", "noeviction") as server:
         run(main, server)

@@ -37,7 +37,7 @@ def test_a_task_that_can_start_at_once_is_granted_by_its_own_submit(world: World
     pool = Pool(world)
     answer = pool.submit("a", want=1, metadata=b'{"x":1}', key="acme", stream=True, waiting=True)
     assert isinstance(answer, Submitted)
-    assert (answer.state, answer.position) == (State.EXECUTING, 0)
+    assert (answer.state, answer.place.position) == (State.EXECUTING, 0)
     (grant,) = answer.grants
     assert (grant.task_id, grant.attempt, grant.start_seq, grant.stream, grant.key) == (
         "a",
@@ -77,7 +77,7 @@ def test_a_model_that_nobody_offers_is_refused(world: World, offered: tuple[str,
     if offered:
         pool.offer(*offered)
     names = world.call("KEYS", "*")
-    assert pool.submit("a") == Refused("no_worker", others_offered=others)
+    assert pool.submit("a") == Refused("no_worker", others_offered=others, retry_ms=60_000)
     assert sorted(world.call("KEYS", "*")) == sorted(names)
 
 
@@ -95,7 +95,7 @@ def test_a_queue_is_full_over_all_models_and_counts_waiting_tasks_only(world: Wo
     pool.run("running")
     pool.submit("a", "m")
     pool.submit("b", "m2")
-    assert pool.submit("c", "m") == Refused("full", waiting=2, limit=2)
+    assert pool.submit("c", "m") == Refused("full", waiting=2, limit=2, retry_ms=500)
     assert isinstance(pool.submit("d", "m", queue="paid"), Submitted), "the other queue is not full"
     pool.cancel("a")
     assert isinstance(pool.submit("e", "m"), Submitted)
@@ -115,7 +115,7 @@ def test_bytes_of_payloads_are_limited_too(world: World) -> None:
     pool = Pool(world)
     pool.submit("a", payload=b"x" * 60)
     before = world.call("HGETALL", world.keys("pool"))
-    assert pool.submit("b", payload=b"x" * 60) == Refused("full_bytes")
+    assert pool.submit("b", payload=b"x" * 60) == Refused("full_bytes", retry_ms=1000)
     assert world.call("HGETALL", world.keys("pool")) == before
     audit(world, ["a"])
 
@@ -188,12 +188,12 @@ def test_a_worker_of_several_models_serves_the_least_recently_served_first(world
 def test_a_wildcard_worker_finds_the_one_model_that_is_not_at_its_limit(world: World) -> None:
     pool = Pool(world, set_up=False)
     models = [f"m{n:03d}" for n in range(100)]
-    drive(pool.scheduler.configure([], [(model, 1, "tokens") for model in models]))
+    drive(pool.scheduler.configure({}, {model: {"concurrency": 1} for model in models}))
     pool.offer(ANY_MODEL)
     for model in models:
         pool.submit(f"run-{model}", model, want=1)
         pool.submit(f"wait-{model}", model)
-    drive(pool.scheduler.configure([], [(model, 1 if model != "m099" else 2, "tokens") for model in models]))
+    drive(pool.scheduler.configure({}, {m: {"concurrency": 1 if m != "m099" else 2} for m in models}))
     assert [grant.task_id for grant in pool.take(ANY_MODEL)] == ["wait-m099"]
 
 
@@ -237,9 +237,9 @@ def test_position_counts_from_one_and_is_zero_while_running(world: World) -> Non
     for n in range(3):
         world.advance(1)
         pool.submit(f"t{n}")
-    places = [drive(pool.scheduler.position(f"t{n}")).position for n in range(3)]
+    places = [drive(pool.scheduler.position(f"t{n}")).place.position for n in range(3)]
     assert places == [1, 2, 3]
-    assert drive(pool.scheduler.position("running")).position == 0
+    assert drive(pool.scheduler.position("running")).place.position == 0
     assert drive(pool.scheduler.position("running")).state is State.EXECUTING
     assert drive(pool.scheduler.position("nobody")) is None
 
@@ -362,7 +362,8 @@ def test_offers_end_by_themselves_and_a_withdrawal_may_have_a_grace(world: World
     world.advance(14_999)
     assert isinstance(pool.submit("a"), Submitted)
     world.advance(1)
-    assert pool.submit("b") == Refused("no_worker")
+    world.advance(7000)
+    assert pool.submit("b") == Refused("no_worker", retry_ms=7000), "as long again as it has been away"
     pool.offer("m")
     pool.offer(withdrawn=["m"], grace_ms=100_000)
     world.advance(99_999)
@@ -377,7 +378,8 @@ def test_a_withdrawn_model_is_offered_no_more_unless_by_another(world: World) ->
     pool.offer(withdrawn=["m"])
     assert isinstance(pool.submit("a"), Submitted)
     other.offer(withdrawn=["m"])
-    assert pool.submit("b") == Refused("no_worker")
+    world.advance(7000)
+    assert pool.submit("b") == Refused("no_worker", retry_ms=7000), "as long again as it has been away"
 
 
 def test_a_dead_replica_leaves_nothing(world: World) -> None:
@@ -400,7 +402,7 @@ def test_configuration_that_is_left_out_no_longer_holds(world: World) -> None:
     pool.submit("a")
     pool.submit("b")
     assert len(pool.take(want=2)) == 1
-    drive(pool.scheduler.configure([], []))
+    drive(pool.scheduler.configure({}, {}))
     assert len(pool.take(want=2)) == 1
 
 

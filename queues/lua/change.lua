@@ -1,0 +1,38 @@
+-- change: set something of a queue or a model while running, and write down who did
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  queue | model
+-- ARGV[2]  its name
+-- ARGV[3]  who changes it
+-- ARGV[4…] setting, value, …; value '' = back to what is configured
+-- returns  {'ok', id of the audit entry, before, after} JSON objects of what held and holds for these settings | {'unknown'} queue
+local kind, name = string.sub(ARGV[1], 1, 1), ARGV[2]
+if kind == 'q' and call('SISMEMBER', key_queues(), name) == 0 then return { 'unknown' } end
+local hash = hash_of(kind, name)
+local before, after = {}, {}
+for i = 4, #ARGV, 2 do
+  local setting, value = ARGV[i], ARGV[i + 1]
+  local field = kind .. ':' .. name .. ':' .. setting
+  before[setting] = call('HGET', hash, setting) or cjson.null
+  if value == '' then
+    call('HDEL', key_overrides(), field)
+    value = call('HGET', key_configured(), field)
+  else
+    call('HSET', key_overrides(), field, value)
+  end
+  if value then
+    call('HSET', hash, setting, value)
+  else
+    call('HDEL', hash, setting)
+  end
+  after[setting] = value or cjson.null
+  if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'held') end
+end
+if kind == 'm' then
+  call('HSET', hash, 'fixed', '1')
+  call('ZADD', key_models(), 'GT', NOW_TEXT, name)
+end
+rules_changed()
+local was, is = cjson.encode(before), cjson.encode(after)
+local entry = call('XADD', key_audit(), 'MAXLEN', '~', '10000', '*', 'at', NOW_TEXT, 'who', ARGV[3], 'action', 'set',
+  'target', ARGV[1] .. ' ' .. name, 'before', was, 'after', is)
+return { 'ok', entry, was, is }

@@ -1,0 +1,101 @@
+-- Whose turn it is: which lane of a model may start a task now, or when one may.
+--
+-- Most models have no rules but their limit: then it is the lane with the smallest tag. Rules (field `rules` of a model, `strict`
+-- of every queue, kept by configure.lua) are looked at only where there are some:
+--   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing;
+--   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
+--      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend;
+--   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
+local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat' }
+
+-- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. `s`: its
+-- fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
+-- one request may hold many tokens, those of the last minute are added up, too, so that no minute holds more than its limit.
+local function paced_until(model, s, tokens)
+  if s[3] == '1' then return FOREVER end
+  local at = num(s[4]) * 1000
+  if num(s[5]) > 0 then at = max(at, num(s[7])) end
+  local tpm = num(s[6])
+  if tpm > 0 then
+    at = max(at, num(s[8]))
+    local spent, seconds, total = call('HGETALL', key_spent(model)), {}, 0
+    local now_s = floor(US / 1000000)
+    for i = 1, #spent, 2 do
+      local second = tonumber(spent[i])
+      if second > now_s - 61 then
+        seconds[#seconds + 1] = { second, tonumber(spent[i + 1]) }
+        total = total + seconds[#seconds][2]
+      else
+        call('HDEL', key_spent(model), spent[i])
+      end
+    end
+    table.sort(seconds, function(a, b) return a[1] < b[1] end)
+    for _, second in ipairs(seconds) do -- wait until enough of the last minute is over
+      if total <= 0 or total + tokens <= tpm then break end
+      total = total - second[2]
+      at = max(at, (second[1] + 61) * 1000000)
+    end
+  end
+  return at > US and at or 0
+end
+
+-- What a task takes out of its model's minute: `s` as in ALL_RULES.
+local function spend(model, s, tokens)
+  local rpm, tpm = num(s[5]), num(s[6])
+  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(max(num(s[7]), US) + 60000000 / rpm)) end
+  if tpm > 0 then
+    call('HSET', key_model(model), 'ttat', whole(max(num(s[8]), US) + 60000000 * tokens / tpm))
+    call('HINCRBY', key_spent(model), format('%d', floor(US / 1000000)), whole(tokens))
+    call('PEXPIRE', key_spent(model), '120000')
+  end
+end
+
+-- 2, 3: the lane of a model with rules that starts next: its name and tag, and the tag to which the virtual time moves; nil when
+-- none may. `skipped` are lanes that were passed over.
+local function choose_lane(model, limit)
+  local line = call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
+  local queues, owed = {}, 0
+  for _, q in ipairs(call('SMEMBERS', key_queues())) do
+    local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')
+    local lane = { paused = s[1] == '1', running = call('SCARD', key_running(q, model)), reserved = 0, kept = 0 }
+    if num(s[2]) > 0 then lane.full = call('SCARD', key_load(q)) >= num(s[2]) end
+    if limit > 0 then
+      lane.reserved = num(s[3])
+      local lent = s[4] and s[4] ~= '' and min(num(s[4]), lane.reserved) or lane.reserved
+      lane.kept = max(lane.reserved - lent - lane.running, 0)
+      if s[5] and s[5] ~= '' then lane.full = lane.full or lane.running >= lane.reserved + num(s[5]) end
+    end
+    queues[q] = lane
+    owed = owed + lane.kept
+  end
+  local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
+  local chosen, chosen_tag, chosen_reserve, first_tag
+  local skipped = {}
+  for i = 1, #line, 2 do
+    local lane = queues[line[i]] or { running = 0, reserved = 0, kept = 0 }
+    if lane.paused or lane.full or free <= owed - lane.kept then
+      skipped[#skipped + 1] = line[i]
+    else
+      local reserve = lane.running < lane.reserved
+      first_tag = first_tag or line[i + 1]
+      if not chosen or (reserve and not chosen_reserve) then
+        chosen, chosen_tag, chosen_reserve = line[i], line[i + 1], reserve
+      end
+    end
+  end
+  return chosen, chosen_tag, first_tag, skipped
+end
+
+-- Can a task of `model` start now? With rules: also the instant (ms) from which one can, if time alone is in the way.
+local function startable(model)
+  if call('EXISTS', key_lanes(model)) == 0 then return false end
+  local s = call('HMGET', key_model(model), unpack(ALL_RULES))
+  local limit = num(s[1])
+  if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return false end
+  if num(s[4]) > NOW then return false, num(s[4]) end
+  if s[2] ~= '1' and call('HGET', key_pool(), 'strict') ~= '1' then return true end
+  if not choose_lane(model, limit) then return false end
+  local at = paced_until(model, s, 1)
+  if at > 0 then return false, at < FOREVER and math.ceil(at / 1000) or nil end
+  return true
+end

@@ -1,0 +1,48 @@
+-- What is set for queues and models: `configured` by the operator's file, `overrides` by calls while running; an override wins.
+-- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
+local function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
+
+local function hash_of(kind, name) return kind == 'q' and key_queue(name) or key_model(name) end
+
+-- Count the running tasks of a model as running tasks of their queues: from now on a rule asks for it.
+local function count_running(model)
+  for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
+    local f = call('HMGET', key_task(id), 'q', 'ac')
+    if f[2] and string.sub(f[2], -1) ~= '1' then
+      call('SADD', key_running(f[1], model), id)
+      call('SADD', key_load(f[1]), id)
+      call('HSET', key_task(id), 'ac', string.sub(f[2], 1, -2) .. '1')
+    end
+  end
+end
+
+local function any(values)
+  for _, value in ipairs(values) do
+    if value and value ~= '' and value ~= '0' then return true end
+  end
+  return false
+end
+
+-- Keep the marks by which scripts know that there are rules beside weights and limits; unpark and wake whoever may start now.
+local function rules_changed()
+  local strict, before = false, call('HGET', key_pool(), 'strict') == '1'
+  local queues = call('SMEMBERS', key_queues())
+  for _, q in ipairs(queues) do
+    local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved')
+    local borrow = call('HGET', key_queue(q), 'borrow')
+    strict = strict or any(s) or (borrow and borrow ~= '')
+  end
+  call('HSET', key_pool(), 'strict', strict and '1' or '0')
+  for _, q in ipairs(queues) do call('HSET', key_queue(q), 'strict', strict and '1' or '0') end
+  for _, model in ipairs(call('ZRANGE', key_models(), '0', '-1')) do
+    local hash = key_model(model)
+    local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user')
+    local rules = any(s)
+    if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
+    if rules or strict then count_running(model) end
+    for _, q in ipairs(queues) do
+      for _, u in ipairs(call('ZRANGE', key_parked(q, model), '0', '999')) do unpark(model, u) end
+    end
+    wake(model)
+  end
+end
