@@ -316,10 +316,10 @@ class Dispatcher:
     def _start(self, grant: Grant, asked_for: Worker) -> None:
         """Begin a granted task, on the worker it was asked for or a better one.
 
-        1 On the least recently used of those that are free for it; the slot that it was asked for stays free then, and is
-        asked for again where the other's question did not cover it. 2 With no other: back to its place if the worker is gone
-        or drains; one that should rather not tries again. 3 A task that the worker does not take is brought to somebody who
-        does, or ends.
+        1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is known to
+        be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its place if the
+        worker is gone or drains; one that should rather not tries again. 3 A task that the worker does not take is brought to
+        somebody who does, or ends.
         """
         known = self.attempts.get(grant.task_id)
         if known is not None and known.grant.token == grant.token:
@@ -328,8 +328,9 @@ class Dispatcher:
         misfit = worker.misfit(grant.task_type, grant.task_id)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
         if other is not None and other is not worker:  # 1
+            known_free = other.models == worker.models and other.free(self.time()) > 0
             self._begin(grant, other)
-            if misfit or worker.models != other.models:
+            if misfit or not known_free:
                 self.fill(worker)
         elif self.pool.get(worker.id) is not worker or worker.draining:  # 2
             self._spawn(self._give_back(grant))

@@ -453,6 +453,24 @@ async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> 
     assert stage.sent["gone"] == []
 
 
+async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_must() -> None:
+    stage = Stage()
+    first, second = stage.worker("first"), stage.worker("second")
+    await stage.store.answer("take", [])  # first's
+    stage.dispatcher.keep_payload("t1", b"{}")
+    await stage.store.answer("take", [grant("t1")])  # second's, but it is first's turn
+    assert (list(first.attempts), list(second.attempts)) == (["t1"], [])
+    assert stage.store.asked == []  # first had asked for the same: the store knows of a free slot here
+
+    third = stage.worker("third")
+    second.rest_until = stage.dispatcher.time() + 60  # it asks for nothing
+    stage.dispatcher.keep_payload("t2", b"{}")
+    stage.dispatcher.pool.touch(third)
+    await stage.store.answer("take", [grant("t2")])  # third's
+    assert list(second.attempts) == ["t2"]
+    assert stage.store.asked == ["take"]
+
+
 async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
     stage = Stage()
     worker = stage.worker()
