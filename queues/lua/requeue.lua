@@ -17,6 +17,7 @@ if t.st ~= 'executing' then
   if release(id, t) then
     settle(t, -1, -1, false)
     wake(t.m)
+    wake_elsewhere(t)
   end
   if t.fn ~= token then return { 'stale', t.st } end
   local event_id = t.at .. '-' .. t.sq
@@ -35,6 +36,7 @@ if hold > 0 then
 end
 local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
 local at = wake(t.m)
+wake_elsewhere(t)
 local later = at and { t.m, max(at - NOW, 1) } or {}
 if outcome == 'queued' then return { outcome, later } end
 return { outcome, event_id, kind, data }

@@ -94,7 +94,7 @@ local function look_at_running(id, t, lease_end)
 end
 
 local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
-local touched = {}
+local touched, freed = {}, {}
 for _, id in ipairs(due) do
   local t = load(id)
   if not t or t.st == 'gone' then
@@ -103,7 +103,7 @@ for _, id in ipairs(due) do
     look_at_queued(id, t)
   else
     local lease_end = num(call('ZSCORE', key_slots(t.m), id))
-    touched[t.m] = true
+    touched[t.m], freed[t.q .. ':' .. t.m] = true, t
     if t.st == 'executing' then
       look_at_running(id, t, lease_end)
     elseif lease_end > NOW then
@@ -114,6 +114,7 @@ for _, id in ipairs(due) do
   end
 end
 for model in pairs(touched) do wake(model) end
+for _, t in pairs(freed) do wake_elsewhere(t) end
 
 -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
 if NOW - num(call('HGET', pool, 'woke')) >= 900 then

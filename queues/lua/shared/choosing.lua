@@ -4,7 +4,8 @@
 -- of every queue, kept by configure.lua) are looked at only where there are some:
 --   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing;
 --   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
---      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend;
+--      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
+--      such slots itself (all together may have reserved more than there are);
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
 local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat' }
 
@@ -73,7 +74,7 @@ local function choose_lane(model, limit)
   local skipped = {}
   for i = 1, #line, 2 do
     local lane = queues[line[i]] or { running = 0, reserved = 0, kept = 0 }
-    if lane.paused or lane.full or free <= owed - lane.kept then
+    if lane.paused or lane.full or (lane.kept == 0 and free <= owed) then
       skipped[#skipped + 1] = line[i]
     else
       local reserve = lane.running < lane.reserved

@@ -95,14 +95,14 @@ local function next_lane(model)
       'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
-    local lift = num(lane.s[6]) - lane.tag
-    if lift > 0 then
-      lane.tag = lane.tag + lift
-      lane.s[10] = whole(num(lane.s[10]) + lift)
-      call('ZADD', key_lanes(model), whole(lane.tag), chosen)
-      call('HSET', hash, 'L:' .. chosen, lane.s[10])
-    end
+    lane.tag, lane.s[10] = lift_lane(chosen, model)
     lane.moves_to = max(lane.moves_to, lane.tag)
+  end
+  local ahead = lane.tag - max(lane.moves_to, num(lane.s[6]))
+  if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
+    lane.tag = lane.tag - ahead
+    lane.s[10] = whole(num(lane.s[10]) - ahead)
+    lane.lowered = true
   end
   return lane
 end
@@ -145,6 +145,10 @@ local function grant_next(model, replica, worker, token, grant_ms)
         format('%d', num(s[11]) - 1), 'd:' .. q, drain_after_grant(s[12]), 'c:' .. q, whole(num(s[13]) + cost * 1000),
         'used', whole(US), 'b', model_tag,
       }
+      if lane.lowered then
+        fields[#fields + 1] = 'L:' .. q
+        fields[#fields + 1] = s[10]
+      end
       call('ZREM', flow, id)
       call('HINCRBY', key_queue(q), 'n', '-1')
       local lane_waits = true

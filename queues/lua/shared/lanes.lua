@@ -8,7 +8,8 @@
 --
 -- A flow whose user runs as many tasks as it may is parked: out of the line, its tag kept in `parked`. It returns, lifted like
 -- one that was idle, when a task of the user ends. A lane that was passed over, because its queue may not run more now, is
--- lifted when it is served again (field h:queue): nobody saves up turns while it may not start.
+-- lifted when it is served again (field h:queue): nobody saves up turns while it may not start. A lane that is served out of
+-- turn, because it has slots reserved, is lowered to where its turn would be: nobody pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 
@@ -94,6 +95,18 @@ local function flow_comes(q, m, u, from)
   call('ZADD', key_backlog(), 'NX', whole(place), m)
 end
 
+-- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
+local function lift_lane(q, m)
+  local s, tag = call('HMGET', key_model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', key_lanes(m), q))
+  local lift = max(num(s[1]) - tag, 0)
+  local lifts = whole(num(s[2]) + lift)
+  if lift > 0 then
+    call('ZADD', key_lanes(m), whole(tag + lift), q)
+    call('HSET', key_model(m), 'L:' .. q, lifts)
+  end
+  return tag + lift, lifts
+end
+
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
@@ -158,10 +171,10 @@ local function lifts_of(q, m, u)
   return call('EXISTS', lifts) == 1 and call('ZSCORE', lifts, u) or nil
 end
 
--- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
+-- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
 local function beyond(step, lifted)
-  if lifted <= 0 then return step end
-  return max(step - lifted, 0)
+  if lifted > 0 then return max(step - lifted, 0) end
+  return step < 0 and min(step - lifted, 0) or step
 end
 
 -- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `fields`: S:queue, L:queue of its model.
