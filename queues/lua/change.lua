@@ -15,15 +15,11 @@ for i = 4, #ARGV, 2 do
   before[setting] = call('HGET', hash, setting) or cjson.null
   if value == '' then
     call('HDEL', key_overrides(), field)
-    value = call('HGET', key_configured(), field)
+    value = call('HGET', key_configured(), field) or nil
   else
     call('HSET', key_overrides(), field, value)
   end
-  if value then
-    call('HSET', hash, setting, value)
-  else
-    call('HDEL', hash, setting)
-  end
+  set(hash, setting, value)
   after[setting] = value or cjson.null
   if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'held') end
 end

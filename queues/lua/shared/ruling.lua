@@ -4,6 +4,27 @@ local function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$')
 
 local function hash_of(kind, name) return kind == 'q' and key_queue(name) or key_model(name) end
 
+-- Write a setting; nil: it is not set any more. With a new pace, what is left of the wait for the next start lasts as long as
+-- it does at that pace.
+local PACED = { requests_per_minute = 'tat', tokens_per_minute = 'ttat' }
+local function set(hash, setting, value)
+  local next_start = PACED[setting]
+  if next_start then
+    local s = call('HMGET', hash, setting, next_start)
+    local left, before, now = num(s[2]) - US, num(s[1]), num(value)
+    if left > 0 and before > 0 and now > 0 then
+      call('HSET', hash, next_start, whole(US + left * before / now))
+    else
+      call('HDEL', hash, next_start)
+    end
+  end
+  if value then
+    call('HSET', hash, setting, value)
+  else
+    call('HDEL', hash, setting)
+  end
+end
+
 -- Count the running tasks of a model as running tasks of their queues: from now on a rule asks for it.
 local function count_running(model)
   for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
