@@ -42,20 +42,22 @@ local function mean_after(stored, value, share, least)
   return format('%.2f', mean)
 end
 
--- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected.
+-- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected. Is it paced by
+-- tokens?
 local function settle_pace(t, tokens_used)
   local _, _, _, _, counted = read_account(t.ac)
   local more = tokens_used - num(counted)
-  if num(counted) == 0 or more == 0 then return end
+  if num(counted) == 0 then return false end
   local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
-  if tpm == 0 then return end
+  if tpm == 0 or more == 0 then return tpm > 0 end
   call('HSET', key_model(t.m), 'ttat', whole(max(num(s[2]), US) + 60000000 * more / tpm))
   local second = more > 0 and floor(US / 1000000) or floor(num(t.ga) / 1000)
   if more > 0 or call('HEXISTS', key_spent(t.m), format('%d', second)) == 1 then
     call('HINCRBY', key_spent(t.m), format('%d', second), whole(more))
     call('PEXPIRE', key_spent(t.m), '120000')
   end
+  return true
 end
 
 -- Settle an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
@@ -72,10 +74,10 @@ local function settle(t, input, output, completed)
     used = min(input, 4194304) + 2 * min(output, 4194304)
   end
   close_account(t, used)
-  if known then settle_pace(t, min(input, 4194304) + min(output, 4194304)) end
+  local paced = known and settle_pace(t, min(input, 4194304) + min(output, 4194304))
   if completed then
     local mean_out = s[3]
-    if known and unit ~= 'requests' then
+    if known and (unit ~= 'requests' or paced) then
       output = min(output, 131072)
       local mean = key_mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3, 1), 'EX', '3600')
