@@ -19,7 +19,7 @@ for i = 4, #ARGV, 2 do
   else
     call('HSET', key_overrides(), field, value)
   end
-  set(hash, setting, value)
+  set(kind, name, setting, value)
   after[setting] = value or cjson.null
   if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'held') end
 end

@@ -70,7 +70,9 @@ local function settle(t, input, output, completed)
   local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
     used = ran_ms / 1000
-  elseif unit ~= 'requests' and known then
+  elseif unit == 'requests' then
+    used = 1
+  elseif known then
     used = min(input, 4194304) + 2 * min(output, 4194304)
   end
   close_account(t, used)
