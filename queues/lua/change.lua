@@ -24,7 +24,12 @@ for i = 4, #ARGV, 2 do
   if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'held') end
 end
 if kind == 'm' then
-  call('HSET', hash, 'fixed', '1')
+  call('HDEL', hash, 'fixed')
+  for _, settings in ipairs({ key_configured(), key_overrides() }) do
+    for _, field in ipairs(call('HKEYS', settings)) do
+      if string.find(field, 'm:' .. name .. ':', 1, true) == 1 then call('HSET', hash, 'fixed', '1') end
+    end
+  end
   call('ZADD', key_models(), 'GT', NOW_TEXT, name)
 end
 rules_changed()
