@@ -42,7 +42,7 @@ if current and t.st == 'executing' then
   if want == 0 then
     local at = wake(t.m)
     wake_elsewhere(t)
-    return { 'ok', event_id, {}, 0, at and { t.m, max(at - NOW, 1) } or {} }
+    return { 'ok', event_id, {}, 0, at and { t.m, math.max(at - NOW, 1) } or {} }
   end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
   wake_elsewhere(t)

@@ -21,7 +21,7 @@ call('HSET', pool, 'swept', NOW)
 -- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give.
 local gap = last > 0 and NOW - last or 0
 if gap > lease / 3 then
-  local function moved(at, most) return max(at, min(at + gap, NOW + most)) end
+  local function moved(at, most) return math.max(at, math.min(at + gap, NOW + most)) end
 
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
@@ -165,5 +165,5 @@ end
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
 local next_at = NOW + 1000
-if head[2] then next_at = max(min(next_at, tonumber(head[2])), NOW) end
+if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
 return { next_at, NOW, #due }

@@ -23,7 +23,7 @@ local function begin_anew(model)
     local f = call('HMGET', key_task(id), 'q', 'ac')
     if f[2] then
       local charged, weight, _, _, tokens, counted = read_account(f[2])
-      call('HINCRBY', hash, 'c:' .. f[1], whole(0 - tonumber(charged) * 1000))
+      call('HINCRBY', hash, 'c:' .. f[1], whole(0 - tonumber(charged)))
       call('HSET', key_task(id), 'ac', open_account(0, weight, 0, 0, tokens, counted))
     end
   end
