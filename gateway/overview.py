@@ -114,7 +114,7 @@ def charged_by_queue(models: Iterable[Fields], *, tokens_only: bool = False) -> 
     for fields in models:
         if tokens_only and fields.get("cost", "tokens") != "tokens":
             continue
-        for name, thousandths in fields.items():
+        for name, cost in fields.items():
             if name.startswith("c:"):
-                total[name[2:]] = total.get(name[2:], 0.0) + float(thousandths) / 1000
+                total[name[2:]] = total.get(name[2:], 0.0) + float(cost)
     return total

@@ -19,6 +19,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
     t.bg, t.tr = '1', string.format('%d', num(t.tr) + 1)
     call('HSET', key, 'tr', t.tr)
   end
+  if cause == 'declined' and t.bg then -- a renewal counted it as a try, which it was not
+    call('HSET', key, 'tr', string.format('%d', math.max(num(t.tr) - 1, 0)))
+  end
   local give_up
   if t.fo or num(t.at) >= 100 then
     give_up = failures.lost

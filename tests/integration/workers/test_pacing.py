@@ -289,7 +289,6 @@ async def test_a_refusal_holds_the_model_on_every_replica(
         assert int(fields.get("tr", 0)) <= 1, "the refusal cost no try"
 
 
-@pytest.mark.xfail(strict=True, reason="requeue does not give back a try that a renewal has counted")
 async def test_a_refusal_after_a_while_costs_no_try_either(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         task_id = await callers.later()

@@ -72,8 +72,8 @@ def test_what_is_over_or_no_longer_set_holds_nothing_up() -> None:
 
 def test_costs_are_added_over_models_and_tokens_over_those_that_count_them() -> None:
     models = [
-        {"c:paid_stream": "1500", "c:free_stream": "500", "n:free_stream": "9"},
-        {"c:paid_stream": "2000", "cost": "requests"},
+        {"c:paid_stream": "15", "c:free_stream": "5", "n:free_stream": "9"},
+        {"c:paid_stream": "20", "cost": "requests"},
     ]
-    assert charged_by_queue(models) == {"paid_stream": 3.5, "free_stream": 0.5}
-    assert charged_by_queue(models, tokens_only=True) == {"paid_stream": 1.5, "free_stream": 0.5}
+    assert charged_by_queue(models) == {"paid_stream": 35.0, "free_stream": 5.0}
+    assert charged_by_queue(models, tokens_only=True) == {"paid_stream": 15.0, "free_stream": 5.0}
