@@ -52,9 +52,9 @@ local function spend(model, s, tokens)
 end
 
 -- 2, 3: the lane of a model with rules that starts next: its name and tag, and the tag to which the virtual time moves; nil when
--- none may. `skipped` are lanes that were passed over.
-local function choose_lane(model, limit)
-  local line = call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
+-- none may. `skipped` are lanes that were passed over. `line`: lanes and tags, if not those that wait.
+local function choose_lane(model, limit, line)
+  line = line or call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
   local queues, owed = {}, 0
   for _, q in ipairs(call('SMEMBERS', key_queues())) do
     local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')
