@@ -1,0 +1,4 @@
+export default {
+  en: { "playground.title": "Playground" },
+  zh: { "playground.title": "试用" },
+};
