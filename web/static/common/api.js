@@ -65,11 +65,11 @@ export function explain(problem) {
 
 /**
  * The response to a call whose status is a success. `body`: anything JSON; `headers`: more of them; `signal` ends it;
- * `timeoutMs`: how long to wait for the head of the answer, 0 for ever. Throws Problem, and AbortError when `signal` says so.
+ * `timeoutMs`: how long to wait for the head of the answer, 0 for ever; `as`: another key than the one in use. Throws Problem, and AbortError when `signal` says so.
  */
-export async function send(path, { method, body, headers = {}, signal, timeoutMs = 20_000 } = {}) {
+export async function send(path, { method, body, headers = {}, signal, timeoutMs = 20_000, as = key } = {}) {
   const all = { Accept: "application/json", ...headers };
-  if (key) all.Authorization = `Bearer ${key}`;
+  if (as) all.Authorization = `Bearer ${as}`;
   if (body !== undefined) all["Content-Type"] = "application/json";
   const late = new AbortController();
   const timer = timeoutMs ? setTimeout(() => late.abort(), timeoutMs) : 0;

@@ -1,6 +1,6 @@
 // What every page has around its content: the header with its links and switches, the key, short notices, questions.
 
-import { getKey, onKey, setKey, whoAmI } from "./api.js";
+import { explain, getKey, setKey, whoAmI } from "./api.js";
 import { copy, h, replace, svg } from "./dom.js";
 import { LANGUAGES, define, language, onLanguage, setLanguage, t, translate } from "./i18n.js";
 import common from "./strings.js";
@@ -48,7 +48,6 @@ export function startPage({ name, strings }) {
   draw();
   translate();
   onLanguage(draw);
-  onKey(page.refresh);
   page.refresh();
   return page;
 }
@@ -122,17 +121,25 @@ function askForKey(page, reason) {
     const problem = h("p", { class: "notice bad", role: "alert", hidden: true });
     const use = async event => {
       event.preventDefault();
-      setKey(input.value);
-      const me = await whoAmI().catch(() => null);
-      if (me) dialog.close("used");
-      else {
-        problem.hidden = false;
-        problem.textContent = t("key.refused");
-        input.focus();
+      let refused = null;
+      try {
+        if (!(await whoAmI({ as: input.value.trim() }))) refused = t("key.refused");
+      } catch (error) {
+        refused = explain(error);
       }
+      problem.hidden = refused === null;
+      problem.textContent = refused ?? "";
+      if (refused !== null) {
+        input.focus();
+        return;
+      }
+      setKey(input.value);
+      await page.refresh();
+      dialog.close("used");
     };
-    const forget = () => {
+    const forget = async () => {
       setKey("");
+      await page.refresh();
       dialog.close("forgotten");
     };
     const dialog = openDialog(

@@ -7,7 +7,7 @@ export default {
     "nav.label": "Pages",
     "nav.skip": "Skip to the content",
     "theme.label": "Colours",
-    "theme.auto": "System colours",
+    "theme.auto": "System",
     "theme.light": "Light",
     "theme.dark": "Dark",
     "language.label": "Language",
