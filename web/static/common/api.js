@@ -4,7 +4,6 @@ import { has, t } from "./i18n.js";
 import { duration } from "./format.js";
 
 const STORE = "fairlane.key";
-const listeners = new Set();
 let key = read();
 
 function read() {
@@ -18,7 +17,7 @@ function read() {
 /** The key in use, "" for none. */
 export const getKey = () => key;
 
-/** Use this key from now on ("" for none); who listens by `onKey` is told. */
+/** Use this key from now on, "" for none. The page's `refresh` then finds out whose it is. */
 export function setKey(value) {
   key = value.trim();
   try {
@@ -27,13 +26,6 @@ export function setKey(value) {
   } catch {
     // storage is switched off: the key holds until the page is left
   }
-  for (const work of listeners) work(key);
-}
-
-/** Call `work(key)` whenever the key changes. */
-export function onKey(work) {
-  listeners.add(work);
-  return () => listeners.delete(work);
 }
 
 /**

@@ -3,7 +3,7 @@
 // The page's fragment is the task's link: #task=<id>&token=<ticket>[&user=<name>]. The ticket lets its holder read this one task, no
 // more; a fragment is never sent to a server.
 
-import { Problem, call, explain, onKey } from "../common/api.js";
+import { Problem, call, explain } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
@@ -41,6 +41,7 @@ function headersFor(user, tier) {
 }
 
 page.onMe((me, problem) => {
+  byId("ask-problem").hidden = true;
   const box = byId("page-problem");
   box.hidden = me !== undefined && me !== null;
   if (me === undefined) setText(box, explain(problem));
@@ -265,5 +266,4 @@ onLanguage(() => {
   document.title = t("playground.pageTitle");
 });
 document.title = t("playground.pageTitle");
-onKey(() => byId("ask-problem").setAttribute("hidden", ""));
 openLink();

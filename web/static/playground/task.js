@@ -100,6 +100,16 @@ export class TaskPanel {
     source.go();
     this._draw();
     this._tell();
+    this._askPlace();
+  }
+
+  /** The first place of a task on the OpenAI surface: its stream tells only changes. */
+  async _askPlace() {
+    const { taskId, headers } = this._task;
+    const answer = await call(`/api/task/${taskId}`, { headers: headers.wire }).catch(() => null);
+    if (this._task?.taskId !== taskId || this._fold.state !== "queued" || this._fold.place || answer?.status !== "queued") return;
+    this._setPlace(placeOf(answer));
+    this._draw();
   }
 
   _takeChat(source, event) {
