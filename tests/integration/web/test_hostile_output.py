@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
-from tests.integration.web.conftest import OpenBrowser, accessible, fits
+from tests.integration.web.conftest import OpenBrowser, fits
 from tests.integration.web.test_playground import ask, plain, say, shows, state
 from tests.support.talk import Talk
 
@@ -89,7 +89,6 @@ async def test_hostile_markdown_is_shown_as_text(talk: Talk, open_browser: OpenB
         rel = await page.locator("#output a").first.get_attribute("rel")
         assert rel == "noopener noreferrer nofollow"
         assert await page.title() == "Playground · Fairlane"
-        await accessible(page)
         await fits(page)
         await plain(page)
         visible = "".join(chr(0x2400 + ord(c)) if c < " " and c != "\n" else c for c in HOSTILE)

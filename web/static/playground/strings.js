@@ -37,7 +37,7 @@ export default {
     "task.id": "Task",
     "task.link": "Copy link",
     "task.link.copied": "Copied. Whoever has this link can read this task, and nothing else.",
-    "task.cut": "Cut the connection",
+    "task.cut": "Cut connection",
     "task.cancel": "Cancel",
     "task.cancel.notYours": "Reading is all that a link allows. Only who submitted the task can cancel it.",
 

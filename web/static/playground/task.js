@@ -11,7 +11,7 @@ import { chatStream } from "./chat.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
 import { Readings } from "./readings.js";
 
-const BACK_AFTER_S = 3;
+const BACK_AFTER_S = 4;
 const MOST_DOTS = 14;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
