@@ -100,6 +100,7 @@ async def test_the_place_in_the_queue_moves(talk: Talk, open_browser: OpenBrowse
             if place == 3:
                 await expect(page.locator(".place-what")).to_have_text("2 tasks before you in your queue")
                 await expect(page.locator(".dots i")).to_have_count(2)
+                await expect(page.locator("#wait")).not_to_be_empty()
                 await accessible(page)
             await worker.answer(running, {})
             running = await worker.take()
@@ -425,6 +426,32 @@ async def test_an_ordinary_key_sends_a_burst_as_one_user(
                 await worker.answer(await worker.take(), {})
             await expect(page.locator("#burst-progress")).to_have_text(f"{total} of {total} ended")
             assert set(await page.locator("#burst-table tbody th").all_inner_texts()) == users
+
+
+async def test_language_and_colours_change_while_a_task_runs(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        deltas = [{"reasoning": "let me <think>"}, {"content": WORDS[0]}]
+        head = {"type": "taskChunk", "taskId": task["taskId"], "attempt": task["attempt"], "seq": 1}
+        await worker.send({**head, "deltas": deltas})
+        await expect(page.locator("#output")).to_have_text("Once")
+        await page.locator("#language").select_option("zh")
+        await expect(page.locator("#task-state")).to_have_text("执行中")
+        await expect(page.locator("#send")).to_have_text("发送")
+        await page.locator("#theme").select_option("dark")
+        assert await page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+        await say(worker, task, WORDS[1:], 2)
+        await worker.answer(task)
+        await expect(page.locator("#task-state")).to_have_text("已完成")
+        await page.locator("#reasoning summary").click()
+        await expect(page.locator("#reasoning .output")).to_have_text("let me <think>")
+        await plain(page)
+        await shows(page, "".join(WORDS))
+        await page.reload()
+        await expect(page.locator("#task-state")).to_have_text("已完成")
+        assert await page.locator("html").get_attribute("data-theme") == "dark"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

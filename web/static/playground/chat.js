@@ -73,8 +73,7 @@ async function tell(response, onEvent) {
       return;
     }
     if (chunk.fairlane) {
-      const { queuePosition, estimatedWaitMs } = chunk.fairlane;
-      onEvent({ event: "queued", data: { ts, position: queuePosition, estimatedWaitMs } });
+      onEvent({ event: "queued", data: { ts, position: chunk.fairlane.queuePosition, ...chunk.fairlane } });
       continue;
     }
     usage = chunk.usage ?? usage;
