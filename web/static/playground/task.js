@@ -458,11 +458,12 @@ export class TaskPanel {
     const fold = this._fold;
     const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
     const tokens = tokensOf(fold.usage);
-    const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : waitedMs;
+    const told = this._task.openai ? null : waitedMs; // an OpenAI stream does not tell when its turn came
+    const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
     const facts = [
       ["waited", waiting === null ? null : duration(waiting)],
       ["first", firstMs === null ? null : duration(firstMs)],
-      ["ran", ranMs === null ? null : duration(ranMs)],
+      [this._task.openai ? "total" : "ran", ranMs === null ? null : duration(ranMs)],
       ["tokens", tokens.output === null ? null : t("facts.inOut", { input: number(tokens.input), output: number(tokens.output) })],
       ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
       ["finish", fold.finishReason],
