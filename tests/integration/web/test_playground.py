@@ -36,7 +36,8 @@ async def choose_model(page: Page, model: str) -> None:
 
 
 async def plain(page: Page) -> None:
-    """Show the output as the text it is."""
+    """Show the output as the text it is, once there is any."""
+    await page.locator("#output-box").wait_for()
     await page.locator("input[name=output-mode][value=plain]").check(force=True)
 
 
