@@ -13,12 +13,16 @@ async def submit(dispatcher: Dispatcher, task: TaskSpec, known_model: bool) -> S
 
     `known_model`: the configuration names the model, so that a missing worker is a matter of time.
     """
+    measures = dispatcher.scheduler.measures
     try:
         answer = await dispatcher.submit(task)
     except StoreError:
+        measures.refused(task.queue, task.model, "store_unavailable")
         raise store_unavailable() from None
     if isinstance(answer, Refused):
+        measures.refused(task.queue, task.model, answer.reason)
         raise refusal(answer, task, known_model)
+    measures.accepted(task.queue, task.model)
     return answer
 
 

@@ -22,6 +22,7 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
+from fairlane.queues.measures import Recorder
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
@@ -71,6 +72,7 @@ class Gateway:
         self.tickets = Tickets(secrets.token_bytes(32))
         self.started_at = time.time()
         self.store_down_since: float | None = None
+        self.measures = Recorder(settings.models)
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -78,6 +80,7 @@ class Gateway:
             timeout_ms=settings.redis_timeout_ms,
             on_connect=self._prepare_store,
             on_change=self._store_changed,
+            measures=self.measures,
         )
         limits = Limits(
             lease_ms=settings.lease_ms,
@@ -85,7 +88,7 @@ class Gateway:
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
         )
-        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits)
+        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import Ended, Finished, Grant, Refused, Submitted, TaskSpec
 from fairlane.workers.protocol import TaskReject, TaskResult, from_worker
@@ -36,6 +37,7 @@ class Store:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.measures = Recorder()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
         self._number = 0
 
