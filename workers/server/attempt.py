@@ -97,34 +97,6 @@ class Attempt:
         """True while its lease must be renewed."""
         return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
 
-    # ---- measures ----------
-
-    def since_submission_ms(self, now: float) -> float:
-        """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
-        return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
-
-    def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
-        """Tell the measures that this attempt ended its task."""
-        grant, now = self.grant, self._dispatcher.time()
-        self._dispatcher.scheduler.measures.ended(
-            TaskEnd(
-                grant.queue,
-                grant.model,
-                grant.task_type,
-                state,
-                code,
-                self.since_submission_ms(now),
-                (now - self.granted_at) * 1000,
-                (now - self.first_output_at) * 1000 if self.first_output_at else -1,
-                used,
-            )
-        )
-
-    def _first_output(self) -> None:
-        grant, self.first_output_at = self.grant, self.output_at
-        measures = self._dispatcher.scheduler.measures
-        measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
-
     # ---- beginning ----------
 
     def send(self, payload: bytes) -> None:
@@ -470,6 +442,34 @@ class Attempt:
             )  # it was ended from outside before its result was written: its slot is still taken
         else:
             self.stop("superseded")
+
+    # ---- measures ----------
+
+    def since_submission_ms(self, now: float) -> float:
+        """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
+        return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
+
+    def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
+        """Tell the measures that this attempt ended its task."""
+        grant, now = self.grant, self._dispatcher.time()
+        self._dispatcher.scheduler.measures.ended(
+            TaskEnd(
+                grant.queue,
+                grant.model,
+                grant.task_type,
+                state,
+                code,
+                self.since_submission_ms(now),
+                (now - self.granted_at) * 1000,
+                (now - self.first_output_at) * 1000 if self.first_output_at else -1,
+                used,
+            )
+        )
+
+    def _first_output(self) -> None:
+        grant, self.first_output_at = self.grant, self.output_at
+        measures = self._dispatcher.scheduler.measures
+        measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""
