@@ -18,6 +18,7 @@ if t.st ~= 'executing' then
   if release(id, t) then
     settle(t, -1, -1, false)
     wake(t.m)
+    wake_elsewhere(t)
   end
   if t.fn ~= token then return { 'stale', t.st } end
   local event_id = t.at .. '-' .. t.sq
@@ -32,10 +33,11 @@ local failures = {
 local hold = tonumber(ARGV[8])
 if hold > 0 then
   local held = call('HGET', key_model(t.m), 'held')
-  call('HSET', key_model(t.m), 'held', whole(max(num(held), NOW + hold)))
+  call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end
 local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
 local at = wake(t.m)
-local later = at and { t.m, max(at - NOW, 1) } or {}
+wake_elsewhere(t)
+local later = at and { t.m, math.max(at - NOW, 1) } or {}
 if outcome == 'queued' then return { outcome, later } end
 return { outcome, event_id, kind, data, account_of_end(t) }

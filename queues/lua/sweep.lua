@@ -21,7 +21,7 @@ call('HSET', pool, 'swept', NOW)
 -- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give.
 local gap = last > 0 and NOW - last or 0
 if gap > lease / 3 then
-  local function moved(at, most) return max(at, min(at + gap, NOW + most)) end
+  local function moved(at, most) return math.max(at, math.min(at + gap, NOW + most)) end
 
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
@@ -94,7 +94,7 @@ local function look_at_running(id, t, lease_end)
 end
 
 local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
-local touched, accounts = {}, {}
+local touched, freed, accounts = {}, {}, {}
 for _, id in ipairs(due) do
   local t = load(id)
   local before = t and t.st
@@ -104,7 +104,7 @@ for _, id in ipairs(due) do
     look_at_queued(id, t)
   else
     local lease_end = num(call('ZSCORE', key_slots(t.m), id))
-    touched[t.m] = true
+    touched[t.m], freed[t.q .. ':' .. t.m] = true, t
     if before == 'executing' then
       look_at_running(id, t, lease_end)
     elseif lease_end > NOW then
@@ -116,6 +116,7 @@ for _, id in ipairs(due) do
   if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t) end
 end
 for model in pairs(touched) do wake(model) end
+for _, t in pairs(freed) do wake_elsewhere(t) end
 
 -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
 if NOW - num(call('HGET', pool, 'woke')) >= 900 then
@@ -166,5 +167,5 @@ end
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
 local next_at = NOW + 1000
-if head[2] then next_at = max(min(next_at, tonumber(head[2])), NOW) end
+if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
 return { next_at, NOW, #due, accounts }

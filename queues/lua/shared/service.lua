@@ -6,11 +6,11 @@
 -- one. A lane whose users have one task each, as when nobody has to wait for long, has no such hash.
 local MOST_SERVED = 1000
 local LEFT = '-4611686018427387904' -- stays negative, whatever is added
-local PERIOD = floor(NOW / 300000)
+local PERIOD = math.floor(NOW / 300000)
 
 local function note_served(q, m, u, cost)
   local served = key_service(q, whole(PERIOD), m)
-  local amount = floor(cost * 100 + 0.5) * 65536 + 1
+  local amount = math.floor(cost * 100 + 0.5) * 65536 + 1
   if call('HINCRBY', served, u, whole(amount)) == amount then
     if call('HLEN', served) > MOST_SERVED then
       call('HDEL', served, u)
