@@ -9,23 +9,28 @@ with more than twice as many users `oldest_wait_ms` is an estimate from below.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import structlog
 
+from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys
 from fairlane.queues.link import RedisLink, Reply
 from fairlane.queues.rules import Settled, Value, decode, settings_of
 from fairlane.queues.tasks import TERMINAL
 
+log = structlog.get_logger("fairlane.queues")
+
 MOST_MODELS = 500
 MOST_TASKS = 1000
 MOST_USERS = 32
 FRESH_S = 1.0
-"""A survey that is not older serves again."""
-SAMPLE_EVERY_S = 15.0
+SAMPLE_EVERY_S = 30.0
 SHARE_SPAN_S = 300.0
+Charged = Mapping[tuple[str, str], float]
+"""Cost by queue and model, in the model's unit."""
 LEAST_GRANTS = 5
 """Grants per user and period from which on their shares are compared: with fewer, chance decides who had one more."""
 
@@ -44,9 +49,9 @@ class Lane:
     """Users who wait because they run as many tasks as they may."""
     oldest_wait_ms: int | None = None
     charged: float = 0
-    """Cost since the model is in use, in the model's unit. It falls when an estimate is refunded."""
+    """Cost since the model is in use: tokens, requests or seconds of slots. It falls when an estimate is refunded."""
     share: float | None = None
-    """Of what was charged in the model; over the last five minutes, if there was a survey then, else since it is in use."""
+    """Of what was charged in the model over the last five minutes, as far back as this process has readings."""
     jain: float | None = None
     """Jain's index of the service of users who stood in line through all of the last period of five minutes (1 = equal)."""
 
@@ -69,7 +74,7 @@ class Model:
     held_until_ms: int | None = None
     """Its provider said: not before."""
     next_start_ms: int | None = None
-    """It is paced or held until then; None: something may start now, as far as time goes, or it is paused."""
+    """Its pace lets nothing start before; None: something may start now."""
     jain: float | None = None
     """The smallest of its lanes."""
 
@@ -92,10 +97,10 @@ class Queue:
     waiting: int = 0
     running: int = 0
     oldest_wait_ms: int | None = None
-    charged: float = 0
-    """Cost of the models that count in tokens; where none does, of all."""
+    tokens_charged: float = 0
+    """Cost charged by the models that count in tokens."""
     share: float | None = None
-    """Of this cost, as a lane's."""
+    """Of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
 
     @property
     def paused(self) -> bool:
@@ -120,16 +125,34 @@ class Survey:
     models_left_out: int = 0
 
 
-@dataclass(slots=True)
-class _Sample:
-    """What had been charged at some time, by (queue, model)."""
+class Shares:
+    """Readings of what lanes had been charged in the last SHARE_SPAN_S, and what was served since the oldest of them."""
 
-    at: float
-    charged: dict[tuple[str, str], float] = field(default_factory=dict)
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._readings: deque[tuple[float, Charged]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def remember(self, charged: Charged) -> None:
+        """Take a reading, and drop what is older than the span, but for the last one before it."""
+        self._readings.append((self._now(), charged))
+        begin = self._now() - SHARE_SPAN_S
+        while len(self._readings) > 1 and self._readings[1][0] <= begin:
+            self._readings.popleft()
+
+    def served(self, charged: Charged) -> Charged:
+        """What each lane was charged since the oldest reading; without one, since the beginning.
+
+        Refunds of estimates can make a count fall: a lane that was given back more than it used has had nothing.
+        """
+        before = self._readings[0][1] if self._readings else {}
+        return {lane: max(cost - before.get(lane, 0.0), 0.0) for lane, cost in charged.items()}
 
 
 class Surveyor:
-    """Takes surveys for one process, at most one a second: who asks meanwhile shares it."""
+    """Takes surveys for one process: when asked, and every SAMPLE_EVERY_S, so that any process can tell shares."""
 
     def __init__(
         self,
@@ -148,30 +171,74 @@ class Surveyor:
         self._presence = presence
         self._queues = queues
         self._models = models
-        self._loop = asyncio.get_running_loop()
+        self._now = asyncio.get_running_loop().time
         self._last: tuple[float, Survey] | None = None
         self._reading: asyncio.Task[Survey] | None = None
-        self._samples: deque[_Sample] = deque([_Sample(-SHARE_SPAN_S)])
+        self._sampling: asyncio.Task[None] | None = None
+        self.shares = Shares(self._now)
+
+    def start(self) -> None:
+        """Begin to remember what is charged."""
+        self._sampling = asyncio.create_task(self._sample(), name="survey-samples")
+
+    async def close(self) -> None:
+        """End, and stop a survey under way."""
+        tasks = [task for task in (self._sampling, self._reading) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def survey(self) -> Survey:
-        """The store as it is, or was within the last second. Raises StoreError."""
-        if self._last and self._loop.time() - self._last[0] < FRESH_S:
+        """The store as it is now. Raises StoreError."""
+        survey = await self._read()
+        self._last = (self._now(), survey)
+        return survey
+
+    async def recent(self) -> Survey:
+        """The store as it is, or was within the last second: who asks at the same time shares one. Raises StoreError."""
+        if self._last and self._now() - self._last[0] < FRESH_S:
             return self._last[1]
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name="survey")
+            self._reading = asyncio.create_task(self.survey(), name="survey")
             self._reading.add_done_callback(self._on_read)
         return await asyncio.shield(self._reading)
 
-    async def close(self) -> None:
-        """Stop a survey under way."""
-        if self._reading:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
-
     def _on_read(self, reading: asyncio.Task[Survey]) -> None:
         self._reading = None
-        if not reading.cancelled() and reading.exception() is None:
-            self._last = (self._loop.time(), reading.result())
+        if not reading.cancelled():
+            reading.exception()  # who asked is told; it may be gone
+
+    async def _sample(self) -> None:
+        while True:
+            try:
+                survey = await self.survey()
+                self.shares.remember(_charged(survey.lanes))
+            except StoreError:
+                pass  # the readings before it still stand
+            except Exception:  # shares are for the eye: the gateway goes on without a new reading
+                log.exception("cannot read what queues were charged")
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The workers of all replicas, as `offer` was told of them; those here as they are. Raises StoreError."""
+        time, present = await _all(self._link.command("TIME"), self._replicas())
+        return await self._workers(_alive(present, _ms(time)))
+
+    def _replicas(self) -> "asyncio.Future[Reply]":
+        return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+
+    async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
+        told = await _all(
+            *(
+                self._link.command("GET", self._keys("presence", replica=name))
+                for name in replicas
+                if name != self._replica
+            )
+        )
+        workers = list(self._presence())
+        for raw in told:
+            workers.extend(msgspec.json.decode(raw) if raw else [])
+        return workers
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
@@ -179,30 +246,24 @@ class Surveyor:
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             command("ZCARD", keys("models")),
-            command("ZRANGE", keys("replicas"), 0, -1, "WITHSCORES"),
+            self._replicas(),
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overrides")),
         )
-        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-        replicas = {name.decode(): int(float(end)) for name, end in _pairs(present) if float(end) > now_ms}
+        now_ms = _ms(time)
+        replicas = _alive(present, now_ms)
         changed, totals = _texts(overrides), _texts(pool)
         names = sorted({*(name.decode() for name in known), *self._models()})
         queue_names = list(self._queues())
-        others = [name for name in replicas if name != self._replica]
-        replies = await _all(
-            *(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names),
-            *(command("HGETALL", keys("queue", queue=name)) for name in queue_names),
-            *(command("GET", keys("presence", replica=name)) for name in others),
+        model_replies, queue_replies, workers = await asyncio.gather(
+            _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
+            _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
+            self._workers(replicas),
         )
-        model_replies = replies[: len(names)]
-        queue_replies = replies[len(names) : len(names) + len(queue_names)]
-        workers = list(self._presence())
-        for raw in replies[len(names) + len(queue_names) :]:
-            workers.extend(msgspec.json.decode(raw) if raw else [])
         models: list[Model] = []
         lanes: list[Lane] = []
         for name, reply in zip(names, model_replies, strict=True):
-            model, of_model = _model(name, reply, changed, now_ms)
+            model, of_model = model_of(name, reply, changed, now_ms)
             models.append(model)
             lanes.extend(of_model)
         queues = [
@@ -210,9 +271,8 @@ class Surveyor:
             for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
         ]
         _count_workers(models, workers)
-        in_tokens = {model.model for model in models if model.cost == "tokens"} or set(names)
-        _sum_up(queues, lanes, in_tokens)
-        self._set_shares(queues, lanes, in_tokens)
+        _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
+        set_shares(queues, lanes, self.shares.served(_charged(lanes)))
         return Survey(
             now_ms,
             queues,
@@ -225,41 +285,24 @@ class Surveyor:
             max(count - MOST_MODELS, 0),
         )
 
-    def _set_shares(self, queues: list[Queue], lanes: list[Lane], in_tokens: set[str]) -> None:
-        now = self._loop.time()
-        while len(self._samples) > 1 and self._samples[1].at <= now - SHARE_SPAN_S:
-            self._samples.popleft()
-        before = self._samples[0].charged
-        charged = {(lane.queue, lane.model): lane.charged for lane in lanes}
-        shares_since(before, queues, lanes, in_tokens)
-        if now - self._samples[-1].at >= SAMPLE_EVERY_S:
-            self._samples.append(_Sample(now, charged))
 
-
-def shares_since(
-    before: Mapping[tuple[str, str], float],
-    queues: Sequence[Queue],
-    lanes: Sequence[Lane],
-    in_tokens: set[str],
-) -> None:
-    """Set the shares of what was charged since `before`; where it is less than before, a model began anew."""
-
-    def more(lane: Lane) -> float:
-        base = before.get((lane.queue, lane.model), 0.0)
-        return lane.charged - base if lane.charged >= base else max(lane.charged, 0.0)
-
+def set_shares(queues: Iterable[Queue], lanes: Iterable[Lane], served: Charged) -> None:
+    """What part of the service of its model each lane had, and of that of all each queue; None where nothing was served."""
     by_model: dict[str, float] = {}
     by_queue: dict[str, float] = {}
+    for (queue_name, model_name), cost in served.items():
+        by_model[model_name] = by_model.get(model_name, 0) + cost
+        by_queue[queue_name] = by_queue.get(queue_name, 0) + cost
     for lane in lanes:
-        by_model[lane.model] = by_model.get(lane.model, 0) + more(lane)
-        if lane.model in in_tokens:
-            by_queue[lane.queue] = by_queue.get(lane.queue, 0) + more(lane)
-    for lane in lanes:
-        total = by_model[lane.model]
-        lane.share = more(lane) / total if total > 0 else None
+        total = by_model.get(lane.model, 0)
+        lane.share = served.get((lane.queue, lane.model), 0) / total if total > 0 else None
     total = sum(by_queue.values())
     for queue in queues:
         queue.share = by_queue.get(queue.queue, 0) / total if total > 0 else None
+
+
+def _charged(lanes: Iterable[Lane]) -> Charged:
+    return {(lane.queue, lane.model): lane.charged for lane in lanes}
 
 
 def jain(amounts: Sequence[bytes]) -> float | None:
@@ -276,11 +319,15 @@ def jain(amounts: Sequence[bytes]) -> float | None:
     return sum(served) ** 2 / (len(served) * squares)
 
 
-def _model(name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int) -> tuple[Model, list[Lane]]:
+def model_of(
+    name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
+) -> tuple[Model, list[Lane]]:
+    """A model and its lanes from the reply of the script `survey`. `changed` as in keys.KEYS, overrides."""
     if not reply:
         return Model(name, _settled("model", name, {}, changed)), []
     fields = _texts(reply[0])
     running, looked, next_start = reply[1], reply[2], reply[4]
+    per_unit = 1000 if fields.get("cost") == "slot_seconds" else 1  # kept in ms
     lanes: dict[str, Lane] = {}
     for key, value in fields.items():
         kind, _, queue = key.partition(":")
@@ -289,7 +336,7 @@ def _model(name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int)
             if kind == "n":
                 lane.waiting = int(value)
             else:
-                lane.charged = int(value) / 1000
+                lane.charged = int(value) / per_unit
     for queue, count in _pairs(reply[3]):
         lane = lanes.setdefault(queue.decode(), Lane(queue.decode(), name))
         lane.running = round(count * running / looked)
@@ -308,7 +355,7 @@ def _model(name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int)
         mean_run_ms=int(float(fields.get("ms", 0))) or None,
         mean_output=float(fields.get("out", 0)) or None,
         held_until_ms=held if held > now_ms else None,
-        next_start_ms=next_start if next_start > 0 else None,
+        next_start_ms=next_start or None,
         jain=min(fair) if fair else None,
     )
     return model, list(lanes.values())
@@ -335,7 +382,7 @@ def _sum_up(queues: Iterable[Queue], lanes: Iterable[Lane], in_tokens: set[str])
             continue
         queue.running += lane.running
         if lane.model in in_tokens:
-            queue.charged += lane.charged
+            queue.tokens_charged += lane.charged
         waits = [wait for wait in (queue.oldest_wait_ms, lane.oldest_wait_ms) if wait is not None]
         queue.oldest_wait_ms = max(waits) if waits else None
 
@@ -349,6 +396,14 @@ def _settled(kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[s
         if text := changed.get(f"{kind[0]}:{name}:{setting}"):
             overrides[setting] = decode(kind, setting, text)
     return Settled(values, overrides)
+
+
+def _ms(time: Sequence[bytes]) -> int:
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
+def _alive(present: Sequence[bytes], now_ms: int) -> dict[str, int]:
+    return {name.decode(): int(float(end)) for name, end in _pairs(present) if float(end) > now_ms}
 
 
 async def _all(*replies: "asyncio.Future[Reply]") -> list[Any]:

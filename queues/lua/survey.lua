@@ -1,10 +1,10 @@
--- survey: what an operator sees of one model. Looks at a bounded number of tasks and users, and changes nothing.
+-- survey: what an operator sees of one model; looks at a bounded number of tasks and users
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  model
 -- ARGV[2]  running tasks to look at, at most, for their queues
 -- ARGV[3]  users of a lane whose oldest task is looked at, at most, from either end of its line
 -- returns  {fields of the model's hash as field, value, …; running tasks; how many of them were looked at; {queue, how many of
---          these, …}; next start; lanes}. Next start: 0 = now, as far as time goes; an instant (ms); -1 = when somebody resumes it.
+--          these, …}; next start; lanes}. Next start: the instant (ms) until which its pace lets nothing start; 0 = it does.
 --          Lanes: {queue, users in line, users parked, enqueued (ms) of the oldest task seen or 0, {served …}} of each with waiting
 --          tasks; `served` as service_of gives it.
 local model, most_tasks, most_users = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -23,8 +23,8 @@ for q, count in pairs(by_queue) do
 end
 
 local s = call('HMGET', key_model(model), unpack(ALL_RULES))
-local at = s[2] == '1' and paced_until(model, s, 1) or num(s[4]) * 1000
-local next_start = at > US and (at < FOREVER and math.ceil(at / 1000) or -1) or 0
+s[3], s[4] = false, false -- paused and held are told apart
+local at = s[2] == '1' and paced_until(model, s, 1) or 0
 
 -- When the task at the head of a user's line was enqueued.
 local function oldest_of(q, u)
@@ -54,4 +54,4 @@ for i = 1, #fields, 2 do
     lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, service_of(q, model) }
   end
 end
-return { fields, call('ZCARD', key_slots(model)), #held, counts, next_start, lanes }
+return { fields, call('ZCARD', key_slots(model)), #held, counts, math.ceil(at / 1000), lanes }

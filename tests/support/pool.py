@@ -132,9 +132,7 @@ class Pool:
         hold_ms: int = 0,
     ) -> Ended:
         result: Ended = drive(
-            self.scheduler.requeue(
-                grant, "gone", cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms
-            )
+            self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms)
         )
         return result
 
