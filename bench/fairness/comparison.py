@@ -1,7 +1,8 @@
 """The paper's experiments: each workload under each policy, and how Fairlane must stand next to VTC."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from bench.fairness.checks import ONE_QUEUE, Check, Maker, around, at_most
 from bench.fairness.measures import WINDOW_S, Difference, cost, service, service_difference, throughput
@@ -11,6 +12,7 @@ from bench.fairness.workloads import Workload, trace_like, with_max_output
 
 FAIRLANE, FAIRLANE_TOLD = "Fairlane", "Fairlane, max_tokens"
 """Nothing is known of the lengths at the beginning; or clients say what the output will be at most."""
+FAIRLANES = (FAIRLANE, FAIRLANE_TOLD)
 PLAIN: tuple[type[Policy], ...] = (Fcfs, RoundRobin, Lcf, Vtc)
 VTC_EVERY_5_S = "VTC, told every 5 s"
 TRACE = "trace-like"
@@ -32,16 +34,24 @@ class Row:
     runs: dict[str, Run]
     differences: dict[str, Difference]
 
+    @property
+    def fairlanes(self) -> list[str]:
+        """Fairlane's runs, by name."""
+        return [name for name in FAIRLANES if name in self.runs]
+
+    @classmethod
+    def of(cls, workload: Workload, runs: Iterable[Run]) -> Self:
+        """A row of runs, named by their policies."""
+        named = {run.policy: run for run in runs}
+        return cls(workload, named, {name: difference(workload, run) for name, run in named.items()})
+
 
 def compare(workload: Workload, fairlane: Maker) -> Row:
     """Run a workload under every policy."""
-    runs = {}
-    for make in (*PLAIN, RemoteVtc):
-        run = simulate(make(), workload.requests)
-        runs[run.policy] = run
-    runs[FAIRLANE] = simulate(fairlane(SLOTS, ONE_QUEUE), workload.requests)
-    runs[FAIRLANE_TOLD] = simulate(fairlane(SLOTS, ONE_QUEUE), with_max_output(workload).requests)
-    return Row(workload, runs, {name: difference(workload, run) for name, run in runs.items()})
+    plain = [simulate(make(), workload.requests) for make in (*PLAIN, RemoteVtc)]
+    cold = simulate(fairlane(SLOTS, ONE_QUEUE), workload.requests)
+    told = simulate(fairlane(SLOTS, ONE_QUEUE), with_max_output(workload).requests)
+    return Row.of(workload, [*plain, replace(cold, policy=FAIRLANE), replace(told, policy=FAIRLANE_TOLD)])
 
 
 def difference(workload: Workload, run: Run) -> Difference:
@@ -66,7 +76,7 @@ def replication(row: Row) -> Iterator[Check]:
 def next_to_vtc(row: Row) -> Iterator[Check]:
     """At most a quarter of the artifact's VTC where all requests are equal, and nowhere worse than the simulator's VTC."""
     vtc, slack = row.differences["VTC"], resolution(row)
-    for name in (FAIRLANE, FAIRLANE_TOLD):
+    for name in row.fairlanes:
         found = row.differences[name]
         if row.workload.fixed_length:
             there = row.workload.artifact["VTC"]
@@ -82,7 +92,7 @@ def next_to_vtc(row: Row) -> Iterator[Check]:
 
 def work_conservation(row: Row) -> Iterator[Check]:
     """No slot stays free while a task waits."""
-    for name in (FAIRLANE, FAIRLANE_TOLD):
+    for name in row.fairlanes:
         idle = row.runs[name].idle_slot_violations
         yield at_most("6 no idling", f"{row.workload.name}: {name}, slots free while a task waits", idle, 0)
 
@@ -90,7 +100,7 @@ def work_conservation(row: Row) -> Iterator[Check]:
 def weighted_shares(row: Row) -> Iterator[Check]:
     """Where clients have weights, service follows them while all of them wait."""
     weights = row.workload.weights
-    for name in (FAIRLANE, FAIRLANE_TOLD) if weights else ():
+    for name in row.fairlanes if weights else ():
         got = service(row.runs[name], 60 * SECOND, 360 * SECOND)
         for client, weight in weights.items():
             due = 100 * weight / sum(weights.values())
@@ -127,7 +137,7 @@ def trace_rows(fairlane: Maker, seeds: Sequence[int] = SEEDS) -> Traces:
 def traces_next_to_vtc(traces: Traces) -> Iterator[Check]:
     """Not worse than the simulator's VTC in the mean over the draws, within the 5 % that eight draws can tell."""
     vtc = traces.differences["VTC"]
-    for name in (FAIRLANE, FAIRLANE_TOLD):
+    for name in FAIRLANES:
         found = traces.differences[name]
         what = f"trace-like: {name}, the simulator's VTC + 5 %"
         yield at_most("1 next to VTC", f"{what}, most", found.most, vtc.most * 1.05)

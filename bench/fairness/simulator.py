@@ -14,7 +14,7 @@ SECOND = 1_000_000
 SLOTS = 20
 TOKEN_US = 45_000
 
-_END, _CANCEL, _ARRIVE, _TICK = range(4)
+_END, _STOP, _LOSE_PATIENCE, _ARRIVE, _TICK = range(5)
 """What happens first among events of the same microsecond."""
 
 
@@ -179,7 +179,7 @@ class _Server:
         elif isinstance(what, Task) and what.ended_us < 0:
             if kind == _END:
                 self._end(what)
-            elif what.granted_us < 0 or what.request.stop_after:
+            elif kind == _STOP or what.granted_us < 0:
                 self._cancel(what)
         if self._waiting and len(self._running) < self._slots:
             self._out.idle_slot_violations += 1
@@ -196,7 +196,7 @@ class _Server:
         self._out.tasks.append(task)
         self._waiting.add(task)
         if request.patience_us:
-            self._at(self._now + request.patience_us, _CANCEL, task)
+            self._at(self._now + request.patience_us, _LOSE_PATIENCE, task)
         self._before_decision()
         self._start(self._policy.submit(task, self._free))
 
@@ -229,7 +229,7 @@ class _Server:
             request = task.request
             self._at(self._now + request.output * request.token_us, _END, task)
             if 0 < request.stop_after < request.output:
-                self._at(self._now + request.stop_after * request.token_us, _CANCEL, task)
+                self._at(self._now + request.stop_after * request.token_us, _STOP, task)
         assert len(self._running) <= self._slots
 
     def _follow_up(self, task: Task) -> None:

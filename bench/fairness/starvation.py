@@ -71,8 +71,7 @@ def returning(make: Maker, away_s: int = 300, measured_s: int = 200) -> float:
     return got["returning"] / sum(got.values())
 
 
-def lift(fairlane: Maker) -> Iterator[Check]:
+def lift(fairlane: Maker, away_s: int = 300, measured_s: int = 200) -> Iterator[Check]:
     """What a client did not use while it was away is not owed to it."""
-    yield around(
-        GATE, "share of a client that returns, next to one other", 100 * returning(fairlane), 50, 2, " %"
-    )
+    share = 100 * returning(fairlane, away_s, measured_s)
+    yield around(GATE, "share of a client that returns, next to one other", share, 50, 2, " %")
