@@ -26,7 +26,7 @@ class Snapshot:
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         self.names: dict[tuple[str, tuple[str, ...]], bytes] = {}
         for name, kind, value in zip(names, kinds, values, strict=True):
-            if not value:  # it expired just now
+            if value is None or value == []:  # it expired just now
                 continue
             key, parts = _identify(name.decode(), world.prefix)
             assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
@@ -89,7 +89,65 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     ended = Counter(record["st"] for record in tasks.values() if record["st"] in TERMINAL)
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
+    check_rules(shot, holding)
     return shot
+
+
+def running_of_user(shot: Snapshot, model: str, user: str) -> int:
+    """Tasks of a user that hold a slot of a model, over all queues."""
+    return sum(
+        len(members) for (_, _, m, u), members in shot.by_kind["busy"].items() if (m, u) == (model, user)
+    )
+
+
+def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -> None:
+    """The marks that say where rules hold, what they count, and who is parked."""
+    strict = any(
+        _set(fields, "paused", "max_running", "reserved") or "borrow" in fields
+        for fields in shot.by_kind["queue"].values()
+    )
+    assert shot.one("pool").get("strict", "0") == str(int(strict))
+    for (queue,), fields in shot.by_kind["queue"].items():
+        assert fields.get("strict", "0") == str(int(strict)), queue
+    for (model,), fields in shot.by_kind["model"].items():
+        rules = _set(
+            fields,
+            "paused",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "max_running_per_user",
+            "max_waiting_per_user",
+        )
+        assert fields.get("rules", "0") == str(int(rules)), (model, fields)
+        held = {task for (_, m, _), tasks in holding.items() if m == model for task in tasks}
+        if rules or strict:
+            assert all(shot.one("task", task)["ac"].endswith(" 1") for task in held), "all are counted"
+        cap = int(fields.get("max_running_per_user", 0))
+        for (queue, parked_at), users in shot.by_kind["parked"].items():
+            if parked_at == model:
+                for user in users:
+                    assert 0 < cap <= running_of_user(shot, model, user), (queue, user, "is parked")
+    for (queue, model), cost in settled_costs(shot).items():
+        assert cost >= 0, (queue, model, cost)
+
+
+def settled_costs(shot: Snapshot) -> dict[tuple[str, str], int]:
+    """Cost charged to each lane beside what its running tasks were charged so far: it never shrinks."""
+    costs = {
+        (field[2:], model): int(value)
+        for (model,), fields in shot.by_kind["model"].items()
+        for field, value in fields.items()
+        if field.startswith("c:")
+    }
+    for (model,), tasks in shot.by_kind["slots"].items():
+        for task in tasks:
+            record = shot.one("task", task)
+            costs[record["q"], model] -= int(record["ac"].split()[0])
+    return costs
+
+
+def _set(fields: dict[str, str], *names: str) -> bool:
+    return any(fields.get(name, "0") != "0" for name in names)
 
 
 def check_log(task: str, record: dict[str, str], log: list[Any]) -> None:

@@ -264,7 +264,9 @@ def test_a_burst_that_leaves_in_one_moment_still_says_when_to_come_back(world: W
 
 
 @pytest.mark.parametrize("grace", [0, 2000])
-def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_was(world: World, grace: int) -> None:
+def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_was(
+    world: World, grace: int
+) -> None:
     pool = Pool(world)
     world.advance(1000)
     pool.offer(withdrawn=["m"], grace_ms=grace)

@@ -204,10 +204,7 @@ def test_switching_every_rule_on_and_off_leaves_the_books_right(world: World) ->
     for n, task in enumerate(tasks):
         pool.submit(task, queue="free" if n % 2 else "paid", user=f"u{n % 3}")
     running = pool.take(want=3)
-    for values, change, name in (
-        (QUEUE_VALUES, pool.set_queue, "free"),
-        (MODEL_VALUES, pool.set_model, "m"),
-    ):
+    for values, change, name in ((QUEUE_VALUES, pool.set_queue, "free"), (MODEL_VALUES, pool.set_model, "m")):
         for setting, value in values.items():
             change(name, **{setting: value})
             running += pool.take()

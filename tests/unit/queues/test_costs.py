@@ -221,7 +221,12 @@ def test_what_a_lane_was_charged_is_what_its_tasks_cost(world: World, unit: str)
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("tokens", "requests"), ("requests", "tokens"), ("tokens", "slot_seconds"), ("slot_seconds", "requests")],
+    [
+        ("tokens", "requests"),
+        ("requests", "tokens"),
+        ("tokens", "slot_seconds"),
+        ("slot_seconds", "requests"),
+    ],
 )
 def test_another_unit_of_cost_leaves_nobody_behind(world: World, before: str, after: str) -> None:
     """Turns counted in thousands of tokens mean nothing in requests: both lanes and both users go on evenly."""

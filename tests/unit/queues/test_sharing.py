@@ -30,7 +30,9 @@ class Shared:
                 self.number += 1
                 self.pool.submit(f"{model}-{n}-{user}-{self.number}", model, user=f"u{user}")
 
-    def serve(self, number: int, models: tuple[str, ...] = (), running: Grant | None = None) -> dict[str, float]:
+    def serve(
+        self, number: int, models: tuple[str, ...] = (), running: Grant | None = None
+    ) -> dict[str, float]:
         """One worker carries out so many tasks; returns the share of its time of each model."""
         time = dict.fromkeys(self.work, 0.0)
         serves = models or tuple(self.work)

@@ -49,7 +49,15 @@ def test_the_cap_counts_over_all_queues_of_a_model_and_for_each_model_alone(worl
     assert (parked(pool, "free", "m2"), parked(pool, "paid", "m2")) == (["u"], ["u"])
 
 
-HOWS = ["finish", "cancel, then finish", "cancel, then requeue", "requeue", "lease over", "deadline over", "stop over"]
+HOWS = [
+    "finish",
+    "cancel, then finish",
+    "cancel, then requeue",
+    "requeue",
+    "lease over",
+    "deadline over",
+    "stop over",
+]
 
 
 @pytest.mark.parametrize("how", HOWS)
