@@ -3,42 +3,49 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.queues.keys import KEYS, RECORD
+from fairlane.queues.keys import KEYS, RECORD, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
 _KINDS = {key.name: key.kind for key in KEYS}
 
 
+_READ = """
+local reads = { hash = 'HGETALL', zset = 'ZRANGE', set = 'SMEMBERS', stream = 'XRANGE', string = 'GET' }
+local ranges = { zset = { '0', '-1', 'WITHSCORES' }, stream = { '-', '+' } }
+local found = {}
+for i, name in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', name).ok
+  local value = redis.call(reads[kind], name, unpack(ranges[kind] or {}))
+  found[i] = { name, kind, redis.call('PTTL', name), value }
+end
+return found
+"""
+
+
 class Snapshot:
-    """Every key of a pool, by name of its kind and by its parts."""
+    """Every key of a pool, at one moment, by name of its kind and by its parts."""
 
     def __init__(self, world: World) -> None:
-        names = sorted(world.call("KEYS", "*"))
-        kinds = world.connection.pipeline([("TYPE", name) for name in names])
-        self.ttls = dict(zip(names, world.connection.pipeline([("PTTL", n) for n in names]), strict=True))
-        reads = [_read(name, kind.decode()) for name, kind in zip(names, kinds, strict=True)]
-        values = world.connection.pipeline(reads)
+        self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
-        self.names: dict[tuple[str, tuple[str, ...]], bytes] = {}
-        for name, kind, value in zip(names, kinds, values, strict=True):
-            if value is None or value == []:  # it expired just now
-                continue
+        for name, kind, ttl, value in world.call("EVAL", _READ, 0):
             key, parts = _identify(name.decode(), world.prefix)
             assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
             self.by_kind[key][parts] = _shape(kind.decode(), value)
-            self.names[key, parts] = name
+            self.ttls[key, parts] = ttl
 
     def one(self, key: str, *parts: str) -> Any:
         """The value of a key; {} when there is none."""
         return self.by_kind[key].get(parts, {})
 
     def ttl(self, key: str, *parts: str) -> int:
-        return int(self.ttls[self.names[key, parts]])
+        return self.ttls[key, parts]
 
 
 def audit(world: World, accepted: Iterable[str]) -> Snapshot:
@@ -223,17 +230,6 @@ def _grouped(
     return dict(groups)
 
 
-def _read(name: bytes, kind: str) -> tuple[bytes | str, ...]:
-    return {
-        "hash": ("HGETALL", name),
-        "zset": ("ZRANGE", name, "0", "-1", "WITHSCORES"),
-        "set": ("SMEMBERS", name),
-        "stream": ("XRANGE", name, "-", "+"),
-        "string": ("GET", name),
-        "none": ("GET", name),
-    }[kind]
-
-
 def _shape(kind: str, value: Any) -> Any:
     if kind == "hash":
         return {value[i].decode(): value[i + 1].decode() for i in range(0, len(value), 2)}
@@ -244,20 +240,20 @@ def _shape(kind: str, value: Any) -> Any:
     return value
 
 
+@cache
 def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """Which key of the map it is, and its parts. Fails for a name that the map does not know."""
     assert name.startswith(prefix), name
     rest = name[len(prefix) :]
-    for key in KEYS:
-        pattern = re.sub(r"\\\{(#?)(\w+)\\\}", _group, re.escape(key.pattern).replace("\\#", "#"))
-        match = re.fullmatch(pattern, rest, re.DOTALL)
+    for key, pattern in _PATTERNS:
+        match = pattern.fullmatch(rest)
         if not match:
             continue
         parts = match.groupdict()
         if "model_len" in parts:  # the length says where the model ends and the user begins
             tail, length = f"{parts['model']}:{parts['user']}".encode(), int(parts["model_len"])
             parts["model"], parts["user"] = tail[:length].decode(), tail[length + 1 :].decode()
-        return key.name, tuple(parts.values())
+        return key, tuple(parts.values())
     raise AssertionError(f"no key of the map has the name {name!r}")
 
 
@@ -265,3 +261,11 @@ def _group(match: re.Match[str]) -> str:
     if match.group(1):
         return rf"(?P<{match.group(2)}_len>\d+)"
     return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) == 'queue' else '.*'})"
+
+
+def _pattern(key: Key) -> re.Pattern[str]:
+    text = re.escape(key.pattern).replace("\\#", "#")
+    return re.compile(re.sub(r"\\\{(#?)(\w+)\\\}", _group, text), re.DOTALL)
+
+
+_PATTERNS = [(key.name, _pattern(key)) for key in KEYS]
