@@ -106,7 +106,7 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   local event_id = (num(t.at) > 0 and t.at or '1') .. '-' .. seq
   call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
   call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'co', code, 'fn', nonce)
-  t.st, t.sq, t.ed = state, seq, NOW_TEXT
+  t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
   if stop_until then
     call('ZADD', key_slots(t.m), whole(stop_until), id)
     call('ZADD', key_look(), whole(stop_until), id)
@@ -116,6 +116,12 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   call('HINCRBY', key_pool(), state, '1')
   publish_event(t.rd, id, event_id, kind, data, except)
   return event_id
+end
+
+-- How a task of this table came to its state, for those who count: queue, model, type, state, code, ms since its submission, ms
+-- since its last grant (-1: it was not running).
+local function account_of_end(t)
+  return { t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1 }
 end
 
 -- End a task that waits.

@@ -303,16 +303,18 @@ def test_a_hold_of_a_grant_that_is_over_holds_nothing(world: World) -> None:
     assert pool.submit("b", want=1).grants  # type: ignore[union-attr]
 
 
-def test_a_task_that_its_provider_refuses_for_ever_ends_after_a_hundred_attempts(world: World) -> None:
+@pytest.mark.parametrize(("hold_ms", "most"), [(0, 100), (1000, 1000)])
+def test_a_task_that_is_refused_for_ever_ends_at_last(world: World, hold_ms: int, most: int) -> None:
     pool = Pool(world)
     pool.submit("a")
-    for _ in range(99):
+    world.call("HSET", world.keys("task", id="a"), "at", most - 10)
+    for _ in range(9):
         (grant,) = pool.take()
-        assert pool.requeue(grant, "declined", hold_ms=1000).outcome == "queued"
-        world.advance(1000)
+        assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "queued"
+        world.advance(hold_ms)
     (grant,) = pool.take()
-    assert grant.attempt == 100
-    assert pool.requeue(grant, "declined", hold_ms=1000).outcome == "ended"
+    assert grant.attempt == most
+    assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "ended"
     assert (pool.state("a"), pool.code("a")) == (State.FAILED, "WORKER_LOST")
     audit(world, "a")
 
