@@ -60,7 +60,9 @@ def rules() -> list[dict[str, Any]]:
 def tool(*command: str) -> str:
     """What a program says; it must succeed."""
     assert shutil.which(command[0]), f"{command[0]} is missing: sh tests/install-tools"
-    done = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -95,6 +97,14 @@ def test_the_dashboard_is_whole() -> None:
 # ---- against a real gateway ----------
 
 
+def launch(folder: Path, port: int) -> "subprocess.Popen[bytes]":
+    command = ["prometheus", "--config.file", "prometheus.yml", "--storage.tsdb.path", "data"]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [*command, "--web.listen-address", f"127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log
+        )
+
+
 @contextlib.asynccontextmanager
 async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[httpx.AsyncClient]:
     """A Prometheus that runs our configuration against one gateway; a client of it."""
@@ -111,11 +121,7 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
         config = config.replace(ours, theirs)
     (folder / "prometheus.yml").write_text(config)
     port = free_port()
-    command = ["prometheus", "--config.file", "prometheus.yml", "--storage.tsdb.path", "data"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--web.listen-address", f"127.0.0.1:{port}"], cwd=folder, stdout=log, stderr=log
-        )
+    process = launch(folder, port)
     try:
         async with httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=15
