@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, limits, native, openai, pages
+from fairlane.gateway.api import admin, health, limits, metrics, native, openai, pages
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -53,6 +53,7 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/api/sse-stream"): Route(native.events, "reader"),
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
     ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
+    ("GET", "/metrics"): Route(metrics.metrics, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),
