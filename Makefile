@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick check bench lock install install-dev clean
+.PHONY: run test quick check bench fairness lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -37,6 +37,9 @@ check: install-dev
 
 bench: install-dev
 	$(BIN)/python -m bench
+
+fairness: install-dev
+	$(BIN)/python -m bench.fairness
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
