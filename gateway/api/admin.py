@@ -5,20 +5,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlane.gateway.errors import bad_request, store_unavailable
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.overview import (
+    MOST_MODELS,
+    charged_by_queue,
+    fields_of,
+    model_row,
+    overrides_of,
+    queue_row,
+    waiting_by_queue,
+)
 from fairlane.queues.errors import StoreError
+from fairlane.queues.rules import Kind
 from fairlane.queues.tasks import TERMINAL, State
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
 
-MOST_MODELS = 500
+MOST_RUNNING = 2000
+MOST_HEADS = 500
 MOST_TASKS = 500
 DEFAULT_TASKS = 50
 
 
-async def state(gateway: "Gateway", request: Request) -> None:
+async def state(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
     """GET /api/admin/state?tasks=50."""
     text = request.query("tasks") or str(DEFAULT_TASKS)
     if len(text) > 3 or not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
@@ -26,45 +38,66 @@ async def state(gateway: "Gateway", request: Request) -> None:
     try:
         answer = await read_state(gateway, int(text))
     except StoreError:
-        raise store_unavailable() from None
+        raise gateway.store_unavailable() from None
     await request.respond(200, msgspec.json.encode(answer), [JSON, (b"cache-control", b"no-store")])
 
 
 async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
-    """The answer of GET /api/admin/state. Raises StoreError."""
+    """The answer of GET /api/admin/state. Raises StoreError.
+
+    The number of commands is bounded: with more running tasks than MOST_RUNNING, `running` of queues is extrapolated, and with
+    more waiting users than MOST_HEADS, `oldestWaitMs` is that of the users whose turn is next.
+    """
     command, keys = gateway.link.command, gateway.keys
-    time_reply, models, replicas, pool, recent = await asyncio.gather(
+    time_reply, models, replicas, pool, changed, recent = await asyncio.gather(
         command("TIME"),
         command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
         command("ZRANGE", keys("replicas"), 0, -1, "WITHSCORES"),
         command("HGETALL", keys("pool")),
+        command("HGETALL", keys("overrides")),
         command("ZREVRANGE", keys("recent"), 0, tasks - 1) if tasks else _nothing(),
     )
     now = int(time_reply[0]) * 1000 + int(time_reply[1]) // 1000
     alive = [name.decode() for name, expiry in _pairs(replicas) if float(expiry) > now]
-    totals = _dict(pool)
-    model_rows, queue_rows, workers, task_rows = await asyncio.gather(
-        _models(gateway, [name.decode() for name in models]),
-        _queues(gateway),
+    totals, overrides = fields_of(pool), overrides_of(fields_of(changed))
+    known = sorted({*(name.decode() for name in models), *gateway.settings.models})
+    queue_hashes, model_hashes, slots, workers, task_rows = await asyncio.gather(
+        _hashes(gateway, "queue", list(gateway.settings.queues)),
+        _hashes(gateway, "model", known),
+        _slots(gateway, known),
         _workers(gateway, alive),
         _tasks(gateway, [task.decode() for task in recent]),
     )
+    running, oldest = await asyncio.gather(
+        _running_by_queue(gateway, slots), _oldest_waits(gateway, model_hashes, now)
+    )
+    charged = charged_by_queue(model_hashes.values())
+    shares = gateway.shares.since(charged)
+    tokens = charged_by_queue(model_hashes.values(), tokens_only=True)
+    queue_rows = [
+        queue_row(name, gateway.settings.queues[name], fields, overrides.get(("queue", name), {}))
+        | {
+            "running": running.get(name, 0),
+            "oldestWaitMs": oldest.get(name),
+            "share": shares.get(name, 0.0) if shares else None,
+            "tokensCharged": int(tokens.get(name, 0)),
+        }
+        for name, fields in queue_hashes.items()
+    ]
+    model_rows = [
+        model_row(name, fields, len(slots[name]), now, overrides.get(("model", name), {}))
+        for name, fields in model_hashes.items()
+    ]
     offered: dict[str, list[int]] = {}
     for worker in workers:
         for model in worker["models"]:
             entry = offered.setdefault(model, [0, 0])
             entry[0] += 1
             entry[1] += worker["slots"]
+    any_count, any_slots = offered.get("*", [0, 0])
     for row in model_rows:
-        count, slots = offered.get(row["model"], [0, 0])
-        any_count, any_slots = offered.get("*", [0, 0])
-        row["workers"], row["slots"] = count + any_count, slots + any_slots
-    running: dict[str, int] = {}
-    for row in model_rows:
-        for queue, number in row.pop("byQueue").items():
-            running[queue] = running.get(queue, 0) + number
-    for row in queue_rows:
-        row["running"] = running.get(row["queue"], 0)
+        count, number = offered.get(row["model"], [0, 0])
+        row["workers"], row["slots"] = count + any_count, number + any_slots
     return {
         "now": now,
         "queues": queue_rows,
@@ -88,61 +121,73 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
     }
 
 
-async def _models(gateway: "Gateway", names: list[str]) -> list[dict[str, Any]]:
-    command, keys = gateway.link.command, gateway.keys
-    queues = list(gateway.settings.queues)
-    pending = [
+async def _hashes(gateway: "Gateway", kind: Kind, names: list[str]) -> dict[str, dict[str, str]]:
+    keys = gateway.keys
+    replies = [
         (
             name,
-            command("HGETALL", keys("model", model=name)),
-            command("ZRANGE", keys("slots", model=name), 0, -1),
+            gateway.link.command(
+                "HGETALL", keys("queue", queue=name) if kind == "queue" else keys("model", model=name)
+            ),
         )
-        for name in sorted({*names, *gateway.settings.models})
+        for name in names
     ]
-    rows = []
-    for name, model_reply, slots_reply in pending:
-        fields, held = _dict(await model_reply), await slots_reply
-        by_queue: dict[str, int] = {}
-        for reply in [command("HGET", keys("task", id=task.decode()), "q") for task in held[:1000]]:
-            queue = await reply
-            if queue:
-                by_queue[queue.decode()] = by_queue.get(queue.decode(), 0) + 1
-        rows.append(
-            {
-                "model": name,
-                "running": len(held),
-                "limit": int(float(fields.get("concurrency", 0))) or None,
-                "waiting": sum(int(fields.get(f"n:{queue}", 0)) for queue in queues),
-                "cost": fields.get("cost", gateway.settings.model(name).cost),
-                "meanRunMs": int(float(fields.get("ms", 0))) or None,
-                "byQueue": by_queue,
-            }
-        )
-    return rows
+    return {name: fields_of(await reply) for name, reply in replies}
 
 
-async def _queues(gateway: "Gateway") -> list[dict[str, Any]]:
-    settings = gateway.settings
+async def _slots(gateway: "Gateway", models: list[str]) -> dict[str, list[bytes]]:
+    """The tasks that hold a slot of each model."""
     replies = [
-        (name, gateway.link.command("HMGET", gateway.keys("queue", queue=name), "n", "weight"))
-        for name in settings.queues
+        (name, gateway.link.command("ZRANGE", gateway.keys("slots", model=name), 0, -1)) for name in models
     ]
-    rows = []
-    for name, reply in replies:
-        waiting, weight = await reply
-        queue = settings.queues[name]
-        rows.append(
-            {
-                "queue": name,
-                "tier": queue.tier,
-                "mode": queue.mode,
-                "weight": float(weight or queue.weight),
-                "waiting": int(waiting or 0),
-                "maxLength": settings.queue_max_length(name),
-                "maxWaitMs": settings.queue_max_wait_ms(name),
-            }
-        )
-    return rows
+    return {name: await reply for name, reply in replies}
+
+
+async def _running_by_queue(gateway: "Gateway", slots: dict[str, list[bytes]]) -> dict[str, int]:
+    """How many running tasks each queue has, from the records of at most MOST_RUNNING of them."""
+    tasks = [task for held in slots.values() for task in held]
+    looked_at = tasks[:: max(-(-len(tasks) // MOST_RUNNING), 1)]
+    counts: dict[str, int] = {}
+    for reply in [
+        gateway.link.command("HGET", gateway.keys("task", id=task.decode()), "q") for task in looked_at
+    ]:
+        queue = await reply
+        if queue:
+            counts[queue.decode()] = counts.get(queue.decode(), 0) + 1
+    scale = len(tasks) / len(looked_at) if looked_at else 1
+    return {queue: round(count * scale) for queue, count in counts.items()}
+
+
+async def _oldest_waits(gateway: "Gateway", models: dict[str, dict[str, str]], now: int) -> dict[str, int]:
+    """How long the task has waited that waits longest in each queue, in ms: the first of each user's tasks is looked at."""
+    command, keys = gateway.link.command, gateway.keys
+    lanes = [
+        (queue, model)
+        for model, fields in models.items()
+        for queue, waiting in waiting_by_queue(fields).items()
+        if waiting > 0
+    ]
+    share = max(MOST_HEADS // max(len(lanes), 1), 1)
+    lines = [
+        (queue, model, command("ZRANGE", keys(line, queue=queue, model=model), 0, share - 1))
+        for queue, model in lanes[:MOST_HEADS]
+        for line in ("flows", "parked")
+    ]
+    heads = [
+        (queue, command("ZRANGE", keys("flow", queue=queue, model=model, user=user.decode()), 0, 0))
+        for queue, model, reply in lines
+        for user in await reply
+    ]
+    records = [
+        (queue, command("HGET", keys("task", id=task.decode()), "en"))
+        for queue, reply in heads
+        for task in await reply
+    ]
+    oldest: dict[str, int] = {}
+    for queue, reply in records:
+        if (enqueued := await reply) is not None:
+            oldest[queue] = max(oldest.get(queue, 0), now - int(enqueued))
+    return oldest
 
 
 async def _workers(gateway: "Gateway", replicas: list[str]) -> list[dict[str, Any]]:
@@ -162,7 +207,7 @@ async def _tasks(gateway: "Gateway", ids: list[str]) -> list[dict[str, Any]]:
     replies = [(task, gateway.link.command("HGETALL", gateway.keys("task", id=task))) for task in ids]
     rows = []
     for task, reply in replies:
-        fields = _dict(await reply)
+        fields = fields_of(await reply)
         if fields.get("st") in {state.value for state in State}:
             rows.append(task_row(task, fields))
     return rows
@@ -211,10 +256,6 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
 def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
     items = iter(flat)
     return list(zip(items, items, strict=True))
-
-
-def _dict(flat: list[bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in _pairs(flat)}
 
 
 async def _nothing() -> list[bytes]:

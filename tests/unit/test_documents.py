@@ -25,11 +25,15 @@ def test_the_readme_names_every_call() -> None:
     for _, path in EXACT:
         if path not in ("/api/sse-stream",):
             assert path in readme, path
-    assert len(PATTERNS) == 4
+    assert len(PATTERNS) == 6
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "demo", "check", "status", "key new", "worker run", "worker openai"]
+    "command",
+    [
+        *("serve", "demo", "check", "status", "key new", "worker run", "worker openai"),
+        *("queues set", "queues list", "models set", "models list"),
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
