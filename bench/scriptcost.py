@@ -55,7 +55,11 @@ class Load:
         self.running: list[Grant] = []
         plain = world.scheduler("r1")
         weights = zip(QUEUES, (8, 4, 2, 1), strict=True)
-        drive(plain.configure({q: {"weight": w} for q, w in weights}, {"m": {"concurrency": SLOTS, "cost": "tokens"}}))
+        drive(
+            plain.configure(
+                {q: {"weight": w} for q, w in weights}, {"m": {"concurrency": SLOTS, "cost": "tokens"}}
+            )
+        )
         plain.offer(["m"], [], b"[]", 10**9, 0).result()
 
     def submit(self, users: int, want: int) -> None:
@@ -139,7 +143,9 @@ def per_task(world: World, tasks: int, live: Callable[[], None]) -> float:
 
 def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str, float]:
     """The three situations, on an empty database of this server."""
-    world = World(server.socket_path, limits=Limits(max_queue_length=10**7, max_queued_bytes=10**12), real_clock=True)
+    world = World(
+        server.socket_path, limits=Limits(max_queue_length=10**7, max_queued_bytes=10**12), real_clock=True
+    )
     world.call("FLUSHALL")
     load = Load(world)
     result = {"nobody waits": per_task(world, tasks, lambda: load.live(10, 1))}

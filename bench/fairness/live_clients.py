@@ -21,6 +21,7 @@ BYTES_PER_TOKEN = 4
 """What the gateway takes for a token of the request."""
 CANCELS_AT_ONCE = 8
 ENDS = frozenset({"done", "error", "cancelled"})
+NOBODYS: Mapping[str, Sequence[str]] = {}
 
 
 class Reading(StrEnum):
@@ -62,17 +63,18 @@ class Clients:
         urls: Sequence[str],
         keys: Mapping[str, Key],
         model: str,
-        names: Iterable[Mapping[str, str]] = (),
+        names: Mapping[str, Sequence[str]] = NOBODYS,
     ) -> None:
-        """`keys`: by client of the requests. `names`: headers that calls add, in turn."""
+        """`keys`: by client of the requests. `names`: by client, the users that its calls say they are for, in turn."""
         self.calls: list[Call] = []
         self.began_ns = 0
         """The zero of the requests' times."""
         self._model, self._keys = model, keys
-        self._names = itertools.cycle([*names] or [{}])
+        self._names = {client: itertools.cycle(users) for client, users in names.items()}
         self._replicas = itertools.cycle([_client(url) for url in urls])
         self._numbers = itertools.count(1)
         self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._ending = False
         self._open: set[httpx.AsyncClient] = {next(self._replicas) for _ in urls}
 
     async def send(self, requests: Iterable[tuple[Request, Reading]], again: Again | None = None) -> None:
@@ -97,7 +99,8 @@ class Clients:
             await asyncio.gather(*(self._tasks[call] for call in calls))
 
     async def end(self) -> None:
-        """End what has not ended: who knows the task's id cancels it, the others hang up."""
+        """End what has not ended: who knows the task's id cancels it, the others hang up. Nothing is sent again."""
+        self._ending = True
         left = [call for call in self.calls if call.status in ("under way", "accepted")]
         replica = next(self._replicas)
         gate = asyncio.Semaphore(CANCELS_AT_ONCE)
@@ -133,7 +136,9 @@ class Clients:
             "priority": call.request.priority,
             "timeout": TIMEOUT_MS,
         }
-        headers = self._keys[call.request.client].headers | dict(next(self._names))
+        headers = self._keys[call.request.client].headers
+        if users := self._names.get(call.request.client):
+            headers["x-fairlane-user"] = next(users)
         call.sent_ns = time.monotonic_ns()
         match call.reading:
             case Reading.SYNC:
@@ -142,7 +147,7 @@ class Clients:
                 await self._stream(call, replica, body, headers)
             case _:
                 await self._later(call, replica, body, headers)
-        for request in again(call) if again else ():
+        for request in again(call) if again and not self._ending else ():
             self._begin(request, call.reading, again)
 
     async def _sync(
@@ -221,7 +226,7 @@ class Clients:
 
 @contextlib.asynccontextmanager
 async def clients(
-    urls: Sequence[str], keys: Mapping[str, Key], model: str, names: Iterable[Mapping[str, str]] = ()
+    urls: Sequence[str], keys: Mapping[str, Key], model: str, names: Mapping[str, Sequence[str]] = NOBODYS
 ) -> AsyncIterator[Clients]:
     """Callers of these gateways; nothing of them remains."""
     callers = Clients(urls, keys, model, names)

@@ -13,7 +13,7 @@ from tests.support.direct import World
 
 from bench.fairness.checks import ONE_QUEUE, TIERS
 from bench.fairness.fairlane import Fairlane
-from bench.fairness.live_clients import Call, Reading, clients
+from bench.fairness.live_clients import NOBODYS, Again, Call, Reading, clients
 from bench.fairness.live_stack import Key, Stack
 from bench.fairness.live_watch import Ledger, Slots, closed_ledger, slots_watched
 from bench.fairness.live_worker import Record
@@ -54,6 +54,10 @@ class Experiment:
     mean_service_s: float
     awaited: Callable[[Request], bool] = lambda request: False  # noqa: ARG005
     """Whose tasks run to their end after the last arrival; the others' are cancelled."""
+    names: Mapping[str, Sequence[str]] = NOBODYS
+    """By client, the users that its calls say they are for."""
+    again: Again | None = None
+    """What is sent when a call has ended."""
 
     @property
     def keys(self) -> dict[str, Key]:
@@ -186,10 +190,10 @@ async def carry_out(stack: Stack, experiment: Experiment) -> Live:
     model = experiment.name
     await stack.limit(model, experiment.scale.slots)
     async with (
-        clients(stack.urls, experiment.keys, model) as callers,
+        clients(stack.urls, experiment.keys, model, experiment.names) as callers,
         slots_watched(stack, model, experiment.scale.slots) as slots,
     ):
-        await callers.send(experiment.arrivals)
+        await callers.send(experiment.arrivals, experiment.again)
         await callers.until_s(experiment.scale.length_s)
         awaited = [call for call in callers.calls if experiment.awaited(call.request)]
         await callers.answered(awaited, DRAIN_S)

@@ -45,6 +45,8 @@ class Key:
     id: str
     tier: str = "free"
     admin: bool = False
+    delegating: bool = False
+    """Its calls may say which user they are for."""
 
     @property
     def secret(self) -> str:
@@ -56,7 +58,8 @@ class Key:
 
     def entry(self) -> dict[str, Any]:
         """Its entry in the configuration."""
-        return {"id": self.id, "tier": self.tier, "admin": self.admin, "sha256": _digest(self.secret)}
+        rights = {"admin": self.admin, "delegating": self.delegating}
+        return {"id": self.id, "tier": self.tier, "sha256": _digest(self.secret), **rights}
 
 
 @dataclass

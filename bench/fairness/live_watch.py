@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,6 +64,8 @@ class Ledger:
     records: Sequence[Record]
     states: Mapping[str, int]
     """Tasks of the model by their state in the store."""
+    waits_ms: Mapping[str, int]
+    """By task id: from acceptance to the last grant, on the store's clock."""
 
     @property
     def accepted(self) -> int:
@@ -109,8 +112,8 @@ async def closed_ledger(stack: Stack, model: str, calls: Sequence[Call]) -> Ledg
         shot = await asyncio.to_thread(audit, world, ids)
     finally:
         world.close()
-    states: dict[str, int] = {}
-    for record in shot.by_kind["task"].values():
-        if record["m"] == model:
-            states[record["st"]] = states.get(record["st"], 0) + 1
-    return Ledger(calls, stack.records(model), states)
+    tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["m"] == model}
+    waits_ms = {
+        task: int(record["ga"]) - int(record["en"]) for task, record in tasks.items() if "ga" in record
+    }
+    return Ledger(calls, stack.records(model), Counter(record["st"] for record in tasks.values()), waits_ms)

@@ -72,7 +72,8 @@ def make(spec: WorkerSpec) -> Worker:
                 yield "t " * now
         finally:
             ended_ns = time.monotonic_ns()
-            written = min((ended_ns - begun_ns) // (order.token_us * 1000), order.output)
+            by_now = (ended_ns - begun_ns) // (order.token_us * 1000)
+            written = max(written, min(by_now, order.output))
             context.set_usage(Usage(order.input, written))
             record = Record(context.model, order.number, spec.name, task.attempt, begun_ns, ended_ns, written)
             records.write(msgspec.json.encode(record) + b"\n")
