@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick check bench fairness lock install install-dev clean
+.PHONY: run test quick check bench fairness screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -37,6 +37,10 @@ check: install-dev
 
 bench: install-dev
 	$(BIN)/python -m bench
+
+screenshots: install-dev
+	sh tests/install-tools
+	$(BIN)/python -m tests.screenshots
 
 fairness: install-dev
 	$(BIN)/python -m bench.fairness

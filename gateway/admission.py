@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     """Queue a task, or raise ApiError: nothing of it is left then."""
+    measures = gateway.measures
     try:
         answer = await gateway.dispatcher.submit(task)
     except StoreError:
+        measures.refused(task.queue, task.model, "store_unavailable")
         raise gateway.store_unavailable() from None
     if isinstance(answer, Refused):
+        measures.refused(task.queue, task.model, answer.reason)
         raise refusal(answer, task, known_model=task.model in gateway.settings.models)
+    measures.accepted(task.queue, task.model)
     return answer
 
 

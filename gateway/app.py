@@ -4,13 +4,14 @@ The calls are plain ASGI without a framework between: what is not needed per req
 """
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, limits, native, openai
+from fairlane.gateway.api import admin, health, limits, native, openai, pages
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -25,6 +26,7 @@ from fairlane.gateway.errors import (
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
+from fairlane.web.pages import PAGES
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -34,7 +36,7 @@ OpenCall = Callable[[Gateway, Request], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One call. `access`: caller, admin, reader (a key or a stream ticket), open."""
+    """One call. `access`: caller, admin, reader (a key or a stream ticket), page (no key), open (nothing is asked)."""
 
     call: Callable[..., Awaitable[None]]
     access: str
@@ -55,6 +57,8 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),
     ("HEAD", "/health/ready"): Route(health.ready, "open"),
+    ("GET", "/api/caller"): Route(pages.caller, "caller"),
+    **{(method, path): Route(pages.page, "page") for path in PAGES for method in ("GET", "HEAD")},
 }
 PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)"), Route(native.status, "caller")),
@@ -63,8 +67,12 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
     ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
     ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
+    ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
+    ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
 ]
 MAX_PATH = 2048
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
 
 
 class App:
@@ -102,6 +110,14 @@ class App:
             if request.started:
                 raise
             await self._refuse(request, ApiError(500, "INTERNAL", "Internal error"))
+        finally:
+            method = request.scope["method"]
+            self._gateway.measures.answered(
+                method if method in METHODS else "other",
+                request.route,
+                request.status,
+                time.monotonic() - request.began,
+            )
 
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
@@ -112,6 +128,8 @@ class App:
         refused = gateway.callers.refuse_request(request)
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)
+        if route.access == "page":
+            return route.call(gateway, request)
         if route.submits and gateway.draining:
             raise gateway.going()
         if route.access == "reader":
@@ -139,6 +157,7 @@ class App:
         method, path = request.scope["method"], request.path
         route = EXACT.get((method, path))
         if route is not None:
+            request.route = path
             return route
         if len(path) > MAX_PATH:
             raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
@@ -148,6 +167,7 @@ class App:
             if match:
                 if known == method:
                     request.path_params = match.groupdict()
+                    request.route = _GROUP.sub(r"{\1}", pattern.pattern)
                     return route
                 allowed.append(known)
         if allowed:

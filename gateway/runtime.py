@@ -15,7 +15,6 @@ from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.shares import Shares
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
 from fairlane.gateway.waiting import QueueWatch
@@ -24,11 +23,14 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
+from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
+from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
 
@@ -70,8 +72,10 @@ class Gateway:
         self.stopping = False
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
+        self.pages = Pages()
         self.started_at = time.time()
         self.store_down_since: float | None = None
+        self.measures = Recorder(settings.models)
         self._drain_until = 0.0
         self.link = RedisLink(
             redis_url,
@@ -80,6 +84,7 @@ class Gateway:
             timeout_ms=settings.redis_timeout_ms,
             on_connect=self._prepare_store,
             on_change=self._store_changed,
+            measures=self.measures,
         )
         limits = Limits(
             lease_ms=settings.lease_ms,
@@ -87,13 +92,20 @@ class Gateway:
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
         )
-        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits)
+        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
-        self.shares = Shares(self.link, self.keys)
+        self.surveyor = Surveyor(
+            self.link,
+            self.keys,
+            self.replica,
+            presence=self.dispatcher.presence,
+            queues=lambda: self.settings.queues,
+            models=lambda: self.settings.models,
+        )
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -114,7 +126,7 @@ class Gateway:
         await self.channel.start()
         self.hub.start()
         self.watch.start()
-        self.shares.start()
+        self.surveyor.start()
         self.dispatcher.start()
         self.ready = True
         log.info("gateway ready", replica=self.replica)
@@ -125,7 +137,7 @@ class Gateway:
         self.stopping = True
         await self.dispatcher.close()
         await self.watch.close()
-        await self.shares.close()
+        await self.surveyor.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()

@@ -23,9 +23,11 @@ NAMES = (
     "configure",
     "change",
     "offer",
+    "survey",
 )
 SHARED = (
     "base",
+    "service",
     "lanes",
     "choosing",
     "waking",

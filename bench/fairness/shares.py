@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from bench.fairness.checks import ONE_QUEUE, TIERS, Check, Maker, at_least, at_most
 from bench.fairness.measures import cost, jain, service
@@ -10,6 +10,7 @@ from bench.fairness.simulator import SECOND, SLOTS, Request, simulate
 
 GATE = "2 shares"
 SIZES = (100, 200, 400, 800)
+LAYOUTS = {"large where heavy": SIZES[::-1], "large where light": SIZES}
 SPREAD = 0.5
 """Deviation of the logarithm of a request's length."""
 
@@ -30,13 +31,16 @@ def backlog(sizes: Mapping[str, int], dispatches: int, rng: random.Random) -> li
     return requests
 
 
-def shares(fairlane: Maker, dispatches: int = 5000) -> Iterator[Check]:
+def shares(
+    fairlane: Maker, dispatches: int = 5000, layouts: Iterable[str] = tuple(LAYOUTS)
+) -> Iterator[Check]:
     """Weights 8:4:2:1, sizes up to eight times apart, once the large ones where the weight is, once where it is not.
 
-    The limit is 1 % of the share, and where that is less than one request, the lane's largest request.
+    The limit is 1 % of the share; or two of the queue's largest requests, one that runs and one to be settled, where these are
+    more: the lightest queue with the largest requests gets sixty of the 5,000.
     """
-    for title, ordered in (("large where heavy", SIZES[::-1]), ("large where light", SIZES)):
-        requests = backlog(dict(zip(TIERS, ordered, strict=True)), dispatches, random.Random(7))
+    for layout in layouts:
+        requests = backlog(dict(zip(TIERS, LAYOUTS[layout], strict=True)), dispatches, random.Random(7))
         run = simulate(fairlane(SLOTS, TIERS), requests, dispatches=dispatches)
         got: Counter[str] = Counter()
         largest: Counter[str] = Counter()
@@ -45,10 +49,10 @@ def shares(fairlane: Maker, dispatches: int = 5000) -> Iterator[Check]:
             largest[task.request.queue] = max(largest[task.request.queue], cost(task))
         for queue, weight in TIERS.items():
             due = got.total() * weight / sum(TIERS.values())
-            limit = max(1.0, 100 * largest[queue] / due)
+            limit = max(1.0, 200 * largest[queue] / due)
             off = 100 * abs(got[queue] / due - 1)
             yield at_most(
-                GATE, f"{title}: {queue} off its share after {dispatches:,} dispatches", off, limit, " %"
+                GATE, f"{layout}: {queue} off its share after {dispatches:,} dispatches", off, limit, " %"
             )
 
 

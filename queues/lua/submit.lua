@@ -25,7 +25,7 @@ end
 if not is_offered(m) then
   local since = num(call('ZSCORE', key_offered(), m)) -- the longer it has been away, the longer it may be: as long again
   local others = call('ZCOUNT', key_offered(), '(' .. NOW_TEXT, '+inf') > 0
-  return { 'no_worker', others and 1 or 0, since > 0 and NOW - since or 60000 }
+  return { 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 }
 end
 local model, pool = key_model(m), key_pool()
 local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
@@ -37,13 +37,13 @@ if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[
 local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
   and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
 local order = string.format('%.3f', US / 1000 - 2000 * priority)
-if not at_once then
+if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   if refused then return refused end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
   call('HINCRBY', pool, 'bytes', 0 - #payload)
-  return { 'full_bytes', math.floor(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])) }
+  return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])), 1) }
 end
 
 call('SET', key_payload(id), payload)

@@ -26,6 +26,8 @@ class Snapshot:
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         self.names: dict[tuple[str, tuple[str, ...]], bytes] = {}
         for name, kind, value in zip(names, kinds, values, strict=True):
+            if not value:  # it expired just now
+                continue
             key, parts = _identify(name.decode(), world.prefix)
             assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
             self.by_kind[key][parts] = _shape(kind.decode(), value)
@@ -170,6 +172,7 @@ def _read(name: bytes, kind: str) -> tuple[bytes | str, ...]:
         "set": ("SMEMBERS", name),
         "stream": ("XRANGE", name, "-", "+"),
         "string": ("GET", name),
+        "none": ("GET", name),
     }[kind]
 
 
@@ -203,4 +206,4 @@ def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
 def _group(match: re.Match[str]) -> str:
     if match.group(1):
         return rf"(?P<{match.group(2)}_len>\d+)"
-    return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) == 'queue' else '.*'})"
+    return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) in ('queue', 'period') else '.*'})"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.measures import TaskEnd
 from fairlane.queues.tasks import Finished, Fragment, Grant, State
 from fairlane.streaming.events import (
     fragment_debug,
@@ -74,7 +75,8 @@ class Attempt:
         self.grant = grant
         self.worker = worker
         self.phase = Phase.SENT
-        self.started_at = dispatcher.time()
+        self.granted_at = self.started_at = dispatcher.time()
+        self.first_output_at = 0.0
         self.renewed_at = 0.0
         self.stop_until = 0.0
         self.missing = 0
@@ -170,6 +172,8 @@ class Attempt:
                 if fault := self._delta(delta):
                     self.broken("The worker sent output that cannot be read")
                     return fault
+        if not self.first_output_at and self.writer.has_output:
+            self._first_output()
         self.writer.pump()
         return None
 
@@ -412,6 +416,8 @@ class Attempt:
         want = 0 if keep_slot else dispatcher.want_after(self.worker, self)
 
         def on_finished(finished: Finished) -> None:
+            if finished.outcome == "ok":
+                self.measure_end(state, code, used)
             if keep_slot:
                 self.wait_for_stop()
                 return
@@ -460,6 +466,34 @@ class Attempt:
             )  # it was ended from outside before its result was written: its slot is still taken
         else:
             self.stop("superseded")
+
+    # ---- measures ----------
+
+    def since_submission_ms(self, now: float) -> float:
+        """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
+        return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
+
+    def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
+        """Tell the measures that this attempt ended its task."""
+        grant, now = self.grant, self._dispatcher.time()
+        self._dispatcher.scheduler.measures.ended(
+            TaskEnd(
+                grant.queue,
+                grant.model,
+                grant.task_type,
+                state,
+                code,
+                self.since_submission_ms(now),
+                (now - self.granted_at) * 1000,
+                (now - self.first_output_at) * 1000 if self.first_output_at else -1,
+                used,
+            )
+        )
+
+    def _first_output(self) -> None:
+        grant, self.first_output_at = self.grant, self.output_at
+        measures = self._dispatcher.scheduler.measures
+        measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""

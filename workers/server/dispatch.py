@@ -324,6 +324,9 @@ class Dispatcher:
         known = self.attempts.get(grant.task_id)
         if known is not None and known.grant.token == grant.token:
             return  # a repeated reply
+        if grant.attempt == 1:
+            waited_ms = grant.granted_ms - grant.enqueued_ms
+            self.scheduler.measures.granted(grant.queue, grant.model, waited_ms)
         worker = asked_for
         misfit = worker.misfit(grant.task_type, grant.task_id)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
@@ -540,6 +543,8 @@ class Dispatcher:
             worker.reserved -= want
         finished = self.scheduler.finished(reply)
         self._alarms.set(finished.later)
+        if finished.outcome == "ok":
+            attempt.measure_end(State.CANCELLED, "", used)
         if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
         self._start_all(finished.grants, worker)
@@ -578,6 +583,7 @@ class Dispatcher:
         )
         finished = self.scheduler.finished(reply)
         if finished.outcome == "ok":
+            attempt.measure_end(State.FAILED, code)
             self.show_end(grant.task_id, finished.event_id, "error", data)
         attempt.wait_for_stop()
 

@@ -136,7 +136,8 @@ local function grant_next(model, replica, worker, token, grant_ms)
     else
       local cost, tokens, counted = expected_cost(t, s[3], s[4], s[5]), 0, '0'
       if lane.rules then
-        tokens, counted = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5), '1'
+        counted = '1'
+        if num(lane.rules[6]) > 0 then tokens = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5) end
         local at = paced_until(model, lane.rules, tokens)
         if at > 0 then return nil, at < FOREVER and math.ceil(at / 1000) or nil end
         spend(model, lane.rules, tokens)
@@ -160,7 +161,9 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local lane_waits = true
       if call('EXISTS', flow) == 1 then
         call('ZADD', flows, flow_tag, u)
+        note_served(q, model, u, cost / flow_weight(t))
       else
+        note_left(q, model, u)
         call('ZREM', flows, u)
         call('ZADD', key_debts(q, model), flow_tag, u)
         fields[#fields + 1] = 'users'

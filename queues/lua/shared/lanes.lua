@@ -131,6 +131,7 @@ local function park(q, m, u, tag)
   local flows = key_flows(q, m)
   call('ZREM', flows, u)
   call('ZADD', key_parked(q, m), tag, u)
+  note_left(q, m, u)
   call('HINCRBY', key_model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
@@ -143,6 +144,7 @@ local function dequeue(id, t)
   call('HINCRBY', key_model(m), 'n:' .. q, '-1')
   call('HINCRBY', key_queue(q), 'n', '-1')
   if call('EXISTS', flow) == 1 then return end
+  note_left(q, m, u)
   local flows, parked = key_flows(q, m), key_parked(q, m)
   local tag = call('ZSCORE', flows, u)
   if not tag then

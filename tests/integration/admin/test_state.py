@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.gateway.api import admin
+from fairlane.queues import survey
 
 from .operating import change, row
 
@@ -64,8 +64,8 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
 async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
     here: Talk, there: Talk, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(admin, "MOST_RUNNING", most)
-    monkeypatch.setattr(admin, "MOST_HEADS", most)
+    monkeypatch.setattr(survey, "MOST_TASKS", most)
+    monkeypatch.setattr(survey, "MOST_USERS", min(most, 32))
     async with there.worker2(["m"], slots=4) as worker:
         for user in "abcd":
             await submit(here, "paid", user)
@@ -90,7 +90,7 @@ async def test_queues_show_what_runs_waits_and_how_long_the_oldest_has(
 
 async def test_the_share_of_service_follows_what_was_used(here: Talk, there: Talk) -> None:
     async def has_read() -> bool:
-        return bool(here.served.gateway.shares._readings)
+        return len(here.served.gateway.surveyor.shares) > 0
 
     await until(has_read, "a first reading")
     assert (await row(here, "queue", "paid_batch"))["share"] is None

@@ -223,7 +223,9 @@ def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
     assert hears.drain() == [b"w\nm2"]
 
 
-@pytest.mark.parametrize("how", ["finish", "late finish", "requeue", "late requeue", "lease over", "stop over"])
+@pytest.mark.parametrize(
+    "how", ["finish", "late finish", "requeue", "late requeue", "lease over", "stop over"]
+)
 def test_however_a_task_ends_its_queue_may_start_on_another_model(
     world: World, ears: Callable[[Pool], Subscription], how: str
 ) -> None:
@@ -308,9 +310,7 @@ def test_a_reserve_smaller_than_the_fair_share_changes_no_share(world: World) ->
 
 
 @pytest.mark.parametrize(("lendable", "others"), [(None, 4), (2, 4), (1, 3), (0, 2)])
-def test_what_is_not_lent_stays_free_for_its_queue(
-    world: World, lendable: int | None, others: int
-) -> None:
+def test_what_is_not_lent_stays_free_for_its_queue(world: World, lendable: int | None, others: int) -> None:
     pool = Pool(world, limit=4)
     pool.set_queue("paid", reserved=2, lendable=lendable)
     backlog(pool, "free", 6)
@@ -320,9 +320,7 @@ def test_what_is_not_lent_stays_free_for_its_queue(
 
 
 @pytest.mark.parametrize(("borrow", "most"), [(None, 4), (2, 3), (1, 2), (0, 1)])
-def test_a_queue_uses_its_reserve_and_borrows_so_much(
-    world: World, borrow: int | None, most: int
-) -> None:
+def test_a_queue_uses_its_reserve_and_borrows_so_much(world: World, borrow: int | None, most: int) -> None:
     pool = Pool(world, limit=4)
     pool.set_queue("free", reserved=1, borrow=borrow)
     backlog(pool, "free", 6)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import (
     Ended,
@@ -47,6 +48,7 @@ class Store:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.measures = Recorder()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
         self._number = 0
 
