@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ TIMEOUT_MS = 600_000
 """What each call may take. No experiment is as long."""
 BYTES_PER_TOKEN = 4
 """What the gateway takes for a token of the request."""
-CANCELS_AT_ONCE = 8
+CANCELS_AT_ONCE = 32
 ENDS = frozenset({"done", "error", "cancelled"})
 NOBODYS: Mapping[str, Sequence[str]] = {}
 
@@ -47,6 +47,7 @@ class Call:
     """completed, cancelled, left (its caller hung up), or an answer that was not expected."""
     ends: int = 0
     """Terminal events that a stream showed."""
+    headers: dict[str, str] = field(default_factory=dict)
     waited_ms: int = -1
     """What the gateway says of a sync call."""
 
@@ -93,6 +94,10 @@ class Clients:
         """Wait until so much time has passed since the first request's."""
         await asyncio.sleep(max(self.began_ns / 1e9 + seconds - time.monotonic(), 0))
 
+    async def accepted(self) -> None:
+        """Wait until all calls that are not read have been accepted or refused."""
+        await asyncio.gather(*(self._tasks[call] for call in self.calls if call.reading is Reading.UNREAD))
+
     async def answered(self, calls: Iterable[Call], deadline_s: float) -> None:
         """Wait until calls have been answered. Raises TimeoutError."""
         async with asyncio.timeout(deadline_s):
@@ -135,34 +140,31 @@ class Clients:
             "mode": call.request.queue.rpartition("_")[2],
             "priority": call.request.priority,
             "timeout": TIMEOUT_MS,
+            "metadata": call.number,
         }
-        headers = self._keys[call.request.client].headers
+        call.headers = self._keys[call.request.client].headers
         if users := self._names.get(call.request.client):
-            headers["x-fairlane-user"] = next(users)
+            call.headers["x-fairlane-user"] = next(users)
         call.sent_ns = time.monotonic_ns()
         match call.reading:
             case Reading.SYNC:
-                await self._sync(call, replica, body, headers)
+                await self._sync(call, replica, body)
             case Reading.STREAM:
-                await self._stream(call, replica, body, headers)
+                await self._stream(call, replica, body)
             case _:
-                await self._later(call, replica, body, headers)
+                await self._later(call, replica, body)
         for request in again(call) if again and not self._ending else ():
             self._begin(request, call.reading, again)
 
-    async def _sync(
-        self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]
-    ) -> None:
-        answer = await replica.post("/api/openai", json=body, headers=headers)
+    async def _sync(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        answer = await replica.post("/api/openai", json=body, headers=call.headers)
         self._answered(call, answer, 200)
         if answer.status_code == 200:
             call.status = "completed"
             call.waited_ms = int(answer.headers["x-fairlane-waited-ms"])
 
-    async def _stream(
-        self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]
-    ) -> None:
-        async with replica.stream("POST", "/api/openai", json=body, headers=headers) as answer:
+    async def _stream(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        async with replica.stream("POST", "/api/openai", json=body, headers=call.headers) as answer:
             self._answered(call, answer, 200)
             tokens = 0
             async for line in answer.aiter_lines():
@@ -176,10 +178,8 @@ class Clients:
                         await self._cancel(replica, call)
         call.answered_ns = time.monotonic_ns()
 
-    async def _later(
-        self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]
-    ) -> None:
-        answer = await replica.post("/api/openai", json=body | {"async": True}, headers=headers)
+    async def _later(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        answer = await replica.post("/api/openai", json=body | {"async": True}, headers=call.headers)
         self._answered(call, answer, 202)
         if answer.status_code != 202:
             return
@@ -195,11 +195,7 @@ class Clients:
                 break
             pause_s = state["pollAfterMs"] / 1000
             await asyncio.sleep(min(pause_s, max(patience_s - waited_s, 0.01)) if patience_s else pause_s)
-            state = (
-                await replica.get(
-                    f"/api/task/{call.task_id}", headers=self._keys[call.request.client].headers
-                )
-            ).json()
+            state = (await replica.get(f"/api/task/{call.task_id}", headers=call.headers)).json()
         else:
             call.status = state["status"]
         call.answered_ns = time.monotonic_ns()
@@ -212,7 +208,7 @@ class Clients:
 
     async def _cancel(self, replica: httpx.AsyncClient, call: Call) -> None:
         path = f"/api/task/{call.task_id}/cancel"
-        answer = await replica.post(path, headers=self._keys[call.request.client].headers)
+        answer = await replica.post(path, headers=call.headers)
         call.status = answer.json().get("status", f"HTTP {answer.status_code}")
 
     async def close(self) -> None:

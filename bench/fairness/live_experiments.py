@@ -5,15 +5,16 @@ worker wrote down, and from there on both are measured by the same functions.
 """
 
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.support.direct import World
 
 from bench.fairness.checks import ONE_QUEUE, TIERS
 from bench.fairness.fairlane import Fairlane
-from bench.fairness.live_clients import NOBODYS, Again, Call, Reading, clients
+from bench.fairness.live_clients import Again, Call, Reading, clients
 from bench.fairness.live_stack import Key, Stack
 from bench.fairness.live_watch import Ledger, Slots, closed_ledger, slots_watched
 from bench.fairness.live_worker import Record
@@ -23,7 +24,7 @@ from bench.fairness.simulator import SECOND, Request, Run, Task, simulate
 
 LATE_US = 5_000
 """What HTTP moves an arrival by, about: the simulation is repeated with arrivals moved at random, by so much in the mean."""
-REPLAYS = 5
+REPLAYS = 3
 DRAIN_S = 60
 """How long after the last arrival victims' tasks may take to end."""
 
@@ -54,7 +55,7 @@ class Experiment:
     mean_service_s: float
     awaited: Callable[[Request], bool] = lambda request: False  # noqa: ARG005
     """Whose tasks run to their end after the last arrival; the others' are cancelled."""
-    names: Mapping[str, Sequence[str]] = NOBODYS
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By client, the users that its calls say they are for."""
     again: Again | None = None
     """What is sent when a call has ended."""
@@ -185,15 +186,22 @@ class Live:
     ledger: Ledger
 
 
-async def carry_out(stack: Stack, experiment: Experiment) -> Live:
-    """Run an experiment on gateways, workers and clients, to the last task's end."""
+async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = False) -> Live:
+    """Run an experiment on gateways, workers and clients, to the last task's end.
+
+    `together`: the model is paused until everything has been sent; its time begins then.
+    """
     model = experiment.name
-    await stack.limit(model, experiment.scale.slots)
+    await stack.set(model, concurrency=experiment.scale.slots, paused=together or None)
     async with (
         clients(stack.urls, experiment.keys, model, experiment.names) as callers,
         slots_watched(stack, model, experiment.scale.slots) as slots,
     ):
         await callers.send(experiment.arrivals, experiment.again)
+        if together:
+            await callers.accepted()
+            callers.began_ns = time.monotonic_ns()
+            await stack.set(model, paused=None)
         await callers.until_s(experiment.scale.length_s)
         awaited = [call for call in callers.calls if experiment.awaited(call.request)]
         await callers.answered(awaited, DRAIN_S)
@@ -233,27 +241,37 @@ class Figure(NamedTuple):
     scale: float | None = None
 
 
-def figures(experiment: Experiment, run: Run) -> Iterator[Figure]:
-    """The figures of a run, live or simulated, in the same order.
+def figures(experiment: Experiment, run: Run, live: Live | None = None) -> Iterator[Figure]:
+    """The figures of a run in the simulator's terms, in the same order for all; `live`: where it came from, if not simulated.
 
-    1 Waits of the victims. 5 % of a wait are 5 % of the mean service time: most waits are near zero, where a part of the wait
-    itself means nothing. 2 Shares of the service, by queue where there are several, else by user, and Jain's index over all
-    users' service by weight: 5 % of the figure itself.
+    1 Waits of the victims from their acceptance to the grant, on the store's clock, and 2 from the caller's sending to the
+    worker's beginning. 5 % of a wait are 5 % of the mean service time: most waits are near zero, where a part of the wait itself
+    means nothing. 3 Shares of the service, by queue where there are several, else by user, and Jain's index over the service of
+    all users by weight: 5 % of the figure itself.
     """
     begin_us = experiment.scale.warm_up_s * SECOND
-    if experiment.queues == ONE_QUEUE:  # 1
-        waits = [task.wait_us / SECOND for task in run.granted() if task.client != FLOODER]
-        for q in (0.5, 0.99):
-            name = f"victims' wait, p{100 * q:g}"
-            yield Figure(name, percentile(waits, q), "s", experiment.mean_service_s)
+    if len(experiment.queues) == 1:
+        seen = [task.wait_us / SECOND for task in run.granted() if task.client != FLOODER]
+        granted = seen if live is None else list(victims_waits(live))
+        for what, waits in (("granted", granted), ("begun by the worker", seen)):  # 1, 2
+            for q in (0.5, 0.99):
+                name = f"victims' wait until {what}, p{100 * q:g}"
+                yield Figure(name, percentile(waits, q), "s", experiment.mean_service_s)
     served = service(run, begin_us, experiment.end_us)
     queue_of = {request.client: request.queue for request in experiment.requests}
     group_of = queue_of if len(experiment.queues) > 1 else {client: client for client in queue_of}
     groups: dict[str, float] = {}
     for client, got in served.items():
         groups[group_of[client]] = groups.get(group_of[client], 0.0) + got
-    for name in [*experiment.queues] if len(experiment.queues) > 1 else sorted(groups):  # 2
+    for name in [*experiment.queues] if len(experiment.queues) > 1 else sorted(groups):  # 3
         yield Figure(f"share of {name}", 100 * groups[name] / sum(groups.values()), "%")
     if len(experiment.queues) > 1:
         weighted = [got / experiment.queues[queue_of[client]] for client, got in served.items()]
         yield Figure("Jain's index over the users, by weight", jain(weighted), "")
+
+
+def victims_waits(live: Live) -> Iterator[float]:
+    """What the victims waited from acceptance to the grant, s."""
+    for call in live.ledger.calls:
+        if call.request.client != FLOODER:
+            yield live.ledger.waits_ms[call.task_id] / 1000

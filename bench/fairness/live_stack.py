@@ -77,9 +77,9 @@ class Stack:
     def urls(self) -> list[str]:
         return [gateway.url for gateway in self.gateways]
 
-    async def limit(self, model: str, concurrency: int) -> None:
-        """Set how many tasks of a model may run at once; holds on both replicas from the next decision on."""
-        answer = await self.operator.patch(f"/api/admin/models/{model}", json={"concurrency": concurrency})
+    async def set(self, model: str, **values: int | bool | None) -> None:
+        """Change settings of a model; they hold on both replicas from the next decision on."""
+        answer = await self.operator.patch(f"/api/admin/models/{model}", json=values)
         answer.raise_for_status()
 
     async def counts(self) -> dict[str, int]:
@@ -137,7 +137,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
 
         async def connected() -> bool:
             state = (await operator.get("/api/admin/state", params={"tasks": "0"})).json()
-            return sum(worker["slots"] for worker in state["workers"]) == slots
+            return bool(sum(worker["slots"] for worker in state["workers"]) == slots)
 
         await until(connected, "the workers to connect", 30)
         yield Stack(server, store, gateways, records, operator)

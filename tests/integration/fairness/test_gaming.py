@@ -25,9 +25,9 @@ def repeated(request: Request, reading: Reading, times: int) -> Sequence[Arrival
     return [(request, reading)] * times
 
 
-async def served(stack: Stack, experiment: Experiment) -> tuple[float, float]:
-    """Service of the one who tries, and of an honest user, in the mean."""
-    live = await carry_out(stack, experiment)
+async def served(stack: Stack, experiment: Experiment, *, together: bool = False) -> tuple[float, float]:
+    """Service of the one who tries, and of an honest user, in the mean; `together`: nothing starts before all have asked."""
+    live = await carry_out(stack, experiment, together=together)
     sound(live)
     got = service(live.run, 0, experiment.end_us)
     honest = [got.pop(user) for user in HONEST]
@@ -51,7 +51,7 @@ async def test_a_delegating_keys_users_have_a_share_each(stack: Stack) -> None:
 @pytest.mark.parametrize("told", [1, 100_000])
 async def test_lying_about_max_tokens_gains_nothing(stack: Stack, told: int) -> None:
     tried = repeated(replace(PLAIN, max_output=told), Reading.UNREAD, EACH)
-    own, honest = await served(stack, contest(f"lying-{told}", tried))
+    own, honest = await served(stack, contest(f"lying-{told}", tried), together=True)
     assert own <= honest + (2 + SLOTS) * COST
 
 
