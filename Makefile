@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick fuzz check bench fairness screenshots lock install install-dev clean
+.PHONY: run test quick fuzz check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -47,6 +47,9 @@ screenshots: install-dev
 
 fairness: install-dev
 	$(BIN)/python -m bench.fairness
+
+fairness-live: install-dev
+	$(BIN)/python -m bench.fairness.live
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \

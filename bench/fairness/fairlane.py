@@ -10,6 +10,7 @@ from tests.support import fair_model
 from tests.support.direct import World, drive
 
 from bench.fairness.simulator import SECOND, Estimate, Task
+from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Refused, State, TaskSpec
 
@@ -38,7 +39,10 @@ class Fairlane:
         weights = dict(queues or {QUEUE: 1.0})
         self._world, self._begin_us, self._now_us = world, world.now_us, 0
         self._scheduler: Scheduler = world.scheduler("r1")
-        drive(self._scheduler.configure([(q, w, 10**6) for q, w in weights.items()], [(MODEL, slots, unit)]))
+        settings: dict[str, dict[str, Value]] = {
+            q: {"weight": w, "max_length": 10**6} for q, w in weights.items()
+        }
+        drive(self._scheduler.configure(settings, {MODEL: {"concurrency": slots, "cost": unit}}))
         self._scheduler.offer([MODEL], [], b"[]", 10**9, 0)
         self._model = fair_model.FairModel(weights, slots, unit)
         self._tasks: dict[str, Task] = {}
@@ -81,7 +85,7 @@ class Fairlane:
         reply = scheduler.submitted(scheduler.submit(spec, slots, scheduler.nonce()).result())
         assert not isinstance(reply, Refused), reply
         if reply.state is State.QUEUED:
-            task.estimate = Estimate(reply.position, reply.wait_ms, 0, 0)
+            task.estimate = Estimate(*reply.place)
         return self._granted(reply.grants, slots)
 
     def finish(self, task: Task, output: int, slots: int) -> Sequence[Task]:
@@ -104,7 +108,7 @@ class Fairlane:
             if self._now_us - self._renewed.get(task, -RENEW_US) >= RENEW_US
         ]
         if due:
-            held = [(self._grants[task], "w", True) for task, _ in due]
+            held = [(self._grants[task], "w", True, -1) for task, _ in due]
             assert set(drive(self._scheduler.renew(held))) == {1}
             self._renewed.update((task, self._now_us) for task, _ in due)
         drive(self._scheduler.sweep())

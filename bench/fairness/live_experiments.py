@@ -1,0 +1,277 @@
+"""The isolation and share experiments, in two ways: by the simulator, and by gateways, workers and callers.
+
+Both get the same requests: the same in number, time, size and slots. A live task is turned into the simulator's, from what its
+worker wrote down, and from there on both are measured by the same functions.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tests.support.direct import World
+
+from bench.fairness.checks import ONE_QUEUE, TIERS
+from bench.fairness.fairlane import Fairlane
+from bench.fairness.live_clients import Again, Call, Reading, clients
+from bench.fairness.live_stack import Key, Stack
+from bench.fairness.live_watch import Ledger, Slots, closed_ledger, slots_watched
+from bench.fairness.live_worker import Record
+from bench.fairness.measures import jain, percentile, service
+from bench.fairness.shares import lognormal
+from bench.fairness.simulator import SECOND, Request, Run, Task, simulate
+
+LATE_US = 5_000
+"""What HTTP moves an arrival by, about: the simulation is repeated with arrivals moved at random, by so much in the mean."""
+REPLAYS = 3
+DRAIN_S = 60
+"""How long after the last arrival victims' tasks may take to end."""
+
+Arrival = tuple[Request, Reading]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is."""
+
+    slots: int = 20
+    """The model's concurrency. The workers have a few more, so that it is the limit that binds."""
+    token_us: int = 20_000
+    length_s: float = 240
+    warm_up_s: float = 10
+    """Service is counted from then on."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is asked for, of whom, and what of it is compared."""
+
+    name: str
+    about: str
+    scale: Scale
+    arrivals: Sequence[Arrival]
+    queues: Mapping[str, float]
+    mean_service_s: float
+    awaited: Callable[[Request], bool] = lambda request: False  # noqa: ARG005
+    """Whose tasks run to their end after the last arrival; the others' are cancelled."""
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By client, the users that its calls say they are for."""
+    again: Again | None = None
+    """What is sent when a call has ended."""
+
+    @property
+    def keys(self) -> dict[str, Key]:
+        """The callers' keys, by client."""
+        return {
+            request.client: Key(request.client, request.queue.partition("_")[0])
+            for request, _ in self.arrivals
+        }
+
+    @property
+    def requests(self) -> list[Request]:
+        return [request for request, _ in self.arrivals]
+
+    @property
+    def end_us(self) -> int:
+        return round(self.scale.length_s * SECOND)
+
+
+# ---- what is asked for ----------
+
+VICTIMS = 9
+FLOODER = "flooder"
+LOAD, FLOOD = 0.57, 5.0
+TOKENS_IN, TOKENS_OUT = 64, 150
+WAITING = (Reading.SYNC, Reading.STREAM, Reading.LATER)
+
+
+def isolation(scale: Scale, *, flooded: bool, seed: int = 5) -> Experiment:
+    """Nine users who use 57 % of the slots and wait for their answers; `flooded`: beside one who asks for five times all."""
+    rng = random.Random(seed)
+    service_s = TOKENS_OUT * scale.token_us / SECOND
+    capacity = scale.slots / service_s
+
+    def request(at_s: float, client: str) -> Request:
+        length = lognormal(rng, TOKENS_OUT)
+        return Request(round(at_s * SECOND), client, TOKENS_IN, length, token_us=scale.token_us)
+
+    arrivals: list[Arrival] = []
+    for n in range(VICTIMS):
+        at = 0.0
+        while (at := at + rng.expovariate(LOAD * capacity / VICTIMS)) < scale.length_s:
+            arrivals.append((request(at, f"victim-{n + 1}"), rng.choice(WAITING)))
+    if flooded:
+        for n in range(int(scale.length_s * FLOOD * capacity)):
+            arrivals.append((request(n / (FLOOD * capacity), FLOODER), Reading.UNREAD))
+    arrivals.sort(key=lambda arrival: arrival[0].at_us)
+    return Experiment(
+        "isolation-flooded" if flooded else "isolation-alone",
+        "nine users at 57 % load" + (" beside a flooder at five times the capacity" if flooded else ""),
+        scale,
+        arrivals,
+        ONE_QUEUE,
+        service_s,
+        awaited=lambda request: request.client != FLOODER,
+    )
+
+
+USERS = 5
+BASE_IN, BASE_OUT = 64, 25
+SIZES = (1, 2, 4, 8)
+HEAD_START_S = 5.0
+"""Of the backlog: so much of each queue's service is asked for at once,"""
+HEAD_START = 20
+"""and so many requests more;"""
+EXCESS = 1.1
+"""then so many times what the queue is served."""
+
+
+def shares(scale: Scale, *, large_where_heavy: bool, seed: int = 7) -> Experiment:
+    """Four queues with weights 8:4:2:1 and requests of 1, 2, 4 and 8 times a size, which always wait, of five users each."""
+    rng = random.Random(seed)
+    sizes = dict(zip(TIERS, SIZES[::-1] if large_where_heavy else SIZES, strict=True))
+    arrivals: list[Arrival] = []
+    for queue, size in sizes.items():
+        service_s = size * BASE_OUT * scale.token_us / SECOND
+        rate = scale.slots * TIERS[queue] / sum(TIERS.values()) / service_s
+        first = round(HEAD_START + HEAD_START_S * rate)
+        for n in range(first + int(scale.length_s * EXCESS * rate)):
+            at_s = 2 * n / first if n < first else (n - first) / (EXCESS * rate)
+            request = Request(
+                round(at_s * SECOND),
+                f"{queue.replace('_', '-')}-{n % USERS + 1}",
+                size * BASE_IN,
+                lognormal(rng, size * BASE_OUT),
+                queue=queue,
+                token_us=scale.token_us,
+            )
+            arrivals.append((request, Reading.LATER if n < first else rng.choice(WAITING)))
+    arrivals.sort(key=lambda arrival: arrival[0].at_us)
+    return Experiment(
+        "shares-large-heavy" if large_where_heavy else "shares-large-light",
+        f"weights 8:4:2:1, the largest requests where the weight is {'largest' if large_where_heavy else 'smallest'}",
+        scale,
+        arrivals,
+        TIERS,
+        BASE_OUT * scale.token_us / SECOND * sum(sizes.values()) / len(sizes),
+    )
+
+
+# ---- the two ways to run it ----------
+
+
+def replays(experiment: Experiment, world: World, count: int = REPLAYS) -> list[Run]:
+    """The simulation, and again with each arrival a few ms later: what differs between these is chance."""
+    runs = []
+    for n in range(count):
+        rng = random.Random(n)
+        requests = [
+            replace(request, at_us=request.at_us + round(rng.expovariate(1 / LATE_US) if n else 0))
+            for request in experiment.requests
+        ]
+        requests.sort(key=lambda request: request.at_us)
+        policy = Fairlane(world, experiment.scale.slots, experiment.queues)
+        until_us = experiment.end_us + DRAIN_S * SECOND
+        runs.append(simulate(policy, requests, slots=experiment.scale.slots, until_us=until_us))
+    return runs
+
+
+@dataclass(frozen=True)
+class Live:
+    """What came of an experiment end to end."""
+
+    run: Run
+    slots: Slots
+    ledger: Ledger
+
+
+async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = False) -> Live:
+    """Run an experiment on gateways, workers and clients, to the last task's end.
+
+    `together`: the model is paused until everything has been sent; its time begins then.
+    """
+    model = experiment.name
+    await stack.set(model, concurrency=experiment.scale.slots, paused=together or None)
+    async with (
+        clients(stack.urls, experiment.keys, model, experiment.names) as callers,
+        slots_watched(stack, model, experiment.scale.slots) as slots,
+    ):
+        await callers.send(experiment.arrivals, experiment.again)
+        if together:
+            await callers.accepted()
+            callers.began_ns = time.monotonic_ns()
+            await stack.set(model, paused=None)
+        await callers.until_s(experiment.scale.length_s)
+        awaited = [call for call in callers.calls if experiment.awaited(call.request)]
+        await callers.answered(awaited, DRAIN_S)
+        await callers.end()
+        ledger = await closed_ledger(stack, model, callers.calls)
+        run = as_run(callers.calls, ledger.records, callers.began_ns, experiment)
+    return Live(run, slots, ledger)
+
+
+def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, experiment: Experiment) -> Run:
+    """A live run in the simulator's terms: a task begins and ends when its worker says so, on the machine's one clock."""
+    ran = {record.number: record for record in records}
+    run = Run("live", experiment.scale.slots)
+    for call in calls:
+        task = Task(call.number, replace(call.request, at_us=(call.sent_ns - began_ns) // 1000))
+        if record := ran.get(call.number):
+            task.granted_us = (record.begun_ns - began_ns) // 1000
+            task.ended_us = (record.ended_ns - began_ns) // 1000
+            task.cancelled = call.status != "completed"
+        run.tasks.append(task)
+    begun = sorted((task for task in run.tasks if task.granted_us >= 0), key=lambda task: task.granted_us)
+    for turn, task in enumerate(begun):
+        task.turn = turn
+    run.end_us = max((task.ended_us for task in begun), default=0)
+    return run
+
+
+# ---- what is compared ----------
+
+
+class Figure(NamedTuple):
+    """One figure of a run. `scale`: what 5 % are of; None: of the figure itself."""
+
+    name: str
+    value: float
+    unit: str
+    scale: float | None = None
+
+
+def figures(experiment: Experiment, run: Run, live: Live | None = None) -> Iterator[Figure]:
+    """The figures of a run in the simulator's terms, in the same order for all; `live`: where it came from, if not simulated.
+
+    1 Waits of the victims from their acceptance to the grant, on the store's clock, and 2 from the caller's sending to the
+    worker's beginning. 5 % of a wait are 5 % of the mean service time: most waits are near zero, where a part of the wait itself
+    means nothing. 3 Shares of the service, by queue where there are several, else by user, and Jain's index over the service of
+    all users by weight: 5 % of the figure itself.
+    """
+    begin_us = experiment.scale.warm_up_s * SECOND
+    if len(experiment.queues) == 1:
+        seen = [task.wait_us / SECOND for task in run.granted() if task.client != FLOODER]
+        granted = seen if live is None else list(victims_waits(live))
+        for what, waits in (("granted", granted), ("begun by the worker", seen)):  # 1, 2
+            for q in (0.5, 0.99):
+                name = f"victims' wait until {what}, p{100 * q:g}"
+                yield Figure(name, percentile(waits, q), "s", experiment.mean_service_s)
+    served = service(run, begin_us, experiment.end_us)
+    queue_of = {request.client: request.queue for request in experiment.requests}
+    group_of = queue_of if len(experiment.queues) > 1 else {client: client for client in queue_of}
+    groups: dict[str, float] = {}
+    for client, got in served.items():
+        groups[group_of[client]] = groups.get(group_of[client], 0.0) + got
+    for name in [*experiment.queues] if len(experiment.queues) > 1 else sorted(groups):  # 3
+        yield Figure(f"share of {name}", 100 * groups[name] / sum(groups.values()), "%")
+    if len(experiment.queues) > 1:
+        weighted = [got / experiment.queues[queue_of[client]] for client, got in served.items()]
+        yield Figure("Jain's index over the users, by weight", jain(weighted), "")
+
+
+def victims_waits(live: Live) -> Iterator[float]:
+    """What the victims waited from acceptance to the grant, s."""
+    for call in live.ledger.calls:
+        if call.request.client != FLOODER:
+            yield live.ledger.waits_ms[call.task_id] / 1000
