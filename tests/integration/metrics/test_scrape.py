@@ -1,8 +1,10 @@
 """What a scrape tells of tasks that really went through the gateway."""
 
+import re
 import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,15 @@ async def test_a_task_is_counted_from_its_submission_to_its_end(here: Talk) -> N
     assert seen.value("fairlane_connected_workers") == 1
     assert seen.value("fairlane_ready") == 1
     assert seen.value("process_resident_memory_bytes") > 1e6
+
+
+async def test_the_page_on_metrics_lists_what_a_scrape_holds(here: Talk) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    seen = await scrape(here.http)
+    assert {name.removesuffix("_total") for name in listed} == {
+        name.removesuffix("_total") for name in seen.types
+    }
 
 
 async def test_what_waits_runs_and_is_limited_is_what_redis_says(here: Talk, there: Talk) -> None:
