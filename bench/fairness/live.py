@@ -227,8 +227,8 @@ async def run_all(
 def main(argv: list[str]) -> int:
     every = experiments(Scale())
     given = arguments(argv, every)
-    if not 0 < given.minutes <= 60:
-        print("--minutes must be above 0, at most 60", file=sys.stderr)
+    if not 0.3 <= given.minutes <= 60:
+        print("--minutes must be from 0.3 to 60", file=sys.stderr)
         return 2
     chosen = [
         experiment

@@ -70,6 +70,8 @@ class Clients:
         self.calls: list[Call] = []
         self.began_ns = 0
         """The zero of the requests' times."""
+        self.put_off = 0
+        """Polls that were answered with 503."""
         self._model, self._keys = model, keys
         self._names = {client: itertools.cycle(users) for client, users in names.items()}
         self._replicas = itertools.cycle([_client(url) for url in urls])
@@ -146,6 +148,14 @@ class Clients:
         if users := self._names.get(call.request.client):
             call.headers["x-fairlane-user"] = next(users)
         call.sent_ns = time.monotonic_ns()
+        try:
+            await self._read(call, replica, body)
+        except httpx.HTTPError as error:  # counted among the failed ones
+            call.status = f"HTTP {error!r}"
+        for request in again(call) if again and not self._ending else ():
+            self._begin(request, call.reading, again)
+
+    async def _read(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
         match call.reading:
             case Reading.SYNC:
                 await self._sync(call, replica, body)
@@ -153,8 +163,6 @@ class Clients:
                 await self._stream(call, replica, body)
             case _:
                 await self._later(call, replica, body)
-        for request in again(call) if again and not self._ending else ():
-            self._begin(request, call.reading, again)
 
     async def _sync(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
         answer = await replica.post("/api/openai", json=body, headers=call.headers)
@@ -195,10 +203,20 @@ class Clients:
                 break
             pause_s = state["pollAfterMs"] / 1000
             await asyncio.sleep(min(pause_s, max(patience_s - waited_s, 0.01)) if patience_s else pause_s)
-            state = (await replica.get(f"/api/task/{call.task_id}", headers=call.headers)).json()
+            state = await self._poll(call, replica, state)
         else:
             call.status = state["status"]
         call.answered_ns = time.monotonic_ns()
+
+    async def _poll(self, call: Call, replica: httpx.AsyncClient, known: dict[str, Any]) -> dict[str, Any]:
+        """What is said of a task; what was known, to be asked again later, when the gateway asks for patience (503)."""
+        answer = await replica.get(f"/api/task/{call.task_id}", headers=call.headers)
+        if answer.status_code == 503:
+            self.put_off += 1
+            return {**known, "pollAfterMs": 1000 * int(answer.headers["retry-after"])}
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
 
     def _answered(self, call: Call, answer: httpx.Response, expected: int) -> None:
         call.answered_ns = time.monotonic_ns()
@@ -209,7 +227,7 @@ class Clients:
     async def _cancel(self, replica: httpx.AsyncClient, call: Call) -> None:
         path = f"/api/task/{call.task_id}/cancel"
         answer = await replica.post(path, headers=call.headers)
-        call.status = answer.json().get("status", f"HTTP {answer.status_code}")
+        call.status = answer.json().get("status", f"HTTP {answer.status_code} to a cancel")
 
     async def close(self) -> None:
         """Hang up."""

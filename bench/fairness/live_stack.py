@@ -29,6 +29,8 @@ END_S = 15.0
 QUEUE_LENGTH = 100_000
 KEEP_MS = 1_800_000
 """Logs are kept until an experiment has looked at them."""
+PATIENCE_MS = 10_000
+"""A machine that is busy with other things may be slow, but shall not look like a dead Redis."""
 OPERATOR = "operator"
 TOKEN = secrets.token_hex(16)
 KEYS = Keys(pool_prefix())
@@ -109,6 +111,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         "max_queue_length": QUEUE_LENGTH,
         "task_result_ttl_ms": KEEP_MS,
         "max_result_ttl_ms": KEEP_MS,
+        "redis_timeout_ms": PATIENCE_MS,
         "log_level": "warning",
         "drain_ms": 1000,
     }
