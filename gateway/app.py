@@ -26,6 +26,7 @@ from fairlane.gateway.errors import (
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tracing import end_request, trace_request
 from fairlane.web.pages import PAGES
 
 log = structlog.get_logger("fairlane.gateway")
@@ -119,6 +120,8 @@ class App:
                 request.status,
                 time.monotonic() - request.began,
             )
+            if request.span is not None:
+                end_request(request.span, request.status)
 
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
@@ -126,6 +129,8 @@ class App:
         gateway = self._gateway
         if route.access == "open":
             return route.call(gateway, request)
+        if gateway.tracer is not None and route.submits:
+            request.span = trace_request(gateway.tracer, request)
         refused = gateway.callers.refuse_request(request)
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)

@@ -20,6 +20,7 @@ from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
+from fairlane.gateway.tracing import tracer_for
 from fairlane.gateway.waiting import QueueWatch
 from fairlane.queues.channel import Channel
 from fairlane.queues.embedded import verify_server
@@ -82,6 +83,7 @@ class Gateway:
         self.started_at = time.time()
         self.store_down_since: float | None = None
         self.measures = Recorder(settings.models)
+        self.tracer = tracer_for(settings)
         self._drain_until = 0.0
         self.link = RedisLink(
             redis_url,
@@ -104,6 +106,7 @@ class Gateway:
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
+        self.dispatcher.tracer = self.tracer
         self._relative = Relative(self.family, self.snapshot)
         self.surveyor = Surveyor(
             self.link,
@@ -151,6 +154,8 @@ class Gateway:
         await self.hub.close()
         await self.channel.close()
         await self.link.close()
+        if self.tracer is not None:
+            await self.tracer.close()
 
     async def drain(self) -> None:
         """Not ready, no new grants; what runs may finish within `drain_ms`, the other callers are told to come back.

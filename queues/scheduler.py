@@ -118,6 +118,7 @@ class Scheduler:
             limits.max_queued_bytes,
             b"1" if task.follow else b"0",
             worker,
+            task.traceparent,
         )
 
     @staticmethod
@@ -451,6 +452,7 @@ def _grant(raw: list[Any]) -> Grant:
         raw[15].decode(),
         int(raw[16]),
         raw[17],
+        raw[18].decode(),
     )
 
 

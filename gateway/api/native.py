@@ -11,6 +11,7 @@ from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import TERMINAL, Fragment, Place, Record, State, TaskSpec
@@ -115,6 +116,7 @@ async def _accept(
         options=options,
     )
     gateway.check_model(caller, model)
+    follow(request, task)
     if asynchronous:
         await _answer_later(gateway, request, task)
     elif stream:

@@ -15,6 +15,7 @@ from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.ledger import Ledger
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session import Session, Slots
+from fairlane.workers.tracing import Tracer
 
 ACK_WAIT_S = 10.0
 """How long a draining worker waits for the last acknowledgements once its last handler has ended."""
@@ -42,6 +43,7 @@ class Supervisor:
         state: SimpleNamespace,
         log: logging.Logger,
         rng: random.Random,
+        tracer: Tracer | None = None,
     ) -> None:
         self._url = url
         self._token = token
@@ -53,7 +55,9 @@ class Supervisor:
         self._slots = Slots(slots)
         self._ledger = Ledger()
         self._changed = asyncio.Event()
-        self._pool = Pool(registry, self._slots, state=state, log=log, on_change=self._on_change)
+        self._pool = Pool(
+            registry, self._slots, state=state, log=log, on_change=self._on_change, tracer=tracer
+        )
         self._open: dict[asyncio.Task[Ended], Connection] = {}
         self._draining_ms: int | None = None
         self._loop = asyncio.get_running_loop()
