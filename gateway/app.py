@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, native, openai
+from fairlane.gateway.api import admin, health, native, openai, pages
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -26,6 +26,7 @@ from fairlane.gateway.errors import (
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
+from fairlane.web.pages import PAGES
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -35,7 +36,7 @@ OpenCall = Callable[[Gateway, Request], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One call. `access`: caller, admin, reader (a key or a stream ticket), open."""
+    """One call. `access`: caller, admin, reader (a key or a stream ticket), page (no key), open (nothing is asked)."""
 
     call: Callable[..., Awaitable[None]]
     access: str
@@ -55,12 +56,16 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),
     ("HEAD", "/health/ready"): Route(health.ready, "open"),
+    ("GET", "/api/caller"): Route(pages.caller, "caller"),
+    **{(method, path): Route(pages.page, "page") for path in PAGES for method in ("GET", "HEAD")},
 }
 PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)"), Route(native.status, "caller")),
     ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
+    ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
+    ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
 ]
 MAX_PATH = 2048
 
@@ -110,6 +115,8 @@ class App:
         refused = gateway.callers.refuse_request(request)
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)
+        if route.access == "page":
+            return route.call(gateway, request)
         if route.submits and gateway.draining:
             raise stopping()
         if route.access == "reader":

@@ -122,7 +122,7 @@ class Request:
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Answer with a whole body."""
         length = (b"content-length", b"%d" % len(body))
-        await self.start(status, headers if status == 204 else [*headers, length])
+        await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})
 
 

@@ -28,6 +28,7 @@ from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
 
@@ -69,6 +70,7 @@ class Gateway:
         self.stopping = False
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
+        self.pages = Pages()
         self.started_at = time.time()
         self.store_down_since: float | None = None
         self.link = RedisLink(

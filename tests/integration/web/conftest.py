@@ -1,0 +1,135 @@
+"""Fixtures: one headless Chromium for all tests, pages that watch themselves, gateways beside them.
+
+All tests of this folder share one event loop (anyio keeps it as long as the browser lives), so a gateway in this process, its
+workers and the browser take turns.
+"""
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from tests.support.talk import Talk, talking
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+DEADLINE_MS = 15_000
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 375, "height": 780}
+
+_WATCH_POLICY = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", event =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@dataclass
+class Watched:
+    """A browser's context whose pages write down what must not happen."""
+
+    context: BrowserContext
+    base: str
+    problems: list[str] = field(default_factory=list)
+    """Errors in the console, uncaught exceptions, violations of the pages' policy. Answers that are no success are not
+    among them (Chromium logs those as errors too): a page may be refused."""
+
+    async def open(self, path: str = "/") -> Page:
+        """A new tab at this path, loaded, and drawn by its scripts."""
+        page = await self.context.new_page()
+        page.set_default_timeout(DEADLINE_MS)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
+        await page.goto(self.base + path)
+        await page.locator("#header .brand").wait_for()
+        return page
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.problems.append(f"console: {message.text}")
+
+    async def check(self) -> None:
+        """Assert that nothing of it happened so far."""
+        for page in self.context.pages:
+            if page.url.startswith(self.base):
+                self.problems += await page.evaluate("window.violations")
+        assert self.problems == []
+
+
+OpenBrowser = Callable[..., Awaitable[Watched]]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One Chromium; every test opens contexts of its own in it."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@pytest.fixture
+async def open_browser(browser: Browser) -> AsyncIterator[OpenBrowser]:
+    """`await open_browser(url, locale="zh-CN", color_scheme="dark", viewport=PHONE, …)`: a new context, as of another browser.
+
+    At the end of the test each is asked whether anything happened that must not.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        opened: list[Watched] = []
+
+        async def open_one(base: str, **options: Any) -> Watched:
+            context = await browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", **options})
+            stack.push_async_callback(context.close)
+            await context.add_init_script(_WATCH_POLICY)
+            watched = Watched(context, base)
+            opened.append(watched)
+            return watched
+
+        yield open_one
+        for watched in opened:
+            await watched.check()
+
+
+@pytest.fixture
+async def talk(redis_url: str, tmp_path: Path) -> AsyncIterator[Talk]:
+    """An open gateway in this process, a caller of it, and workers that do what the test says (`talk.worker2`)."""
+    async with talking(redis_url, tmp_path, stream_flush_interval_ms=10) as talk:
+        yield talk
+
+
+async def accessible(page: Page) -> None:
+    """Assert that axe-core finds nothing serious on the page as it is now."""
+    results = await Axe().run(page)
+    serious = [
+        f"{violation['id']}: {violation['help']}: {[node['html'][:160] for node in violation['nodes']]}"
+        for violation in results.response["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+async def fits(page: Page) -> None:
+    """Assert that nothing makes the page wider than its window."""
+    wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"the page is {wide} px too wide"

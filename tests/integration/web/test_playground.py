@@ -1,0 +1,457 @@
+"""The playground in a real browser, on a real gateway, with workers that say exactly what the test wants."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
+from tests.support.serving import until
+from tests.support.talk import RawWorker, Talk, talking
+
+pytestmark = pytest.mark.anyio
+expect.set_options(timeout=DEADLINE_MS)
+
+WORDS = ["Once", " upon", " a\n\ntime", " \U0001f600", " there", " was", " **one**", " end"]
+KEY = "secret-of-acme"
+KEYS = [
+    {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(KEY.encode()).hexdigest()},
+    {"id": "site", "delegating": True, "sha256": hashlib.sha256(b"secret-of-site").hexdigest()},
+]
+
+
+async def ask(page: Page, model: str = "m", prompt: str = "Tell me a story", reading: str = "stream") -> None:
+    """Fill the form and send it."""
+    await choose_model(page, model)
+    await page.locator("#prompt").fill(prompt)
+    await page.locator(f"input[name=reading][value={reading}]").check(force=True)
+    await page.locator("#send").click()
+
+
+async def choose_model(page: Page, model: str) -> None:
+    await page.locator(f"#model option[value={model}]").wait_for(state="attached")
+    await page.locator("#model").select_option(model)
+
+
+async def plain(page: Page) -> None:
+    """Show the output as the text it is."""
+    await page.locator("input[name=output-mode][value=plain]").check(force=True)
+
+
+async def shows(page: Page, text: str) -> None:
+    """Return when the page shows exactly this output, as plain text."""
+
+    async def same() -> bool:
+        return bool(await page.locator("#output").evaluate("e => e.textContent") == text)
+
+    await until(same, f"the output {text[:80]!r}")
+
+
+async def state(page: Page, name: str) -> None:
+    await expect(page.locator(f"#task-state[data-state={name}]")).to_be_visible()
+
+
+async def say(worker: RawWorker, task: dict[str, Any], words: list[str], seq: int = 1) -> int:
+    """Stream these words; the number of the next."""
+    for word in words:
+        await worker.chunk(task, word, seq)
+        seq += 1
+    return seq
+
+
+async def fact(page: Page, name: str) -> str:
+    return await page.locator(f"[data-fact={name}]").inner_text()
+
+
+async def test_a_task_is_sent_and_watched_to_its_end(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        assert task["payload"]["messages"] == [{"role": "user", "content": "Tell me a story"}]
+        await state(page, "executing")
+        await say(worker, task, WORDS)
+        await expect(page.locator("#output strong")).to_have_text("one")
+        await accessible(page)
+        usage = {"inputTokens": 7, "outputTokens": 1234}
+        await worker.answer(task, None, usage=usage, finishReason="stop")
+        await state(page, "completed")
+        assert await fact(page, "tokens") == "7 in, 1,234 out"
+        assert await fact(page, "model") == "m"
+        assert await fact(page, "queue") == "free_stream"
+        assert "ms" in await fact(page, "first") or "s" in await fact(page, "first")
+        await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
+        await plain(page)
+        await shows(page, "".join(WORDS))
+        assert await page.locator("#cut").is_disabled()
+        assert await page.locator("#cancel-task").is_disabled()
+
+
+async def test_the_place_in_the_queue_moves(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        before = [await talk.submit(model="m", stream=True) for _ in range(3)]
+        running = await worker.take()
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        await state(page, "queued")
+        for place in (3, 2, 1):
+            await expect(page.locator("#position")).to_have_text(str(place))
+            if place == 3:
+                await expect(page.locator(".place-what")).to_have_text("2 tasks before you in your queue")
+                await expect(page.locator(".dots i")).to_have_count(2)
+                await accessible(page)
+            await worker.answer(running, {})
+            running = await worker.take()
+        assert running["taskId"] not in before
+        await state(page, "executing")
+        await expect(page.locator("#place")).to_be_hidden()
+        await worker.answer(running, {"content": "now"})
+        await state(page, "completed")
+        await expect(page.locator("#output")).to_have_text("now")
+
+
+async def test_a_cut_connection_comes_back_behind_the_last_event(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
+        await ask(page)
+        task = await worker.take()
+        seq = await say(worker, task, WORDS[:3])
+        await plain(page)
+        await shows(page, "".join(WORDS[:3]))
+        await page.locator("#cut").click()
+        await expect(page.locator("#connection")).to_contain_text("Connection cut after event 1-")
+        seq = await say(worker, task, WORDS[3:6], seq)
+        await talk.reaches(task["taskId"], "executing")
+        await shows(page, "".join(WORDS[:3]))  # cut is cut
+        await accessible(page)
+        await page.locator("#resume").click()
+        await shows(page, "".join(WORDS[:6]))
+        await expect(page.locator("#connection")).to_be_hidden()
+        await page.locator("#cut").click()
+        await say(worker, task, WORDS[6:], seq)
+        await worker.answer(task)
+        await shows(page, "".join(WORDS))  # this time it comes back by itself
+        await state(page, "completed")
+        await expect(page.locator("#integrity")).to_contain_text(
+            "over 3 connections. None lost, none doubled."
+        )
+        assert len(asked) == 3
+        assert "lastEventId" not in asked[0]
+        assert "lastEventId=1-" in asked[1]
+        assert "lastEventId=1-" in asked[2]
+        poll = await talk.poll(task["taskId"])
+        assert poll["result"]["content"] == "".join(WORDS)
+
+
+async def test_a_reload_and_another_browser_replay_the_task_and_go_on(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        seq = await say(worker, task, WORDS[:2])
+        await plain(page)
+        await shows(page, "".join(WORDS[:2]))
+        link = page.url
+        assert f"task={task['taskId']}" in link
+        await page.reload()
+        await state(page, "executing")
+        await plain(page)
+        await shows(page, "".join(WORDS[:2]))
+        await page.close()
+        seq = await say(worker, task, WORDS[2:4], seq)
+        other = await (await open_browser(talk.served.url)).open(link.removeprefix(talk.served.url))
+        await state(other, "executing")
+        await plain(other)
+        await shows(other, "".join(WORDS[:4]))
+        await say(worker, task, WORDS[4:], seq)
+        await worker.answer(task)
+        await shows(other, "".join(WORDS))
+        await state(other, "completed")
+        late = await (await open_browser(talk.served.url)).open(link.removeprefix(talk.served.url))
+        await state(late, "completed")
+        await plain(late)
+        await shows(late, "".join(WORDS))
+
+
+async def test_cancelling_works_in_the_queue_and_while_it_streams(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        await say(worker, task, WORDS[:1])
+        await expect(page.locator("#output")).to_have_text("Once")
+        second = await page.context.new_page()
+        await second.goto(talk.served.url)
+        await ask(second)
+        await state(second, "queued")
+        await second.locator("#cancel-task").click()
+        await state(second, "cancelled")
+        await expect(second.locator("#failure")).to_have_text("Cancelled by the caller.")
+        await page.locator("#cancel-task").click()
+        await state(page, "cancelled")
+        await expect(page.locator("#output")).to_have_text("Once")
+        frame = await worker.frame()
+        assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
+        assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
+        await accessible(page)
+
+
+async def test_three_readings_of_one_task_side_by_side(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page, reading="poll")
+        task = await worker.take()
+        await expect(page.locator("#reading-poll-text")).to_contain_text('"status"')
+        await expect(page.locator("#reading-json-text")).to_contain_text("comes whole, at the end")
+        await say(worker, task, WORDS)
+        await expect(page.locator("#reading-events-text")).to_contain_text('"delta":"Once')
+        await accessible(page)
+        await worker.answer(task)
+        await expect(page.locator("#agreed")).to_contain_text("All three readings hold the same text")
+        result = json.loads(await page.locator("#reading-json-text").inner_text())
+        polled = json.loads(await page.locator("#reading-poll-text").inner_text())
+        assert result["content"] == "".join(WORDS)
+        assert polled["result"] == result
+        assert polled == await talk.poll(task["taskId"])
+
+
+async def test_an_openai_stream_is_watched_and_ends_when_it_is_left(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page, reading="openai")
+        task = await worker.take()
+        await say(worker, task, WORDS)
+        await worker.answer(task, None, usage={"inputTokens": 3, "outputTokens": 8}, finishReason="stop")
+        await state(page, "completed")
+        assert await fact(page, "tokens") == "3 in, 8 out"
+        await plain(page)
+        await shows(page, "".join(WORDS))
+
+        await ask(page, reading="openai")
+        task = await worker.take()
+        await say(worker, task, WORDS[:1])
+        await expect(page.locator("#output")).to_have_text("Once")
+        await page.locator("#cut").click()
+        await state(page, "cancelled")
+        await expect(page.locator("#connection")).to_contain_text("cannot be resumed")
+        assert (await talk.reaches(task["taskId"], "cancelled"))["status"] == "cancelled"
+
+
+async def test_an_openai_stream_tells_its_place(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        first = await talk.submit(model="m", stream=True)
+        running = await worker.take()
+        assert running["taskId"] == first
+        page = await (await open_browser(talk.served.url)).open()
+        second = await talk.submit(model="m", stream=True)
+        await ask(page, reading="openai")
+        await state(page, "queued")
+        await expect(page.locator("#position")).to_have_text("2")
+        await worker.answer(running, {})
+        assert (await worker.take())["taskId"] == second
+        await expect(page.locator("#position")).to_have_text("1")
+        await page.locator("#cancel-task").click()
+        await state(page, "cancelled")
+
+
+async def test_a_failed_task_says_why(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await ask(page)
+        task = await worker.take()
+        await say(worker, task, WORDS[:1])
+        info = {"code": "UPSTREAM_ERROR", "message": "The GPU is <b>on fire</b>", "retryable": True}
+        await worker.answer(task, None, error=info["message"], errorInfo=info)
+        await state(page, "failed")
+        await expect(page.locator("#failure")).to_contain_text("The GPU is <b>on fire</b> [UPSTREAM_ERROR]")
+        await expect(page.locator("#output")).to_have_text("Once")
+
+
+async def test_refusals_are_sentences_in_the_readers_language(talk: Talk, open_browser: OpenBrowser) -> None:
+    """Without any worker."""
+    page = await (await open_browser(talk.served.url)).open()
+    await expect(page.locator("#model-hint")).to_be_visible()
+    await page.locator("#send").click()
+    problem = page.locator("#ask-problem")
+    await expect(problem).to_contain_text("No worker offers this model at the moment. Try again in 5.0s.")
+    await expect(problem).to_contain_text("503 NO_WORKER")
+    await accessible(page)
+    chinese = await (await open_browser(talk.served.url, locale="zh-CN")).open()
+    await chinese.locator("#send").click()
+    await expect(chinese.locator("#ask-problem")).to_contain_text("目前没有工作进程提供此模型")
+
+
+async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with talking(redis_url, tmp_path, keys=KEYS) as talk, talk.worker2(["m"]) as worker:
+        watched = await open_browser(talk.served.url)
+        page = await watched.open()
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
+        await expect(page.locator("#page-problem")).to_contain_text("This gateway asks for a key.")
+        await accessible(page)
+        await page.locator("#page-problem button").click()
+        await page.locator("#key-input").fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dialog .notice")).to_have_text("The gateway does not accept this key.")
+        await accessible(page)
+        await page.locator("#key-input").fill(KEY)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dialog")).to_have_count(0)
+        await expect(page.locator("#key-button")).to_have_text("Key set · acme")
+        await expect(page.locator("#user")).to_be_hidden()  # the key is the user
+        await ask(page)
+        task = await worker.take()
+        await say(worker, task, WORDS[:1])
+        await expect(page.locator("#output")).to_have_text("Once")
+        await page.reload()  # the tab keeps its key
+        await expect(page.locator("#key-button")).to_have_text("Key set · acme")
+        await state(page, "executing")
+        assert not any(KEY in url for url in [*urls, page.url])
+        assert KEY not in await page.locator("#code").inner_text()
+
+        stranger = await (await open_browser(talk.served.url)).open(page.url.removeprefix(talk.served.url))
+        await expect(stranger.locator("#output")).to_have_text("Once")  # the link reads …
+        await stranger.locator("#cancel-task").click()
+        await expect(stranger.locator("#toasts")).to_contain_text(
+            "Reading is all that a link allows"
+        )  # … alone
+        await worker.answer(task)
+        await state(stranger, "completed")
+        forged = page.url.replace("token=", "token=x").removeprefix(talk.served.url)
+        refused = await (await open_browser(talk.served.url)).open(forged)
+        await expect(refused.locator("#connection")).to_contain_text("A valid key is needed.")
+
+
+async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
+    task_id = "01a1fc22-94cf-8002-ba85-cea7a54f7ce5"
+    ticket = talk.served.gateway.tickets.issue(task_id, 1 << 45)
+    page = await (await open_browser(talk.served.url)).open(f"/#task={task_id}&token={ticket}")
+    await expect(page.locator("#connection")).to_contain_text("There is no such task, or it has expired")
+
+
+async def test_a_user_and_a_tier_are_chosen_on_an_open_gateway(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await page.locator("#user").fill("小明")
+        await page.locator("#tier").select_option("paid")
+        await page.locator("#mode").select_option("batch")
+        await ask(page)
+        task = await worker.take()
+        rows = (await talk.state())["tasks"]
+        assert [(row["user"], row["queue"]) for row in rows] == [("小明", "paid_batch")]
+        await page.locator("#cancel-task").click()  # as 小明, whose task it is
+        await state(page, "cancelled")
+        assert task["taskId"] in page.url
+
+
+async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await page.locator("#tab-burst").click()
+        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+        await expect(page.locator("#burst-user-0")).to_have_value("alice")
+        await page.locator("#burst-count-0").fill("6")
+        await page.locator("#burst-count-1").fill("2")
+        await page.locator("#burst-count-2").fill("2")
+        await page.locator("#burst-send").click()
+        order = []
+        await talk.waiting(9)
+        await expect(page.locator("#burst-bars .waited")).to_have_count(10)
+        await accessible(page)
+        for _ in range(10):
+            task = await worker.take()
+            rows = {row["taskId"]: row["user"] for row in (await talk.state())["tasks"]}
+            order.append(rows[task["taskId"]])
+            await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 1, "outputTokens": 1})
+        await expect(page.locator("#burst-progress")).to_have_text("10 of 10 ended")
+        await expect(page.locator("#burst-order .cell")).to_have_count(10)
+        drawn = await page.locator("#burst-order .cell").evaluate_all(
+            "cells => cells.map(cell => cell.title)"
+        )
+        assert drawn == order
+        assert sorted(order) == ["alice"] * 6 + ["bob"] * 2 + ["carol"] * 2
+        assert order.index("carol") < 3, "the paid tier does not wait behind a flood"
+        assert order.index("bob") < 6, "nor does another user of the same tier"
+        await expect(page.locator("#burst-table tbody tr").first).to_contain_text("6 / 6")
+        await expect(page.locator("#burst-send")).to_be_enabled()
+
+
+async def test_a_burst_can_be_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open("/#burst")
+        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+        await page.locator("#burst-send").click()
+        await worker.take()
+        await talk.waiting(23)
+        await page.locator("#burst-stop").click()
+        await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
+        counts = (await talk.state())["counts"]
+        assert counts["cancelled"] == 24
+
+
+async def test_an_ordinary_key_sends_a_burst_as_one_user(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with talking(redis_url, tmp_path, keys=KEYS) as talk, talk.worker2(["m"]) as worker:
+        for key, users in ((KEY, {"acme"}), ("secret-of-site", {"alice", "bob", "carol"})):
+            page = await (await open_browser(talk.served.url)).open("/#burst")
+            await page.locator("#page-problem button").click()
+            await page.locator("#key-input").fill(key)
+            await page.keyboard.press("Enter")
+            await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+            await page.locator("#burst-count-0").fill("2")
+            await page.locator("#burst-send").click()
+            seen = 0
+            while await page.locator("#burst-send").is_disabled() or not seen:
+                async with asyncio.timeout(10):
+                    total = 2 if key == KEY else 10
+                    while seen < total:
+                        await worker.answer(await worker.take(), {})
+                        seen += 1
+                await expect(page.locator("#burst-send")).to_be_enabled()
+            names = await page.locator("#burst-table tbody th").all_inner_texts()
+            assert set(names) == users
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_fits_a_phone_and_is_used_by_keyboard(
+    talk: Talk, open_browser: OpenBrowser, scheme: str
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        watched = await open_browser(talk.served.url, viewport=PHONE, color_scheme=scheme)
+        page = await watched.open()
+        await choose_model(page, "m")
+        await page.locator("#prompt").focus()
+        await page.keyboard.press("Control+Enter")
+        task = await worker.take()
+        await say(
+            worker,
+            task,
+            ["x" * 400, "\n\n```\n" + "y" * 400 + "\n```\n\n|a|b|\n|-|-|\n|" + "z" * 90 + "|2|\n"],
+        )
+        await expect(page.locator("#output table")).to_be_visible()
+        await fits(page)
+        await accessible(page)
+        await page.locator("#cancel-task").focus()
+        await page.keyboard.press("Enter")
+        await state(page, "cancelled")
+        await page.locator("#tab-ask").focus()
+        await page.keyboard.press("ArrowRight")
+        await expect(page.locator("#view-burst")).to_be_visible()
+        await fits(page)
+        await accessible(page)

@@ -1,0 +1,172 @@
+"""The pages' files over real HTTP: what is served, with which headers, and what is not."""
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+from tests.integration.web.conftest import OpenBrowser, accessible, fits
+from tests.support.streams import RawStream
+from tests.support.talk import Talk, talking
+
+from fairlane.web.pages import PAGES, POLICY, Pages
+
+pytestmark = pytest.mark.anyio
+WEB = Path(__file__).parents[3] / "web" / "static"
+
+
+async def test_every_file_is_served_with_its_type_and_the_policy(talk: Talk) -> None:
+    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    for path in Pages().paths:
+        answer = await talk.http.get(path)
+        name = PAGES.get(path, path.removeprefix("/static/"))
+        assert answer.status_code == 200, path
+        assert answer.content == (WEB / name).read_bytes(), path
+        ending = name.rpartition(".")[2]
+        assert answer.headers["content-type"].startswith(kinds.get(ending, "text/plain")), path
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "set-cookie" not in answer.headers
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_the_policy_allows_nothing_inline_and_nothing_from_elsewhere(talk: Talk) -> None:
+    directives = {part.split()[0]: part.split()[1:] for part in POLICY.split("; ")}
+    assert directives["default-src"] == ["'none'"]
+    for name in ("script-src", "style-src", "img-src", "connect-src"):
+        assert directives[name] == ["'self'"], name
+    for name in ("base-uri", "form-action", "frame-ancestors"):
+        assert directives[name] == ["'none'"], name
+    assert directives["require-trusted-types-for"] == ["'script'"]
+    for path in PAGES:
+        page = (await talk.http.get(path)).text
+        assert "//" not in page.replace("http://www.w3.org/2000/svg", ""), "something from elsewhere"
+        assert "<style" not in page
+        assert " style=" not in page
+        assert " on" not in page.replace(" one", ""), "an inline handler"
+
+
+async def test_a_browser_asks_again_and_is_told_that_nothing_changed(talk: Talk) -> None:
+    path = "/static/common/page.js"
+    plain = await talk.http.get(path, headers={"Accept-Encoding": "identity"})
+    packed = await talk.http.get(path, headers={"Accept-Encoding": "br, gzip;q=0.5"})
+    refused = await talk.http.get(path, headers={"Accept-Encoding": "gzip;q=0, identity"})
+    assert plain.headers["cache-control"] == "no-cache"
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+    assert "content-encoding" not in plain.headers
+    assert "content-encoding" not in refused.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert plain.content == packed.content == refused.content
+    assert plain.headers["etag"] != packed.headers["etag"]
+    for seen, encoding in ((plain, "identity"), (packed, "gzip")):
+        for known in (seen.headers["etag"], f'"other", W/{seen.headers["etag"]}', "*"):
+            headers = {"If-None-Match": known, "Accept-Encoding": encoding}
+            answer = await talk.http.get(path, headers=headers)
+            assert answer.status_code == 304, known
+            assert answer.content == b""
+            assert answer.headers["etag"] == seen.headers["etag"]
+            assert answer.headers["content-security-policy"] == POLICY
+    stale = await talk.http.get(path, headers={"If-None-Match": '"other"'})
+    assert stale.status_code == 200
+    assert hashlib.sha256(plain.content).hexdigest().startswith(plain.headers["etag"].strip('"'))
+    assert gzip.decompress(gzip.compress(plain.content)) == packed.content
+
+
+async def test_head_answers_with_the_head_alone(talk: Talk) -> None:
+    for path in ("/", "/static/common/base.css"):
+        head, whole = await talk.http.head(path), await talk.http.get(path)
+        assert head.status_code == 200
+        assert head.content == b""
+        for name in ("etag", "content-type", "content-length", "content-security-policy"):
+            assert head.headers[name] == whole.headers[name], name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/",
+        "/static",
+        "/static/nothing.js",
+        "/static/../pages.py",
+        "/static/../../gateway/app.py",
+        "/static/%2e%2e/pages.py",
+        "/static/..%2fpages.py",
+        "/static/%2e%2e%2fpages.py",
+        "/static/..%5cpages.py",
+        "/static/....//pages.py",
+        "/static/common/../../pages.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/static/common",
+        "/static/common/",
+        "/static/common/base.css/",
+        "/static/common/base.css%00",
+        "/static/common/BASE.css",
+        "/static/playground/index.html",
+        "/static/pages.py",
+        "/playground/index.html",
+        "/index.html",
+        "/web/pages.py",
+    ],
+)
+async def test_nothing_else_is_served(talk: Talk, path: str) -> None:
+    async with await RawStream.open(talk.served.url, path) as answer:  # httpx would tidy the path up
+        assert answer.status == 404
+        assert answer.headers["content-type"] == "application/json"
+        assert b"import" not in await answer.whole(100_000)
+
+
+async def test_other_methods_are_refused(talk: Talk) -> None:
+    for path in ("/", "/dashboard", "/static/common/base.css"):
+        answer = await talk.http.post(path, json={})
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "GET, HEAD"
+
+
+async def test_pages_ask_for_no_key_and_calls_do(redis_url: str, tmp_path: Path) -> None:
+    key = {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(b"secret-of-acme").hexdigest()}
+    async with talking(redis_url, tmp_path, keys=[key]) as talk:
+        assert (await talk.http.get("/")).status_code == 200
+        assert (await talk.http.get("/static/common/base.css")).status_code == 200
+        assert (await talk.http.get("/api/caller")).status_code == 401
+        async with talk.client("secret-of-acme") as acme:
+            caller = (await acme.get("/api/caller")).json()
+    assert caller | {"version": ""} == {
+        "user": "acme",
+        "tier": "paid",
+        "key": "acme",
+        "open": False,
+        "delegating": False,
+        "admin": False,
+        "tiers": ["paid"],
+        "modes": ["stream", "batch", "vision"],
+        "version": "",
+    }
+
+
+async def test_an_open_gateway_shows_no_page_to_strangers(talk: Talk) -> None:
+    for headers in ({"Host": "evil.example"}, {"X-Forwarded-For": "203.0.113.7"}):
+        answer = await talk.http.get("/", headers=headers)
+        assert answer.status_code == 403
+    caller = (await talk.http.get("/api/caller", headers={"X-Fairlane-User": "alice"})).json()
+    assert caller["open"]
+    assert caller["delegating"]
+    assert (caller["user"], caller["tier"], caller["tiers"]) == ("alice", "free", ["free", "paid"])
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard"])
+async def test_both_pages_open_in_two_languages(talk: Talk, open_browser: OpenBrowser, path: str) -> None:
+    english = await (await open_browser(talk.served.url)).open(path)
+    assert await english.locator("html").get_attribute("lang") == "en"
+    await accessible(english)
+    await fits(english)
+    chinese = await (await open_browser(talk.served.url, locale="zh-CN", color_scheme="dark")).open(path)
+    assert await chinese.locator("html").get_attribute("lang") == "zh"
+    assert await chinese.locator("#header nav").inner_text() == "试用\n仪表盘"
+    await accessible(chinese)
+    await chinese.locator("#language").select_option("en")
+    assert await chinese.locator("#header nav a").first.inner_text() == "Playground"
+    await chinese.reload()
+    assert await chinese.locator("#header nav a").first.inner_text() == "Playground"

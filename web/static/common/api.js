@@ -1,0 +1,130 @@
+// Calls the gateway. The key is kept for this tab alone and travels in a header; it never stands in a URL.
+
+import { has, t } from "./i18n.js";
+import { duration } from "./format.js";
+
+const STORE = "fairlane.key";
+let key = read();
+
+function read() {
+  try {
+    return sessionStorage.getItem(STORE) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** The key in use, "" for none. */
+export const getKey = () => key;
+
+/** Use this key from now on, "" for none. The page's `refresh` then finds out whose it is. */
+export function setKey(value) {
+  key = value.trim();
+  try {
+    if (key) sessionStorage.setItem(STORE, key);
+    else sessionStorage.removeItem(STORE);
+  } catch {
+    // storage is switched off: the key holds until the page is left
+  }
+}
+
+/**
+ * What went wrong with a call. `status` 0: no answer came (`code` NETWORK or TIMEOUT_HERE). `message` is the gateway's sentence;
+ * `explain` says it in the reader's language.
+ */
+export class Problem extends Error {
+  constructor(status, code, message, { retryAfterMs = null, taskId = null } = {}) {
+    super(message);
+    this.name = "Problem";
+    this.status = status;
+    this.code = code;
+    this.retryAfterMs = retryAfterMs;
+    this.taskId = taskId;
+  }
+}
+
+/** A failure code and the gateway's sentence, for the reader. Unknown codes keep the gateway's own words. */
+export function explainCode(code, sentence) {
+  return code && has(`error.${code}`) ? t(`error.${code}`) : sentence || code || "";
+}
+
+/** A problem in a sentence or two, in the reader's language. */
+export function explain(problem) {
+  if (!(problem instanceof Problem)) return String(problem?.message ?? problem);
+  const said = explainCode(problem.code, problem.message);
+  return problem.retryAfterMs ? `${said} ${t("error.retry", { wait: duration(problem.retryAfterMs) })}` : said;
+}
+
+/**
+ * The response to a call whose status is a success. `body`: anything JSON; `headers`: more of them; `signal` ends it;
+ * `timeoutMs`: how long to wait for the head of the answer, 0 for ever; `as`: another key than the one in use. Throws Problem, and AbortError when `signal` says so.
+ */
+export async function send(path, { method, body, headers = {}, signal, timeoutMs = 20_000, as = key } = {}) {
+  const all = { Accept: "application/json", ...headers };
+  if (as) all.Authorization = `Bearer ${as}`;
+  if (body !== undefined) all["Content-Type"] = "application/json";
+  const late = new AbortController();
+  const timer = timeoutMs ? setTimeout(() => late.abort(), timeoutMs) : 0;
+  const signals = [late.signal, ...(signal ? [signal] : [])];
+  let response;
+  try {
+    response = await fetch(path, {
+      method: method ?? (body === undefined ? "GET" : "POST"),
+      headers: all,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.any(signals),
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "error",
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    if (late.signal.aborted) throw new Problem(0, "TIMEOUT_HERE", "The gateway did not answer in time");
+    throw new Problem(0, "NETWORK", "The gateway cannot be reached");
+  } finally {
+    clearTimeout(timer);
+  }
+  if (response.ok) return response;
+  throw await problemOf(response);
+}
+
+/** The JSON of a call's answer. Throws like `send`. */
+export async function call(path, options = {}) {
+  const response = await send(path, options);
+  try {
+    return await response.json();
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Problem(0, "NETWORK", "The answer broke off");
+  }
+}
+
+async function problemOf(response) {
+  let body = null;
+  try {
+    body = await response.json();
+  } catch {
+    // not one of the gateway's answers: a proxy's page, or cut off
+  }
+  const exact = Number(response.headers.get("retry-after-ms")) || Number(response.headers.get("retry-after")) * 1000;
+  const native = typeof body?.error === "string";
+  return new Problem(
+    response.status,
+    (native ? body.code : body?.error?.code) ?? `HTTP_${response.status}`,
+    (native ? body.error : body?.error?.message) ?? `The gateway answered ${response.status}`,
+    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id") },
+  );
+}
+
+/**
+ * As whom this page counts: { user, tier, key, open, delegating, admin, tiers, modes, version }; null when a key is needed and
+ * there is none, or a wrong one. Throws Problem for anything else.
+ */
+export async function whoAmI(options = {}) {
+  try {
+    return await call("/api/caller", options);
+  } catch (problem) {
+    if (problem instanceof Problem && problem.status === 401) return null;
+    throw problem;
+  }
+}

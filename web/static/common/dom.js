@@ -1,0 +1,79 @@
+// Makes elements. Text is always text: there is no way here to hand HTML to the browser (and the page's policy forbids it).
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * An HTML element. `attributes`: `class`, `dataset` (an object), `on` (an object of listeners), properties whose value is
+ * not a string (`disabled: true`, `value: 3`), and any other attribute by its name; null, undefined and false leave it out.
+ * `children`: nodes, strings, numbers, or arrays of them; null and false are skipped.
+ */
+export function h(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "dataset") Object.assign(element.dataset, value);
+    else if (name === "on") for (const [event, call] of Object.entries(value)) element.addEventListener(event, call);
+    else if (name.startsWith("on") || name === "style") throw new Error(`${name} is not allowed by the page's policy`);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children) {
+    if (Array.isArray(child)) append(element, child);
+    else if (child instanceof Node) element.append(child);
+    else if (child !== null && child !== undefined && child !== false) element.append(String(child));
+  }
+}
+
+/** Replace what is in an element. */
+export function replace(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+/** Set an element's text, and touch the document only when it differs (so that a screen reader is told once). */
+export function setText(element, text) {
+  const value = String(text ?? "");
+  if (element.textContent !== value) element.textContent = value;
+}
+
+/** The element with this id. */
+export const byId = id => document.getElementById(id);
+
+/** Call `work` at most once per frame, however often the returned function is called. A hidden page gets its turn too. */
+export function eachFrame(work) {
+  let asked = false;
+  const run = () => {
+    if (!asked) return;
+    asked = false;
+    work();
+  };
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(run);
+    setTimeout(run, 250); // a hidden page has no frames
+  };
+}
+
+/** Copy a text; false when the browser does not let us. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

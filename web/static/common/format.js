@@ -1,0 +1,52 @@
+// Numbers, times and sizes in the reader's language.
+
+import { language } from "./i18n.js";
+
+const made = new Map();
+
+function formatter(options) {
+  const name = language() + JSON.stringify(options);
+  if (!made.has(name)) made.set(name, new Intl.NumberFormat(language(), options));
+  return made.get(name);
+}
+
+/** 12,345.6 */
+export function number(value, digits = 0) {
+  if (value === null || value === undefined || !Number.isFinite(Number(value))) return "–";
+  return formatter({ maximumFractionDigits: digits }).format(value);
+}
+
+function unit(value, name, digits = 0) {
+  const options = { style: "unit", unit: name, unitDisplay: "narrow", maximumFractionDigits: digits };
+  return formatter(digits ? { ...options, minimumFractionDigits: digits } : options).format(value);
+}
+
+/** Milliseconds as a person says them: 340ms, 3.2s, 45s, 2m 5s, 1h 12m, 3d. */
+export function duration(ms) {
+  if (ms === null || ms === undefined || !Number.isFinite(Number(ms))) return "–";
+  const value = Math.max(0, Number(ms));
+  if (value < 1000) return unit(Math.round(value), "millisecond");
+  if (value < 9950) return unit(value / 1000, "second", 1);
+  const seconds = Math.round(value / 1000);
+  if (seconds < 60) return unit(seconds, "second");
+  const [minutes, hours] = [Math.floor(seconds / 60), Math.floor(seconds / 3600)];
+  if (minutes < 60) return seconds % 60 ? `${unit(minutes, "minute")} ${unit(seconds % 60, "second")}` : unit(minutes, "minute");
+  if (hours < 48) return minutes % 60 ? `${unit(hours, "hour")} ${unit(minutes % 60, "minute")}` : unit(hours, "hour");
+  return unit(Math.round(hours / 24), "day");
+}
+
+/** 63 % */
+export const percent = (share, digits = 0) =>
+  formatter({ style: "percent", maximumFractionDigits: digits }).format(Number(share) || 0);
+
+/** The time of day of a time in ms since 1970. */
+export const clock = ms => new Date(ms).toLocaleTimeString(language(), { hour12: false });
+
+/** 1.5 MB */
+export function bytes(value) {
+  const names = ["byte", "kilobyte", "megabyte", "gigabyte"];
+  const step = value > 0 ? Math.min(Math.floor(Math.log10(value) / 3), names.length - 1) : 0;
+  return formatter({ style: "unit", unit: names[step], unitDisplay: "short", maximumFractionDigits: step ? 1 : 0 }).format(
+    value / 1000 ** step,
+  );
+}

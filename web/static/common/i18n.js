@@ -1,0 +1,61 @@
+// The page in the reader's language. Strings are functions of nothing but their key and values: `t("queue.place", { n: 3 })`.
+//
+// A string may hold `{name}` for values; an object { one, other } chooses by the value `n` (English needs it, Chinese does not).
+
+const strings = { en: {}, zh: {} };
+const listeners = new Set();
+
+export const LANGUAGES = { en: "English", zh: "中文" };
+
+/** The language in use: "en" or "zh". Set on <html lang> by early.js before anything is painted. */
+export const language = () => (document.documentElement.lang === "zh" ? "zh" : "en");
+
+/** Add strings: `{ en: { key: text }, zh: { key: text } }`. */
+export function define(more) {
+  for (const code of Object.keys(strings)) Object.assign(strings[code], more[code]);
+}
+
+/** Whether there is a string of this name. */
+export const has = key => key in strings.en;
+
+/** The text for a key. A key without a string is a mistake and shows itself as the key. */
+export function t(key, values = {}) {
+  let text = strings[language()][key] ?? strings.en[key] ?? key;
+  if (typeof text === "object") {
+    const form = new Intl.PluralRules(language()).select(Number(values.n));
+    text = text[form] ?? text.other;
+  }
+  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+const ATTRIBUTES = { t: null, tLabel: "aria-label", tPlaceholder: "placeholder", tTitle: "title" };
+
+/** Translate the elements that name their string: data-t (text), data-t-label, data-t-placeholder, data-t-title. */
+export function translate(root = document) {
+  for (const [name, attribute] of Object.entries(ATTRIBUTES)) {
+    const selector = `[data-${name.replace(/[A-Z]/g, letter => "-" + letter.toLowerCase())}]`;
+    for (const element of root.querySelectorAll(selector)) {
+      const text = t(element.dataset[name]);
+      if (attribute) element.setAttribute(attribute, text);
+      else if (element.textContent !== text) element.textContent = text;
+    }
+  }
+}
+
+/** Call `work` when the language changes, after the elements that name their string have been translated. */
+export function onLanguage(work) {
+  listeners.add(work);
+  return () => listeners.delete(work);
+}
+
+/** Change the language, for this page and the next ones. */
+export function setLanguage(code) {
+  document.documentElement.lang = code === "zh" ? "zh" : "en";
+  try {
+    localStorage.setItem("fairlane.language", language());
+  } catch {
+    // storage is switched off: the choice holds for this page
+  }
+  translate();
+  for (const work of listeners) work();
+}

@@ -1,0 +1,218 @@
+// What every page has around its content: the header with its links and switches, the key, short notices, questions.
+
+import { explain, getKey, setKey, whoAmI } from "./api.js";
+import { copy, h, replace, svg } from "./dom.js";
+import { LANGUAGES, define, language, onLanguage, setLanguage, t, translate } from "./i18n.js";
+import common from "./strings.js";
+
+const PAGES = [
+  { name: "playground", path: "/" },
+  { name: "dashboard", path: "/dashboard" },
+];
+const THEMES = ["auto", "light", "dark"];
+
+/**
+ * Put the header into <header id="header">, translate the page, and find out who its reader is. `name`: playground or dashboard.
+ *
+ * Returns { me, onMe(work), askForKey(reason), refresh() }: `me` is what `whoAmI` says (null: a key is needed), `work(me)` is
+ * called when it becomes known and whenever the key changes; a failure to find out is told as `work(undefined, problem)`.
+ */
+export function startPage({ name, strings }) {
+  define(common);
+  define(strings);
+  const page = { me: undefined, _listeners: new Set() };
+  const header = document.getElementById("header");
+  const draw = () => replace(header, ...headerParts(page, name));
+
+  page.onMe = work => {
+    page._listeners.add(work);
+    if (page.me !== undefined) work(page.me);
+  };
+  page.askForKey = reason => askForKey(page, reason);
+  page.refresh = async () => {
+    let me;
+    let problem = null;
+    try {
+      me = await whoAmI();
+    } catch (error) {
+      problem = error;
+    }
+    page.me = me;
+    draw();
+    for (const work of page._listeners) work(me, problem);
+    return me;
+  };
+
+  document.body.prepend(h("a", { class: "skip", href: "#main", dataset: { t: "nav.skip" } }));
+  document.body.append(h("div", { id: "toasts", role: "status", "aria-live": "polite" }));
+  draw();
+  translate();
+  onLanguage(draw);
+  page.refresh();
+  return page;
+}
+
+function headerParts(page, name) {
+  const links = PAGES.map(({ name: other, path }) =>
+    h("a", { href: path, "aria-current": other === name ? "page" : null }, t(`nav.${other}`)),
+  );
+  return [
+    h("a", { class: "brand", href: "/" }, logo(), h("span", {}, "Fairlane")),
+    h("nav", { "aria-label": t("nav.label") }, links),
+    h("div", { class: "header-end" }, keyPart(page), languagePart(), themePart()),
+  ];
+}
+
+function logo() {
+  const bars = [20, 13, 7].map((width, index) =>
+    svg("rect", { x: 6, y: 8 + 6 * index, width, height: 4, rx: 2, class: `logo-bar-${index}` }),
+  );
+  const ground = svg("rect", { width: 32, height: 32, rx: 7, class: "logo-ground" });
+  return svg("svg", { viewBox: "0 0 32 32", width: 26, height: 26, "aria-hidden": "true" }, ground, bars);
+}
+
+function keyPart(page) {
+  if (page.me?.open) return h("span", { class: "tag", title: t("key.open.long") }, t("key.open"));
+  if (page.me === undefined && !getKey()) return null;
+  const label = getKey() ? t("key.set") : t("key.button");
+  const who = page.me && getKey() ? ` · ${page.me.user}` : "";
+  return h("button", { type: "button", class: "quiet", id: "key-button", on: { click: () => page.askForKey() } }, label + who);
+}
+
+function languagePart() {
+  const options = Object.entries(LANGUAGES).map(([code, text]) =>
+    h("option", { value: code, lang: code, selected: code === language() }, text),
+  );
+  const change = event => {
+    setLanguage(event.target.value);
+    document.getElementById("language").focus(); // the header has been drawn anew
+  };
+  return h("select", { id: "language", "aria-label": t("language.label"), on: { change } }, options);
+}
+
+function themePart() {
+  const now = document.documentElement.dataset.theme ?? "auto";
+  const options = THEMES.map(theme => h("option", { value: theme, selected: theme === now }, t(`theme.${theme}`)));
+  return h("select", { id: "theme", "aria-label": t("theme.label"), on: { change: event => setTheme(event.target.value) } }, options);
+}
+
+function setTheme(theme) {
+  const root = document.documentElement;
+  if (theme === "auto") delete root.dataset.theme;
+  else root.dataset.theme = theme;
+  try {
+    if (theme === "auto") localStorage.removeItem("fairlane.theme");
+    else localStorage.setItem("fairlane.theme", theme);
+  } catch {
+    // storage is switched off: the choice holds for this page
+  }
+}
+
+function askForKey(page, reason) {
+  return new Promise(resolve => {
+    const input = h("input", {
+      id: "key-input",
+      type: "password",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-describedby": "key-hint",
+      value: getKey(),
+    });
+    const problem = h("p", { class: "notice bad", role: "alert", hidden: true });
+    const use = async event => {
+      event.preventDefault();
+      let refused = null;
+      try {
+        if (!(await whoAmI({ as: input.value.trim() }))) refused = t("key.refused");
+      } catch (error) {
+        refused = explain(error);
+      }
+      problem.hidden = refused === null;
+      problem.textContent = refused ?? "";
+      if (refused !== null) {
+        input.focus();
+        return;
+      }
+      setKey(input.value);
+      await page.refresh();
+      dialog.close("used");
+    };
+    const forget = async () => {
+      setKey("");
+      await page.refresh();
+      dialog.close("forgotten");
+    };
+    const dialog = openDialog(
+      t("key.title"),
+      h(
+        "form",
+        { on: { submit: use } },
+        reason ? h("p", {}, reason) : null,
+        h("div", { class: "field" }, h("label", { for: "key-input" }, t("key.field")), input),
+        h("p", { class: "hint", id: "key-hint" }, t("key.hint")),
+        problem,
+        h(
+          "div",
+          { class: "actions" },
+          h("button", { class: "primary", type: "submit" }, t("key.use")),
+          getKey() ? h("button", { type: "button", on: { click: forget } }, t("key.forget")) : null,
+          h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, t("close")),
+        ),
+      ),
+      () => resolve(page.me),
+    );
+  });
+}
+
+/** A modal dialog with a title; it is removed when it closes, and `onClose(returnValue)` is called. */
+export function openDialog(title, content, onClose = () => {}) {
+  const heading = h("h2", { id: "dialog-title" }, title);
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, content);
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    onClose(dialog.returnValue);
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** Ask once more before something is done. True when the reader agrees. `action`: the word on the button. */
+export function askAgain({ title, text, action, danger = false }) {
+  return new Promise(resolve => {
+    const dialog = openDialog(
+      title,
+      h(
+        "div",
+        {},
+        h("p", {}, text),
+        h(
+          "div",
+          { class: "actions" },
+          h(
+            "button",
+            { type: "button", class: danger ? "danger" : "primary", on: { click: () => dialog.close("yes") } },
+            action,
+          ),
+          h("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => dialog.close("no") } }, t("cancel")),
+        ),
+      ),
+      answer => resolve(answer === "yes"),
+    );
+  });
+}
+
+/** A short notice in the corner, read out by screen readers. `kind`: "", good or bad. */
+export function toast(text, kind = "") {
+  const box = document.getElementById("toasts");
+  const note = h("p", { class: `toast ${kind}` }, text);
+  box.append(note);
+  while (box.children.length > 4) box.firstChild.remove();
+  setTimeout(() => note.remove(), 6000);
+}
+
+/** A button that copies what `text()` returns. */
+export function copyButton(text) {
+  const copyIt = async () => ((await copy(text())) ? toast(t("copied"), "good") : toast(t("copy.failed"), "bad"));
+  return h("button", { type: "button", class: "quiet small", on: { click: copyIt } }, t("copy"));
+}

@@ -1,0 +1,4 @@
+export default {
+  en: { "dashboard.title": "Dashboard" },
+  zh: { "dashboard.title": "仪表盘" },
+};

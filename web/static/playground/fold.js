@@ -1,0 +1,159 @@
+// What a task has come to, as a pure fold over its events: the page draws nothing but this.
+
+/** When a task was submitted, ms since 1970: its id is a UUID of version 8 and begins with that time. */
+export const submittedAt = taskId => parseInt(taskId.replaceAll("-", "").slice(0, 12), 16);
+
+/** The text in a result: a worker may answer in OpenAI's shape, with `content`, or with a mere string; null when there is none. */
+export function textOf(result) {
+  if (typeof result === "string") return result;
+  const content = result?.choices?.[0]?.message?.content ?? result?.content;
+  return typeof content === "string" ? content : null;
+}
+
+/** Tokens in and out, whatever the worker calls them; null for what it does not tell. */
+export function tokensOf(usage) {
+  const first = (...names) => names.map(name => usage?.[name]).find(value => typeof value === "number") ?? null;
+  return {
+    input: first("prompt_tokens", "input_tokens", "promptTokens", "inputTokens"),
+    output: first("completion_tokens", "output_tokens", "completionTokens", "outputTokens"),
+  };
+}
+
+export class TaskFold {
+  constructor(taskId) {
+    this.taskId = taskId;
+    this.state = "queued";
+    this.place = null; // { position, estimateMs, lowMs, highMs }
+    this.enqueuedAt = submittedAt(taskId);
+    this._forget();
+  }
+
+  _forget() {
+    this.model = null;
+    this.queue = null;
+    this.attempt = 0;
+    this.text = "";
+    this.reasoning = "";
+    this.tools = [];
+    this.stage = null;
+    this.usage = null;
+    this.result = null;
+    this.error = null;
+    this.finishReason = null;
+    this.startedAt = null;
+    this.firstAt = null;
+    this.lastAt = null;
+    this.endedAt = null;
+    this.differs = false;
+  }
+
+  /**
+   * Take an event { event, data }; what became of the text: "" (nothing), "more" (the delta was added), "new" (another text).
+   */
+  feed({ event, data }) {
+    switch (event) {
+      case "queued":
+        this.state = "queued";
+        this.place = placeOf(data);
+        return "";
+      case "restart":
+        this._forget();
+        return "new";
+      case "start":
+        return this._start(data);
+      case "chunk":
+        return this._chunk(data);
+      case "stage":
+        this.stage = data;
+        return "";
+      case "usage":
+        this.usage = data.usage;
+        return "";
+      case "done":
+      case "error":
+      case "cancelled":
+        return this._end(event, data);
+      default:
+        return "";
+    }
+  }
+
+  _start(data) {
+    const had = this.text !== "";
+    this._forget();
+    this.state = "executing";
+    this.place = null;
+    this.attempt = data.attempt;
+    this.model = data.model;
+    this.queue = data.queue;
+    this.startedAt = data.ts;
+    return had ? "new" : "";
+  }
+
+  _chunk(data) {
+    this.firstAt ??= data.ts;
+    this.lastAt = data.ts;
+    if (data.index !== 0) return "";
+    if (data.kind === "text" || data.kind === "refusal") {
+      this.text += data.delta;
+      return "more";
+    }
+    if (data.kind === "reasoning") this.reasoning += data.delta;
+    else if (data.kind === "tool") this.tools.push(...data.delta);
+    else if (data.kind === "finish") this.finishReason = data.delta;
+    return "";
+  }
+
+  _end(event, data) {
+    this.endedAt = data.ts;
+    this.place = null;
+    this.usage = data.usage ?? this.usage;
+    if (event === "cancelled") {
+      this.state = "cancelled";
+      this.by = data.by;
+      return "";
+    }
+    if (event === "error") {
+      this.state = "failed";
+      this.error = data;
+      return "";
+    }
+    this.state = "completed";
+    this.result = data.result;
+    this.finishReason = data.finishReason ?? this.finishReason;
+    const told = textOf(data.result);
+    if (told === null || told === this.text) {
+      if (told === null && !this.text && data.result !== null && data.result !== undefined) {
+        this.text = "```json\n" + JSON.stringify(data.result, null, 2) + "\n```\n";
+        return "new";
+      }
+      return "";
+    }
+    this.differs = this.text !== ""; // the result counts, also where the chunks said something else
+    this.text = told;
+    return "new";
+  }
+
+  /** How long it waited, until its first output, and ran, ms; null for what is not known (yet). */
+  get timings() {
+    const between = (from, to) => (from === null || to === null ? null : Math.max(to - from, 0));
+    const tokens = tokensOf(this.usage);
+    const writing = between(this.firstAt, this.lastAt);
+    return {
+      waitedMs: between(this.enqueuedAt, this.startedAt ?? this.endedAt),
+      firstMs: between(this.startedAt, this.firstAt),
+      ranMs: between(this.startedAt, this.endedAt),
+      perSecond: tokens.output > 1 && writing > 0 ? ((tokens.output - 1) * 1000) / writing : null,
+    };
+  }
+}
+
+/** A place in the queue, from a `queued` event, a 202, or a poll. */
+export function placeOf(data) {
+  return {
+    position: data.position,
+    estimateMs: data.estimatedWaitMs ?? null,
+    lowMs: data.estimatedWaitLowMs ?? null,
+    highMs: data.estimatedWaitHighMs ?? null,
+  };
+}

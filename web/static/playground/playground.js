@@ -1,0 +1,269 @@
+// The playground: sends tasks, shows them, and opens the links of tasks that were sent before.
+//
+// The page's fragment is the task's link: #task=<id>&token=<ticket>[&user=<name>]. The ticket lets its holder read this one task, no
+// more; a fragment is never sent to a server.
+
+import { Problem, call, explain } from "../common/api.js";
+import { byId, h, replace, setText } from "../common/dom.js";
+import { onLanguage, t } from "../common/i18n.js";
+import { startPage } from "../common/page.js";
+import { Burst } from "./burst.js";
+import { CodePanel } from "./code.js";
+import strings from "./strings.js";
+import { TaskPanel } from "./task.js";
+
+const MODELS_SOON_MS = 3000;
+const MODELS_AGAIN_MS = 20_000;
+const KEPT = ["prompt", "user", "tier", "mode", "model"]; // in this tab, through a reload
+const OTHER = "\u0000other";
+
+const page = startPage({ name: "playground", strings });
+const said = text => setText(byId("said"), text);
+const code = new CodePanel(byId("code"), "code-title");
+const story = more => ({ base: location.origin, key: Boolean(page.me && !page.me.open), ...more });
+const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said });
+const burst = new Burst({ form: byId("burst"), chart: byId("burst-chart"), code: byId("burst-code"), page, story, said, headersFor });
+let models = null; // names; null = not known yet
+let modelsTimer = 0;
+
+// ---- who asks ----------
+
+const latin = text => String.fromCharCode(...new TextEncoder().encode(text)); // a header holds bytes
+
+/** The headers of a caller: as they travel (`wire`), and as a person would type them (`named`). */
+function headersFor(user, tier) {
+  const named = {};
+  if (page.me?.delegating) {
+    if (user) named["X-Fairlane-User"] = user;
+    if (tier && tier !== page.me.tier) named["X-Fairlane-Tier"] = tier;
+  }
+  return { named, wire: Object.fromEntries(Object.entries(named).map(([name, value]) => [name, latin(value)])) };
+}
+
+page.onMe((me, problem) => {
+  byId("ask-problem").hidden = true;
+  const box = byId("page-problem");
+  box.hidden = me !== undefined && me !== null;
+  if (me === undefined) setText(box, explain(problem));
+  else if (me === null) {
+    replace(
+      box,
+      h("span", {}, t("ask.needsKey")),
+      " ",
+      h("button", { type: "button", class: "small", on: { click: () => page.askForKey() } }, t("ask.enterKey")),
+    );
+  }
+  drawWho();
+  burst.setMe(me);
+  loadModels();
+});
+
+function drawWho() {
+  const me = page.me;
+  for (const field of document.querySelectorAll("[data-who]")) field.hidden = !me?.delegating;
+  if (!me) return;
+  const choose = (id, names, otherwise, label = name => name) => {
+    const select = byId(id);
+    const before = select.value || kept(id);
+    replace(select, names.map(name => h("option", { value: name }, label(name))));
+    select.value = names.includes(before) ? before : otherwise;
+  };
+  choose("tier", me.tiers, me.tier);
+  choose("mode", ["", ...me.modes], "", name => name || t("ask.mode.default"));
+}
+
+// ---- models ----------
+
+async function loadModels() {
+  clearTimeout(modelsTimer);
+  if (page.me === null) return; // the next key asks again
+  let again = MODELS_SOON_MS;
+  try {
+    const headers = headersFor(byId("user").value.trim(), byId("tier").value).wire;
+    const names = (await call("/v1/models", { headers })).data.map(model => model.id);
+    if (names.length) again = MODELS_AGAIN_MS;
+    if (JSON.stringify(names) !== JSON.stringify(models)) {
+      models = names;
+      drawModels();
+      burst.setModels(models);
+    }
+  } catch {
+    // the page says elsewhere what is wrong
+  }
+  modelsTimer = setTimeout(loadModels, again);
+}
+
+function drawModels() {
+  if (models === null) return;
+  const select = byId("model");
+  const before = select.value || kept("model");
+  const names = models.length ? models : ["default"];
+  replace(
+    select,
+    names.map(name => h("option", { value: name }, name)),
+    h("option", { value: OTHER }, t("ask.model.other")),
+  );
+  select.value = before === OTHER || names.includes(before) ? before : names[0];
+  byId("model-other").hidden = select.value !== OTHER;
+  const hint = byId("model-hint");
+  hint.hidden = models.length > 0;
+  setText(hint, t("ask.model.none"));
+}
+
+const model = () => (byId("model").value === OTHER ? byId("model-other").value.trim() : byId("model").value);
+
+byId("model").addEventListener("change", () => {
+  byId("model-other").hidden = byId("model").value !== OTHER;
+  if (!byId("model-other").hidden) byId("model-other").focus();
+});
+
+// ---- asking ----------
+
+const reading = () => document.querySelector("input[name=reading]:checked").value;
+
+function drawHint() {
+  setText(byId("reading-hint"), t(`ask.reading.${reading()}.hint`));
+}
+for (const input of document.querySelectorAll("input[name=reading]")) input.addEventListener("change", drawHint);
+
+byId("ask").addEventListener("submit", event => {
+  event.preventDefault();
+  send();
+});
+byId("prompt").addEventListener("keydown", event => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    send();
+  }
+});
+
+async function send() {
+  const button = byId("send");
+  if (button.disabled) return;
+  if (page.me === null) {
+    await page.askForKey(t("ask.needsKey"));
+    if (!page.me) return;
+  }
+  button.disabled = true;
+  byId("ask-problem").hidden = true;
+  keep();
+  try {
+    await (reading() === "openai" ? sendChat() : sendNative(reading() === "poll"));
+    if (matchMedia("(max-width: 60rem)").matches) byId("result").scrollIntoView({ behavior: "smooth" });
+  } catch (problem) {
+    if (problem?.name !== "AbortError") showProblem(problem);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function showProblem(problem) {
+  const box = byId("ask-problem");
+  box.hidden = false;
+  const codeOf = problem instanceof Problem && problem.status ? ` [${problem.status} ${problem.code}]` : "";
+  setText(box, explain(problem) + codeOf);
+}
+
+const messages = () => [{ role: "user", content: byId("prompt").value }];
+
+async function sendNative(readings) {
+  const user = byId("user").value.trim();
+  const headers = headersFor(user, byId("tier").value);
+  const mode = byId("mode").value;
+  const body = { model: model(), messages: messages(), stream: true, async: true, ...(mode ? { mode } : {}) };
+  const accepted = await call("/api/openai", { body, headers: headers.wire });
+  const steps = [{ do: "submit", body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
+  task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"] });
+  const token = new URL(accepted.streamUrl, location.origin).searchParams.get("token");
+  const link = new URLSearchParams({ task: accepted.taskId, token, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
+  history.pushState(null, "", `#${link}`);
+}
+
+async function sendChat() {
+  const headers = headersFor(byId("user").value.trim(), byId("tier").value);
+  const mode = byId("mode").value;
+  const own = mode ? { "X-Fairlane-Mode": mode } : {};
+  const body = { model: model(), messages: messages(), stream: true, stream_options: { include_usage: true } };
+  history.pushState(null, "", location.pathname);
+  await task.chat(body, { headers, own, steps: [{ do: "chat", body, headers: own }] });
+}
+
+// ---- links ----------
+
+function openLink() {
+  const link = new URLSearchParams(location.hash.slice(1));
+  const [taskId, token, user] = ["task", "token", "user"].map(name => link.get(name) ?? "");
+  if (location.hash === "#burst") showTab("burst");
+  if (!taskId || !token || taskId === task.taskId || !/^[0-9a-f-]{36}$/.test(taskId)) return;
+  showTab("ask");
+  const streamUrl = `/api/task/${taskId}/events?token=${encodeURIComponent(token)}`;
+  const open = () => task.followLink({ taskId, streamUrl, headers: headersFor(user, ""), user });
+  if (page.me === undefined) {
+    // who the reader is decides whether the task's user may be named; the link works without
+    let opened = false;
+    page.onMe(() => {
+      if (!opened) open();
+      opened = true;
+    });
+  } else open();
+}
+addEventListener("hashchange", openLink);
+addEventListener("popstate", openLink);
+
+// ---- tabs ----------
+
+const TABS = ["ask", "burst"];
+
+function showTab(name) {
+  for (const other of TABS) {
+    const tab = byId(`tab-${other}`);
+    tab.setAttribute("aria-selected", String(other === name));
+    tab.tabIndex = other === name ? 0 : -1;
+    byId(`view-${other}`).hidden = other !== name;
+  }
+}
+for (const [index, name] of TABS.entries()) {
+  const tab = byId(`tab-${name}`);
+  tab.addEventListener("click", () => showTab(name));
+  tab.addEventListener("keydown", event => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    const next = TABS[(index + 1) % TABS.length];
+    showTab(next);
+    byId(`tab-${next}`).focus();
+  });
+}
+
+// ---- what stays in this tab ----------
+
+function kept(id) {
+  try {
+    return JSON.parse(sessionStorage.getItem("fairlane.ask") ?? "{}")[id] ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function keep() {
+  try {
+    sessionStorage.setItem("fairlane.ask", JSON.stringify(Object.fromEntries(KEPT.map(id => [id, byId(id).value]))));
+  } catch {
+    // storage is switched off
+  }
+}
+
+// ---- begin ----------
+
+byId("prompt").value = kept("prompt") || t("ask.prompt.example");
+byId("user").value = kept("user");
+drawHint();
+onLanguage(() => {
+  drawHint();
+  drawWho();
+  drawModels();
+  task.draw();
+  code.draw();
+  burst.draw();
+  document.title = t("playground.pageTitle");
+});
+document.title = t("playground.pageTitle");
+openLink();
