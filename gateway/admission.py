@@ -1,33 +1,52 @@
 """Submits a task and turns a refusal into an answer."""
 
-from fairlane.gateway.errors import ApiError, store_unavailable
+from typing import TYPE_CHECKING
+
+from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
-from fairlane.workers.server.dispatch import Dispatcher
 
-NO_WORKER_RETRY_MS = 5000
+if TYPE_CHECKING:
+    from fairlane.gateway.runtime import Gateway
 
 
-async def submit(dispatcher: Dispatcher, task: TaskSpec, known_model: bool) -> Submitted:
-    """Queue a task, or raise ApiError: nothing of it is left then.
-
-    `known_model`: the configuration names the model, so that a missing worker is a matter of time.
-    """
+async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
+    """Queue a task, or raise ApiError: nothing of it is left then."""
     try:
-        answer = await dispatcher.submit(task)
+        answer = await gateway.dispatcher.submit(task)
     except StoreError:
-        raise store_unavailable() from None
+        raise gateway.store_unavailable() from None
     if isinstance(answer, Refused):
-        raise refusal(answer, task, known_model)
+        raise refusal(answer, task, known_model=task.model in gateway.settings.models)
     return answer
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
-    """Why a task was not accepted, as its caller is told."""
-    if refused.reason == "full" or refused.reason == "full_bytes":
-        wait_ms = max(1000, refused.retry_ms)
-        return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=min(wait_ms, 60_000))
-    if refused.reason == "cancelled":
-        return ApiError(499, "CANCELLED", "The task was cancelled before it was accepted")
-    code = "MODEL_NOT_FOUND" if refused.others_offered and not known_model else "NO_WORKER"
-    return ApiError(503, code, "No worker available", retry_after_ms=NO_WORKER_RETRY_MS, param=task.model)
+    """Why a task was not accepted, as its caller is told, and when to come again, as the scheduler reckons.
+
+    `known_model`: the configuration names the model, so that a missing worker is a matter of time.
+    """
+    retry_ms = max(refused.retry_ms, SECOND_MS)
+    match refused.reason:
+        case "full" | "full_bytes":
+            return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=retry_ms)
+        case "user_full":
+            message = (
+                f"You have {refused.waiting} tasks waiting for {task.model}, and {refused.limit} may wait"
+            )
+            return ApiError(429, "USER_QUEUE_FULL", message, retry_after_ms=retry_ms)
+        case "too_long":
+            message = (
+                f"The predicted wait of {_seconds(refused.waiting)} "
+                f"is longer than the {_seconds(refused.limit)} allowed"
+            )
+            return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
+        case "cancelled":
+            return ApiError(499, "CANCELLED", "The task was cancelled before it was accepted")
+        case _:  # no_worker
+            code = "MODEL_NOT_FOUND" if refused.others_offered and not known_model else "NO_WORKER"
+            return ApiError(503, code, "No worker available", retry_after_ms=retry_ms, param=task.model)
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, native, openai, pages
+from fairlane.gateway.api import admin, health, limits, native, openai, pages
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -21,7 +21,6 @@ from fairlane.gateway.errors import (
     openai_error,
     openai_kind,
     retry_headers,
-    stopping,
     unauthorized,
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
@@ -52,6 +51,7 @@ EXACT: dict[tuple[str, str], Route] = {
     ("POST", "/api/tasks"): Route(native.tasks, "caller", True),
     ("GET", "/api/sse-stream"): Route(native.events, "reader"),
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
+    ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),
@@ -66,6 +66,8 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
     ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
     ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
+    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
+    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
 
@@ -118,14 +120,12 @@ class App:
         if route.access == "page":
             return route.call(gateway, request)
         if route.submits and gateway.draining:
-            raise stopping()
+            raise gateway.going()
         if route.access == "reader":
             return route.call(gateway, self._reader(request), request)
         caller = gateway.callers.authenticate(request.header)
-        if route.access == "admin":
-            if not caller.admin:
-                raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
-            return route.call(gateway, request)
+        if route.access == "admin" and not caller.admin:
+            raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
         return route.call(gateway, caller, request)
 
     def _reader(self, request: Request) -> Caller | None:

@@ -1,4 +1,4 @@
-"""The command `fairlane`: serve, demo, check, key, status, worker.
+"""The command `fairlane`: serve, demo, check, key, status, queues, models, worker.
 
 Mistakes of the user end in one sentence on stderr and exit code 2. The server is imported only by the
 commands that run it, so that `fairlane worker` stays small.
@@ -7,7 +7,7 @@ commands that run it, so that `fairlane worker` stays small.
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import structlog
 import typer
@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane import __version__
+from fairlane.gateway import limits_cli
+from fairlane.gateway.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
 from fairlane.gateway.logs import configure_logging
 from fairlane.gateway.settings import (
     CallerKey,
@@ -29,7 +31,6 @@ from fairlane.gateway.settings import (
 )
 from fairlane.workers import cli as workers_cli
 
-USAGE_EXIT = 2
 INTERRUPTED_EXIT = 130
 
 app = typer.Typer(
@@ -50,6 +51,8 @@ Serve, and connect a worker in a second terminal:
 )
 key_app = typer.Typer(no_args_is_help=True, help="Make keys for callers and tokens for workers.")
 app.add_typer(key_app, name="key")
+app.add_typer(limits_cli.queues, name="queues")
+app.add_typer(limits_cli.models, name="models")
 app.add_typer(workers_cli.app, name="worker")
 
 
@@ -82,10 +85,6 @@ Config = Annotated[
     typer.Option(
         envvar="FAIRLANE_CONFIG", help="YAML file with settings. [default: ./fairlane.yaml, if any]"
     ),
-]
-Url = Annotated[
-    str,
-    typer.Option("--gateway", envvar="FAIRLANE_GATEWAY", help="Address of the gateway, http://host:port."),
 ]
 LogFormat = Literal["auto", "json", "human"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -187,7 +186,7 @@ def key_new(
     from fairlane.gateway.keys import new_secret  # noqa: PLC0415 (pulls in what callers need)
 
     if worker and (tier or delegating or admin):
-        _stop("a worker token has no --tier, --delegating or --admin")
+        stop("a worker token has no --tier, --delegating or --admin")
     kind: Literal["key", "worker"] = "worker" if worker else "key"
     key_id = key_id or f"{kind}-{os.urandom(3).hex()}"
     secret, sha256 = new_secret(kind, key_id)
@@ -197,7 +196,7 @@ def key_new(
         else:
             CallerKey(id=key_id, sha256=sha256, tier=tier or "free")
     except ValidationError:
-        _stop("--id and --tier must be 1 to 64 letters, digits, dots, dashes or underscores")
+        stop("--id and --tier must be 1 to 64 letters, digits, dots, dashes or underscores")
     fields = [f'id: "{key_id}"', *([f'tier: "{tier}"'] if tier else [])]
     fields += [f"{name}: true" for name, wanted in (("delegating", delegating), ("admin", admin)) if wanted]
     line = ", ".join([*fields, f'sha256: "{sha256}"'])
@@ -206,26 +205,18 @@ def key_new(
 
 
 @app.command()
-def status(
-    gateway: Url = "http://127.0.0.1:8080",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")] = False,
-) -> None:
-    """Show queues, models and workers. A gateway with keys wants an admin's in FAIRLANE_ADMIN_KEY."""
+def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show queues, models and workers. A gateway with keys wants an admin's."""
     from fairlane.gateway.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
 
     try:
-        raw, state = fetch_state(gateway, os.environ.get("FAIRLANE_ADMIN_KEY"))
+        raw, state = fetch_state(gateway, key)
     except StatusError as error:
-        _stop(str(error))
+        stop(str(error))
     if as_json:
         typer.echo(raw)
     else:
         print_state(state, Console())
-
-
-def _stop(sentence: str) -> NoReturn:
-    typer.echo(f"fairlane: {sentence}", err=True)
-    raise typer.Exit(USAGE_EXIT)
 
 
 if __name__ == "__main__":

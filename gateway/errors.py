@@ -51,15 +51,20 @@ def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
 
 
-def stopping(task_id: str | None = None) -> ApiError:
-    """This gateway is going; another one, or its successor, takes the call."""
+def stopping(left_ms: int, task_id: str | None = None) -> ApiError:
+    """This gateway is going, in `left_ms`; another one takes the call now, or its successor then."""
     return ApiError(
-        503, "GATEWAY_STOPPING", "This gateway is shutting down", task_id=task_id, retry_after_ms=1000
+        503,
+        "GATEWAY_STOPPING",
+        "This gateway is shutting down",
+        task_id=task_id,
+        retry_after_ms=at_most_a_minute(left_ms),
     )
 
 
-def store_unavailable(retry_after_ms: int = 1000) -> ApiError:
-    return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=retry_after_ms)
+def store_unavailable(down_ms: int) -> ApiError:
+    """The store has been away for `down_ms`: the longer it has been, the longer it is likely to stay."""
+    return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
 class Mapped(NamedTuple):
@@ -107,11 +112,25 @@ def openai_failure(code: str) -> Mapped:
 Headers = list[tuple[bytes, bytes]]
 
 
+SECOND_MS = 1000
+PATIENCE_MS = 60_000
+"""The longest Retry-After that OpenAI's clients obey. Told a longer one they would come again after half a second."""
+LONGEST_MS = 3_600_000
+
+
+def at_most_a_minute(retry_after_ms: int) -> int:
+    """When to come again where nobody knows: a time already spent, within 1 and 60 s."""
+    return min(max(retry_after_ms, SECOND_MS), PATIENCE_MS)
+
+
 def retry_headers(retry_after_ms: int) -> Headers:
-    """Retry-After in whole seconds between 1 and 60, which every client obeys, and the exact value beside it."""
-    seconds = min(max(math.ceil(retry_after_ms / 1000), 1), 60)
-    exact = min(max(retry_after_ms, 1), 60_000)
-    return [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % exact)]
+    """Retry-After in whole seconds, at least 1, and the exact value beside it. Beyond a minute (PATIENCE_MS) a client that
+    would not wait so long is told not to try again by itself."""
+    exact = min(max(retry_after_ms, 1), LONGEST_MS)
+    headers = [(b"retry-after", b"%d" % math.ceil(exact / 1000)), (b"retry-after-ms", b"%d" % exact)]
+    if exact > PATIENCE_MS:
+        headers.append((b"x-should-retry", b"false"))
+    return headers
 
 
 def native_error(error: ApiError) -> bytes:

@@ -97,9 +97,14 @@ def read_model(fields: dict[str, Any], default: str | None) -> str:
         return default
     if not isinstance(model, str):
         raise bad_request("model must be a string", "model")
+    check_model_name(model)
+    return model
+
+
+def check_model_name(model: str) -> None:
+    """Raise ApiError(400) for what cannot be the name of a model."""
     if not model or len(model) > MAX_MODEL_CHARS or _CONTROL.search(model) or model == "*":
         raise bad_request(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters", "model")
-    return model
 
 
 def read_flag(fields: dict[str, Any], name: str) -> bool:
@@ -142,14 +147,13 @@ def make_task(
     mode = _mode(options, fields)
     queue = settings.queue_for(caller.tier, mode)
     waits = options.wait
-    queue_wait = settings.queue_max_wait_ms(queue) or 0
     timeout = _timeout(settings, options.timeout)
     run_ms = settings.worker_timeout_ms or 0
-    wait_ms = queue_wait
+    wait_ms = 0  # the scheduler knows what the queue says, which may change at any time
     if timeout is None:
         if not waits:
             timeout = 0
-            wait_ms = min(queue_wait, settings.pending_ttl_ms) if queue_wait else settings.pending_ttl_ms
+            wait_ms = settings.pending_ttl_ms
             run_ms = settings.run_limit_ms
         elif options.stream:
             timeout = settings.max_task_timeout_ms

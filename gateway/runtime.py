@@ -11,8 +11,9 @@ from typing import Literal
 import structlog
 
 from fairlane.gateway.callers import Caller, Callers
-from fairlane.gateway.errors import ApiError, store_unavailable
+from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
+from fairlane.gateway.limits import configured
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
@@ -22,7 +23,6 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
@@ -73,6 +73,7 @@ class Gateway:
         self.pages = Pages()
         self.started_at = time.time()
         self.store_down_since: float | None = None
+        self._drain_until = 0.0
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -136,8 +137,8 @@ class Gateway:
         self.draining = True
         self.dispatcher.drain()
         self.workers.drain(self.settings.drain_ms + FAREWELL_MS)
-        deadline = time.monotonic() + self.settings.drain_ms / 1000
-        while (self._working or self.closing.patience) and time.monotonic() < deadline:
+        self._drain_until = time.monotonic() + self.settings.drain_ms / 1000
+        while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.05)
         self.closing.begin()
         self.hub.wake_all()
@@ -165,7 +166,7 @@ class Gateway:
         mine = self.settings
         while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
-                await self.scheduler.configure(*_limits_of(mine))
+                await self.scheduler.configure(*configured(mine))
                 log.info("keys and limits read again", replica=self.replica)
                 return
             except StoreError as error:
@@ -193,10 +194,29 @@ class Gateway:
         try:
             ended = await self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
         except StoreError:
-            raise store_unavailable() from None
+            raise self.store_unavailable() from None
         if ended.outcome == "ended":
             self.dispatcher.show_end(task_id, ended.event_id, ended.kind, ended.data)
         return State(ended.state) if ended.state else state
+
+    def store_unavailable(self) -> ApiError:
+        """The answer while Redis is away."""
+        return store_unavailable(self.store_down_ms)
+
+    @property
+    def store_down_ms(self) -> int:
+        """How long Redis has been away; 0 when it is there."""
+        since = self.store_down_since
+        return max(int((time.time() - since) * 1000), 0) if since else 0
+
+    def going(self, task_id: str | None = None) -> ApiError:
+        """The answer of a gateway that shuts down."""
+        return stopping(self.drain_left_ms, task_id)
+
+    @property
+    def drain_left_ms(self) -> int:
+        """How long what runs may still take, once the gateway drains."""
+        return max(int((self._drain_until - time.monotonic()) * 1000), 0)
 
     def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
@@ -218,7 +238,7 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
-        await link.run("configure", *configuration(*_limits_of(self.settings)))
+        await link.run("configure", *configuration(*configured(self.settings)))
 
     def _store_changed(self, up: bool) -> None:
         if up:
@@ -277,19 +297,6 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
             if model.first_output_ms or model.silence_ms
         },
     )
-
-
-def _limits_of(settings: Settings) -> tuple[dict[str, dict[str, Value]], dict[str, dict[str, Value]]]:
-    """What the scheduler is told of queues and models."""
-    queues: dict[str, dict[str, Value]] = {
-        name: {"weight": queue.weight, "max_length": queue.max_length}
-        for name, queue in settings.queues.items()
-    }
-    models: dict[str, dict[str, Value]] = {
-        name: {"concurrency": model.concurrency, "cost": str(model.cost)}
-        for name, model in settings.models.items()
-    }
-    return queues, models
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

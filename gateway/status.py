@@ -1,5 +1,6 @@
 """`fairlane status`: asks a running gateway what it does and prints it as tables."""
 
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,14 +12,15 @@ from rich.text import Text
 from fairlane.gateway.settings import is_loopback
 
 TIMEOUT_S = 10.0
+_NUMERIC = frozenset({"weight", "waiting", "running", "slots", "limit", "workers", "most waiting"})
 
 
 class StatusError(Exception):
-    """The state cannot be had; the message is a sentence that says what to do."""
+    """The gateway does not do what was asked; the message is a sentence that says why, or what to do."""
 
 
 class QueueRow(msgspec.Struct, rename="camel"):
-    """A queue in the answer of GET /api/admin/state."""
+    """A queue in the answer of GET /api/admin/state. None: no such limit, or nothing known."""
 
     queue: str
     weight: float
@@ -26,6 +28,15 @@ class QueueRow(msgspec.Struct, rename="camel"):
     running: int
     max_length: int | None = None
     max_wait_ms: int | None = None
+    oldest_wait_ms: int | None = None
+    share: float | None = None
+    max_running: int | None = None
+    reserved: int = 0
+    lendable: int | None = None
+    borrow: int | None = None
+    admission: str = "fixed"
+    paused: bool = False
+    overrides: dict[str, Any] = {}
 
 
 class ModelRow(msgspec.Struct, rename="camel"):
@@ -37,6 +48,16 @@ class ModelRow(msgspec.Struct, rename="camel"):
     workers: int
     slots: int
     limit: int | None = None
+    cost: str = "tokens"
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_running_per_user: int | None = None
+    max_waiting_per_user: int | None = None
+    paused: bool = False
+    held_until: float | None = None
+    next_start_at: float | None = None
+    jain: float | None = None
+    overrides: dict[str, Any] = {}
 
 
 class WorkerRow(msgspec.Struct, rename="camel"):
@@ -59,36 +80,58 @@ class State(msgspec.Struct, rename="camel"):
     models: list[ModelRow]
     workers: list[WorkerRow]
     counts: dict[str, int]
+    now: float = 0
 
 
-def state_url(gateway: str) -> str:
+def base_url(gateway: str) -> str:
     """Where to ask: `gateway` is http(s)://host:port, or a worker's ws(s)://host:port/ws. Raises StatusError."""
     parts = urlsplit(gateway if "://" in gateway else f"http://{gateway}")
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     if scheme not in ("http", "https") or not parts.hostname:
         raise StatusError(f"{gateway!r} is not the address of a gateway; write http://host:port")
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ws')}/api/admin/state"
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/ws')}"
 
 
-def fetch_state(gateway: str, admin_key: str | None) -> tuple[str, State]:
-    """The gateway's answer, as it came and decoded. Raises StatusError."""
-    url = state_url(gateway)
+def call(
+    gateway: str, admin_key: str | None, path: str, change: dict[str, Any] | None = None
+) -> httpx.Response:
+    """An answer to GET, or to PATCH with `change`, that is good. Raises StatusError."""
+    url = base_url(gateway)
     headers = {"Authorization": f"Bearer {admin_key}"} if admin_key else {}
     proxies = not is_loopback(urlsplit(url).hostname or "")
+    method = "GET" if change is None else "PATCH"
     try:
-        answer = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=proxies)
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=proxies) as client:
+            answer = client.request(method, url + path, headers=headers, json=change)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:
         raise StatusError(
             f"no gateway answers at {gateway} ({problem or problem.__class__.__name__})"
         ) from None
     if answer.status_code in (401, 403):
         raise StatusError("the gateway wants the key of an admin: set FAIRLANE_ADMIN_KEY")
+    if answer.status_code == 200:
+        return answer
     try:
-        if answer.status_code != 200:
-            raise ValueError(f"status {answer.status_code}")
+        raise StatusError(msgspec.json.decode(answer.content, type=_Refusal).error)
+    except msgspec.MsgspecError:
+        raise _stranger(gateway, f"status {answer.status_code}") from None
+
+
+class _Refusal(msgspec.Struct):
+    error: str
+
+
+def _stranger(gateway: str, why: object) -> StatusError:
+    return StatusError(f"what answers at {gateway} is no gateway of this version ({why})")
+
+
+def fetch_state(gateway: str, admin_key: str | None) -> tuple[str, State]:
+    """The gateway's answer, as it came and decoded. Raises StatusError."""
+    answer = call(gateway, admin_key, "/api/admin/state")
+    try:
         return answer.text, msgspec.json.decode(answer.content, type=State)
-    except (ValueError, msgspec.MsgspecError) as problem:
-        raise StatusError(f"what answers at {gateway} is no gateway of this version ({problem})") from None
+    except msgspec.MsgspecError as problem:
+        raise _stranger(gateway, problem) from None
 
 
 def print_state(state: State, console: Console) -> None:
@@ -97,39 +140,47 @@ def print_state(state: State, console: Console) -> None:
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)
 
-    queues = _table("queue", "weight", "waiting", "running", "most waiting", "longest wait")
+    queues = make_table("queue", "weight", "waiting", "running", "most waiting", "longest wait")
     for queue in state.queues:
-        wait = _seconds(queue.max_wait_ms) if queue.max_wait_ms else "-"
+        wait = seconds(queue.max_wait_ms) if queue.max_wait_ms else "-"
         most = queue.max_length or "-"
-        _row(queues, queue.queue, f"{queue.weight:g}", queue.waiting, queue.running, most, wait)
+        name = queue.queue + _paused(queue.paused)
+        add_row(queues, name, f"{queue.weight:g}", queue.waiting, queue.running, most, wait)
     console.print(queues)
 
-    models = _table("model", "running", "limit", "waiting", "workers", "slots")
+    models = make_table("model", "running", "limit", "waiting", "workers", "slots")
     for model in state.models:
         limit = model.limit or "-"
-        _row(models, model.model, model.running, limit, model.waiting, model.workers, model.slots)
+        name = model.model + _paused(model.paused)
+        add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots)
     console.print(models if state.models else "no models yet")
 
-    workers = _table("worker", "replica", "running", "slots", "models", "heard of")
+    workers = make_table("worker", "replica", "running", "slots", "models", "heard of")
     for worker in state.workers:
-        heard = "-" if worker.heartbeat_age_ms is None else f"{_seconds(worker.heartbeat_age_ms)} ago"
+        heard = "-" if worker.heartbeat_age_ms is None else f"{seconds(worker.heartbeat_age_ms)} ago"
         name = (worker.name or worker.worker_id) + (" (draining)" if worker.draining else "")
-        _row(workers, name, worker.replica, worker.running, worker.slots, " ".join(worker.models), heard)
+        add_row(workers, name, worker.replica, worker.running, worker.slots, " ".join(worker.models), heard)
     console.print(workers if state.workers else "no workers are connected")
 
 
-def _table(*columns: str) -> Table:
+def _paused(paused: bool) -> str:
+    return " (paused)" if paused else ""
+
+
+def make_table(*columns: str) -> Table:
+    """An empty table; columns of numbers are set to the right."""
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        numeric = column in ("weight", "waiting", "running", "slots", "limit", "workers", "most waiting")
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in _NUMERIC else "left"
+        table.add_column(column, justify=justify, overflow="fold")
     return table
 
 
-def _row(table: Table, *cells: object) -> None:
+def add_row(table: Table, *cells: object) -> None:
     """Names come from workers and callers: shown as they are, without control characters or markup."""
     table.add_row(*(Text("".join(char for char in str(cell) if char.isprintable())) for cell in cells))
 
 
-def _seconds(ms: int) -> str:
+def seconds(ms: float) -> str:
+    """A duration for people."""
     return f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms / 60_000:.1f} min"

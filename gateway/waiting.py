@@ -8,6 +8,7 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Place
 from fairlane.streaming.events import queued_event
 from fairlane.streaming.hub import Feed, Hub
 
@@ -15,16 +16,28 @@ log = structlog.get_logger("fairlane.gateway")
 
 INTERVAL_S = 1.0
 PER_ROUND = 500
+LEAST_WAIT_MS = 1000
+
+
+def is_news(told: Place | None, now: Place) -> bool:
+    """Whether a reader who was told one place wants to hear of another: the position changed, or the wait by more than a
+    quarter (of a second at least: below that it is noise)."""
+    if told is None or told.position != now.position:
+        return True
+    return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
 
 
 class QueueWatch:
-    """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn."""
+    """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn.
+
+    Their readers are told of what is news (`is_news`), and of nothing else.
+    """
 
     def __init__(self, scheduler: Scheduler, hub: Hub) -> None:
         self._scheduler = scheduler
         self._hub = hub
         self._task: asyncio.Task[None] | None = None
-        self._feeds: dict[Feed, tuple[int, int] | None] = {}
+        self._feeds: dict[Feed, Place | None] = {}
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="queue-watch")
@@ -35,7 +48,7 @@ class QueueWatch:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def add(self, feed: Feed, known: tuple[int, int] | None = None) -> None:
+    def add(self, feed: Feed, known: Place | None = None) -> None:
         """Watch a feed until its task starts; `known` is the place its readers have been told."""
         self._feeds.setdefault(feed, known)
 
@@ -59,9 +72,8 @@ class QueueWatch:
                 last = self._feeds.pop(feed, None)
                 if record is None or record.place.position == 0 or feed.top:
                     continue
-                place = (record.place.position, record.place.wait_ms)
-                self._feeds[feed] = place  # to the end of the line
-                if last is None or last[0] != place[0]:
-                    ts = time.time_ns() // 1_000_000
-                    feed.show(queued_event(feed.task_id, ts, *place))
+                news = is_news(last, record.place)
+                self._feeds[feed] = record.place if news else last  # to the end of the line
+                if news:
+                    feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
             del batch, records  # not to be kept until the next round

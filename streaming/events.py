@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
@@ -136,10 +137,14 @@ def _member(name: bytes, raw: bytes | None) -> bytes:
 # ---- builders: events made for one reader ------------------------------------------------------------------
 
 
-def queued_event(task_id: str, ts: int, position: int, estimated_wait_ms: int | None) -> Event:
-    """The task waits at `position`, from 1; the wait is an estimate, None when there is nothing to go by."""
-    wait = NULL if estimated_wait_ms is None else b"%d" % estimated_wait_ms
-    return _unlogged("queued", task_id, ts, b'"position":%d,"estimatedWaitMs":%b' % (position, wait))
+def queued_event(task_id: str, ts: int, place: Place) -> Event:
+    """The task waits."""
+    return _unlogged("queued", task_id, ts, b'"position":%d,%b' % (place.position, wait_members(place)))
+
+
+def wait_members(place: Place) -> bytes:
+    """The members `estimatedWaitMs`, `…LowMs` and `…HighMs` of an object, as JSON."""
+    return b'"estimatedWaitMs":%d,"estimatedWaitLowMs":%d,"estimatedWaitHighMs":%d' % place[1:]
 
 
 def progress_event(task_id: str, ts: int, pct: float | None = None, note: str | None = None) -> Event:
@@ -210,6 +215,13 @@ class _Done(Struct, rename="camel", gc=False):
     finish_reason: Raw = Raw(b"null")
 
 
+class _Queued(Struct, rename="camel", gc=False):
+    position: int
+    estimated_wait_ms: int
+    estimated_wait_low_ms: int
+    estimated_wait_high_ms: int
+
+
 class _Error(Struct, gc=False):
     error: str
     code: str = "INTERNAL"
@@ -228,6 +240,7 @@ class _Cancelled(Struct, gc=False):
 read_chunk = msgspec.json.Decoder(Chunk).decode
 _read_done = msgspec.json.Decoder(_Done).decode
 _read_error = msgspec.json.Decoder(_Error).decode
+_read_queued = msgspec.json.Decoder(_Queued).decode
 _read_usage = msgspec.json.Decoder(_Usage).decode
 _read_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
@@ -235,6 +248,13 @@ _read_cancelled = msgspec.json.Decoder(_Cancelled).decode
 def read_done(data: bytes) -> Done:
     done = _read_done(data)
     return Done(_present(done.result), _present(done.usage), string_or_none(done.finish_reason))
+
+
+def read_queued(data: bytes) -> Place:
+    queued = _read_queued(data)
+    return Place(
+        queued.position, queued.estimated_wait_ms, queued.estimated_wait_low_ms, queued.estimated_wait_high_ms
+    )
 
 
 def read_error(data: bytes) -> Failure:

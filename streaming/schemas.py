@@ -114,10 +114,13 @@ class CancelledData(EventData):
 
 
 class QueuedData(EventData):
-    """The task waits; `position` counts from 1, the wait is an estimate in ms or null."""
+    """The task waits; `position` counts from 1. The wait is an estimate in ms, which four times out of five lies between its
+    low and its high bound."""
 
     position: FromOne
-    estimated_wait_ms: Count | None
+    estimated_wait_ms: Count
+    estimated_wait_low_ms: Count
+    estimated_wait_high_ms: Count
 
 
 class ProgressData(EventData):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlane.gateway.errors import bad_request, store_unavailable
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, Request
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import TERMINAL, State
@@ -18,7 +19,7 @@ MOST_TASKS = 500
 DEFAULT_TASKS = 50
 
 
-async def state(gateway: "Gateway", request: Request) -> None:
+async def state(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
     """GET /api/admin/state?tasks=50."""
     text = request.query("tasks") or str(DEFAULT_TASKS)
     if len(text) > 3 or not text.isascii() or not text.isdigit() or int(text) > MOST_TASKS:
@@ -26,7 +27,7 @@ async def state(gateway: "Gateway", request: Request) -> None:
     try:
         answer = await read_state(gateway, int(text))
     except StoreError:
-        raise store_unavailable() from None
+        raise gateway.store_unavailable() from None
     await request.respond(200, msgspec.json.encode(answer), [JSON, (b"cache-control", b"no-store")])
 
 

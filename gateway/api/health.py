@@ -1,10 +1,10 @@
 """Is the process alive, and may it be given traffic?"""
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlane.gateway.errors import at_most_a_minute, retry_headers
 from fairlane.gateway.http import JSON, Request
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ async def ready(gateway: "Gateway", request: Request) -> None:
     if missing:
         answer: dict[str, Any] = {"status": "not ready", "missing": missing}
         if gateway.store_down_since:
-            answer["storeDownMs"] = int((time.time() - gateway.store_down_since) * 1000)
-        await request.respond(503, msgspec.json.encode(answer), [JSON, (b"retry-after", b"1")])
+            answer["storeDownMs"] = gateway.store_down_ms
+        wait_ms = gateway.drain_left_ms if gateway.draining else gateway.store_down_ms
+        headers = [JSON, *retry_headers(at_most_a_minute(wait_ms))]
+        await request.respond(503, msgspec.json.encode(answer), headers)
     else:
         body = msgspec.json.encode({"status": "ready", "workers": len(gateway.dispatcher.pool)})
         await request.respond(200, body, [JSON])

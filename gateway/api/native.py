@@ -1,19 +1,19 @@
 """The native calls: `/api/openai`, `/api/tasks`, and one task's status, cancel and events."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.admission import submit
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, stopping, store_unavailable
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import TERMINAL, Fragment, Record, State, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Fragment, Place, Record, State, TaskSpec
 from fairlane.streaming.events import (
     Event,
     bye_event,
@@ -37,6 +37,22 @@ DEFAULT_MODEL = "default"
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
 WAIT_SLACK_S = 15.0
+
+
+class Timing(NamedTuple):
+    """How long a task waited until its last attempt began, and ran from there to its end, in ms."""
+
+    waited_ms: int
+    """By the store's clock, like the events that say so."""
+    ran_ms: int
+    """As seen here: a worker's replica stamps the end with its own clock."""
+
+    @property
+    def headers(self) -> Headers:
+        return [
+            (b"x-fairlane-waited-ms", b"%d" % self.waited_ms),
+            (b"x-fairlane-ran-ms", b"%d" % self.ran_ms),
+        ]
 
 
 async def openai(gateway: "Gateway", caller: Caller, request: Request) -> None:
@@ -111,14 +127,12 @@ async def _accept(
 
 
 async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
-    submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
-    position = max(submitted.place.position, 1)
+    submitted = await submit(gateway, task)
     body = msgspec.json.encode(
         {
             "taskId": task.id,
             "status": "queued",
-            "position": position,
-            "estimatedWaitMs": submitted.place.wait_ms,
+            **place_fields(submitted.place),
             "pollAfterMs": poll_after(submitted.place.wait_ms),
             "streamUrl": gateway.stream_url(task.id, task.keep_ms),
             "statusUrl": f"/api/task/{task.id}",
@@ -127,22 +141,32 @@ async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) ->
     await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
 
 
+def place_fields(place: Place) -> dict[str, Any]:
+    """A place, as answers show it; of a task that has just been taken it is the first."""
+    return {
+        "position": max(place.position, 1),
+        "estimatedWaitMs": place.wait_ms,
+        "estimatedWaitLowMs": place.low_ms,
+        "estimatedWaitHighMs": place.high_ms,
+    }
+
+
 def _location(task_id: str) -> tuple[bytes, bytes]:
     return b"location", b"/api/task/" + task_id.encode()
 
 
 async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     fold = ResultFold(task_info(task))
-    timing = await wait_for_end(gateway, request, task, fold)
-    headers = [JSON, (b"x-task-id", task.id.encode()), *timing]
+    took = await wait_for_end(gateway, request, task, fold)
     if fold.status == "completed":
+        headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
         await request.respond(200, fold.result_json(), headers)
         return
-    raise failure(fold, task.id)
+    raise failure(fold, task.id, took)
 
 
-async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Headers:
-    """Submit a task and feed its events to `fold` until it has ended; the timing headers of the answer.
+async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Timing:
+    """Submit a task and feed its events to `fold` until it has ended; how long it took.
 
     A caller who leaves cancels the task, unless it asked not to (ClientGone); so does a gateway that stops before the
     end. Raises ApiError.
@@ -152,12 +176,12 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     feed.keep_alive += 1
     departure: Departure | None = None
     try:
-        submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+        submitted = await submit(gateway, task)
         reader = Reader(hub, feed, 1, 0)
         departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
-        started_ms = ended_ms = 0
+        started_ms, begun = 0, hub.time()
         while True:
             try:
                 events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
@@ -166,11 +190,10 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             for event in events:
                 fold.feed(event)
                 if event.type == "start":
-                    started_ms = event_time(event)
-                elif event.terminal:
-                    ended_ms = event_time(event)
+                    started_ms, begun = event_time(event), hub.time()
             if events and events[-1].terminal:
-                return timing_headers(submitted.enqueued_ms, started_ms, ended_ms)
+                ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
+                return Timing(max((started_ms or event_time(events[-1])) - submitted.enqueued_ms, 0), ran_ms)
             if departure.gone:
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
@@ -178,11 +201,11 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             if gateway.closing.now and not events:
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
-                raise stopping(task.id)
+                raise gateway.going(task.id)
             if hub.time() > give_up:
                 gateway.cancel_soon(task.id, "timeout")
                 raise (
-                    store_unavailable()
+                    gateway.store_unavailable()
                     if not gateway.link.up
                     else ApiError(500, "TIMEOUT", "Task timeout", task_id=task.id)
                 )
@@ -194,15 +217,6 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
         hub.release(feed)
 
 
-def timing_headers(enqueued_ms: int, started_ms: int, ended_ms: int) -> Headers:
-    """How long the task waited and ran, ms."""
-    begun = started_ms or ended_ms
-    return [
-        (b"x-fairlane-wait-ms", b"%d" % max(begun - enqueued_ms, 0)),
-        (b"x-fairlane-run-ms", b"%d" % max(ended_ms - begun, 0)),
-    ]
-
-
 def event_time(event: Event) -> int:
     """The `ts` of an event, ms."""
     at = event.data.find(b'"ts":')
@@ -210,13 +224,13 @@ def event_time(event: Event) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def failure(fold: ResultFold, task_id: str) -> ApiError:
+def failure(fold: ResultFold, task_id: str, took: Timing) -> ApiError:
     """The error of a task that did not complete, as native callers see it."""
     if fold.status == "cancelled":
-        return ApiError(499, "CANCELLED", "Task cancelled", task_id=task_id)
+        return ApiError(499, "CANCELLED", "Task cancelled", task_id=task_id, headers=took.headers)
     error = fold.error
     assert error is not None
-    return ApiError(500, error.code, error.error, task_id=task_id)
+    return ApiError(500, error.code, error.error, task_id=task_id, headers=took.headers)
 
 
 async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
@@ -225,14 +239,13 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     feed.keep_alive += 1
     came_to_end = False
     try:
-        submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+        submitted = await submit(gateway, task)
         info = task_info(task)
         view = NativeView(info)
         first = b""
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = (submitted.place.position, submitted.place.wait_ms)
-            first = native_frame(queued_event(task.id, now_ms(), *place))
-            gateway.watch.add(feed, place)
+            first = native_frame(queued_event(task.id, now_ms(), submitted.place))
+            gateway.watch.add(feed, submitted.place)
         came_to_end = await serve(
             request,
             Reader(hub, feed, 1, 0),
@@ -311,7 +324,7 @@ async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
         try:
             record = await gateway.scheduler.position(task_id)
         except StoreError:
-            raise store_unavailable() from None
+            raise gateway.store_unavailable() from None
     if record is None or not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
         raise not_found(task_id)
     return record
@@ -326,8 +339,7 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
     if state is State.QUEUED:
         answer |= {
             "enqueuedAt": record.number("en"),
-            "position": max(record.place.position, 1),
-            "estimatedWaitMs": record.place.wait_ms,
+            **place_fields(record.place),
             "pollAfterMs": poll_after(record.place.wait_ms),
             "streamUrl": gateway.stream_url(task_id, record.number("tl")),
         }
@@ -393,7 +405,7 @@ async def fold_log(gateway: "Gateway", record: Record, task_id: str) -> ResultFo
                 return fold
             attempt, seq = events[-1].attempt, events[-1].seq
     except StoreError:
-        raise store_unavailable() from None
+        raise gateway.store_unavailable() from None
 
 
 async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
@@ -481,9 +493,8 @@ async def _replay(
     view = NativeView(info, after)
     replay_from = b"%d-%d" % after if after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
-        place = (record.place.position, record.place.wait_ms)
-        first += native_frame(queued_event(task_id, now_ms(), *place))
-        gateway.watch.add(reader.feed, place)
+        first += native_frame(queued_event(task_id, now_ms(), record.place))
+        gateway.watch.add(reader.feed, record.place)
     await serve(
         request,
         reader,

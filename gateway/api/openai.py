@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.gateway.admission import submit
-from fairlane.gateway.api.native import task_info, wait_for_end
+from fairlane.gateway.api.native import event_time, task_info, wait_for_end
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     CANCELLED,
     ApiError,
     ClientGone,
     Headers,
+    at_most_a_minute,
     bad_request,
     openai_error,
     openai_failure,
-    stopping,
-    store_unavailable,
+    retry_headers,
 )
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
-from fairlane.gateway.streams import Closing, serve
+from fairlane.gateway.streams import serve
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import State, TaskSpec
-from fairlane.streaming.events import Event, Failure, read_error
+from fairlane.queues.tasks import Place, State, TaskSpec
+from fairlane.streaming.events import Event, Failure, read_error, read_queued
 from fairlane.streaming.hub import Lost, Reader
 from fairlane.streaming.views.chat import ChatFold, ChatStreamView
 from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
@@ -115,7 +115,7 @@ async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
             "ZRANGEBYSCORE", gateway.keys("offered"), f"({time.time_ns() // 1_000_000}", "+inf"
         )
     except StoreError:
-        raise store_unavailable() from None
+        raise gateway.store_unavailable() from None
     names = {name.decode() for name in offered} | set(gateway.settings.models)
     return sorted(name for name in names if name != "*" and caller.may_use(name))
 
@@ -203,18 +203,21 @@ def _metadata(request: Request) -> bytes:
 
 async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
     try:
-        timing = await wait_for_end(gateway, request, task, fold)
+        took = await wait_for_end(gateway, request, task, fold)
     except ApiError as error:
         raise _as_openai(error) from None
-    headers = [*_ids(task), *timing]
+    headers = [*_ids(task), *took.headers]
     if fold.status == "completed":
         await request.respond(200, body(), [JSON, *headers])
     else:
-        await _tell_failure(request, fold.error, headers)
+        await _tell_failure(request, fold.error, headers, sum(took))
 
 
-async def _tell_failure(request: Request, failure: Failure | None, headers: Headers) -> None:
-    """Answer for a task that failed or, without a failure, was cancelled."""
+async def _tell_failure(request: Request, failure: Failure | None, headers: Headers, took_ms: int) -> None:
+    """Answer for a task that failed or, without a failure, was cancelled.
+
+    One that a retry may mend says to come again after the time that this try has taken, waiting included.
+    """
     if failure is None:
         mapped, message = CANCELLED, "The task was cancelled"
     else:
@@ -223,7 +226,7 @@ async def _tell_failure(request: Request, failure: Failure | None, headers: Head
     if mapped.retry is not None:
         headers.append((b"x-should-retry", b"true" if mapped.retry else b"false"))
     if mapped.status == 503:
-        headers += [(b"retry-after", b"2"), (b"retry-after-ms", b"2000")]
+        headers += retry_headers(at_most_a_minute(took_ms))
     await request.respond(mapped.status, openai_error(message, mapped.kind, mapped.code), headers)
 
 
@@ -243,12 +246,12 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
     came_to_end = False
     try:
         try:
-            submitted = await submit(gateway.dispatcher, task, task.model in gateway.settings.models)
+            submitted = await submit(gateway, task)
         except ApiError as error:
             raise _as_openai(error) from None
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
-            place = (submitted.place.position, submitted.place.wait_ms)
+            place = submitted.place
             gateway.watch.add(feed, place)
         surface = OpenAISurface(view, hub.time, place)
         reader = Reader(hub, feed, 1, 0)
@@ -256,11 +259,12 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
         hold_s = (
             0.0 if place else min(HOLD_HEAD_S, keepalive_s)
         )  # one that waits in the queue says so at once
-        first, refusal = await _first(request, reader, surface, gateway.closing, hold_s)
+        first, refusal = await _first(gateway, request, reader, surface, hold_s)
         if refusal is not None:
             came_to_end = True
             failure = read_error(refusal.data) if refusal.type == "error" else None
-            await _tell_failure(request, failure, _ids(task))
+            took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
+            await _tell_failure(request, failure, _ids(task), took_ms)
             return
         if surface.ended:
             came_to_end = True
@@ -284,7 +288,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
 
 
 async def _first(
-    request: Request, reader: Reader, surface: "OpenAISurface", closing: Closing, hold_s: float
+    gateway: "Gateway", request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
 ) -> tuple[bytes, Event | None]:
     """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
 
@@ -292,6 +296,7 @@ async def _first(
     Raises ClientGone, and ApiError when the log is lost or the gateway stops.
     """
     departure = Departure(request, reader.interrupt)
+    closing = gateway.closing
     closing.add(reader.interrupt, reader.feed)
     loop = asyncio.get_running_loop()
     until = loop.time() + hold_s
@@ -307,7 +312,7 @@ async def _first(
                     return b"", event
                 body += shown
             if closing.now and not events:
-                raise stopping(reader.feed.task_id)
+                raise gateway.going(reader.feed.task_id)
             if body or not events:
                 return body, None
     except Lost:
@@ -320,7 +325,7 @@ async def _first(
 class OpenAISurface:
     """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    def __init__(self, view: OpenAIStream, time: Callable[[], float], place: tuple[int, int] | None) -> None:
+    def __init__(self, view: OpenAIStream, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()
@@ -338,8 +343,7 @@ class OpenAISurface:
         """A new place in the queue, as a chunk without choices."""
         if event.type != "queued":
             return b""
-        place = msgspec.json.decode(event.data)
-        self._place = (place["position"], place["estimatedWaitMs"])
+        self._place = read_queued(event.data)
         return self._tell()
 
     def idle(self) -> bytes:
@@ -350,7 +354,7 @@ class OpenAISurface:
     def _tell(self) -> bytes:
         assert self._place is not None
         self._told_at = self._time()
-        return self._view.queue_chunk(*self._place)
+        return self._view.queue_chunk(self._place)
 
     def lost(self) -> bytes:
         return error_frame("The store lost a part of this stream", "STORE_LOST")

@@ -13,8 +13,9 @@ from fairlane.gateway.settings.model import (
     WorkerKey,
     hide_password,
     is_loopback,
+    unusable,
 )
-from fairlane.gateway.settings.sources import Problem
+from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
     "DEFAULT_QUEUES",
@@ -32,4 +33,6 @@ __all__ = [
     "is_loopback",
     "load_settings",
     "settings_table",
+    "suggestion",
+    "unusable",
 ]

@@ -7,7 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.model import CallerKey, Loc, ModelSettings, QueueSettings, Settings, WorkerKey
+from fairlane.gateway.settings.model import (
+    CallerKey,
+    Loc,
+    ModelSettings,
+    QueueSettings,
+    Settings,
+    WorkerKey,
+    notes,
+)
 from fairlane.gateway.settings.sources import (
     Ignored,
     Problem,
@@ -50,7 +58,7 @@ class _Finding:
 def load_settings(
     config: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Settings, list[str]]:
-    """The settings in force, and one sentence for each variable that was ignored.
+    """The settings in force, and one sentence for each variable that was ignored or setting that has no effect.
 
     `config` is a YAML file that must exist; None reads `./fairlane.yaml` if there is one. `overrides` are
     flags by field name (None: not given). Reads nothing but its arguments and that file. Raises SettingsError
@@ -71,7 +79,7 @@ def load_settings(
     problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
     if problems or settings is None:
         raise SettingsError(problems)
-    return settings, [_warning(entry, settings) for entry in ignored]
+    return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
 
 def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:

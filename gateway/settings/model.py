@@ -27,6 +27,8 @@ MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
 Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS)]
 MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
 Weight = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -58,9 +60,33 @@ class ModelSettings(_Part):
     slots bound it, because they usually are the capacity.
     """
 
-    cost: Literal["tokens", "requests"] = "tokens"
+    cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"
     """What fairness counts. `tokens` (input + 2 x output) because a long answer takes more of the model than
-    a short one; `requests` counts each task as one: plain weighted round-robin.
+    a short one; `requests` counts each task as one: plain weighted round-robin; `slot_seconds` counts how
+    long a task held its slot, for work whose tokens nobody reports (images, speech, tools).
+    """
+
+    requests_per_minute: Count | None = None
+    """Tasks of this model that may begin within any minute, over all replicas: what its provider allows.
+    Further ones wait and begin at that pace, without bursts, instead of failing there. Not set: no pace. A
+    value above the provider's brings its 429s back, each of which holds the model for as long as it says.
+    """
+
+    tokens_per_minute: Tokens | None = None
+    """The same for tokens, input and output together: estimated when a task begins, corrected when it ends.
+    Not set: no pace. Below what one task uses, that task begins all the same, and the next ones wait for it
+    to be made up.
+    """
+
+    max_running_per_user: Count | None = None
+    """Tasks of one user that may run at once on this model; the user's others wait, and those behind them in
+    the queue pass. Not set: no limit, as fair queueing alone gives nobody more than a share while others
+    wait.
+    """
+
+    max_waiting_per_user: Count | None = None
+    """Tasks of one user that may wait for this model, over all queues; further ones are refused with 429.
+    Not set: no limit but the queues' own.
     """
 
     first_output_ms: Ms | None = None
@@ -91,6 +117,36 @@ class QueueSettings(_Part):
 
     max_wait_ms: Ms | None = None
     """Milliseconds a task may wait here. Not set: `max_queue_wait_ms`."""
+
+    max_running: Count | None = None
+    """Tasks of this queue that may run at once, over all models and replicas; further ones wait even when
+    slots are free. Not set: no limit, so that no slot stays idle.
+    """
+
+    reserved: CountOrZero = 0
+    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come
+    first, whatever the weights, and what it does not lend stays free for it. 0: weights alone decide. As many
+    as a model has, and other queues get only what is lent. Means nothing to models without a `concurrency`.
+    """
+
+    lendable: CountOrZero | None = None
+    """How many of the `reserved` slots others may use while this queue does not; at most `reserved`. Not
+    set: all, so that none stays idle; a lent slot comes back when the task on it ends. 0 keeps them free at
+    all times.
+    """
+
+    borrow: CountOrZero | None = None
+    """Slots beyond its `reserved` ones that this queue may use of a model with a `concurrency`. Not set: as
+    many as are free. 0 confines the queue to its own, of which there must be some.
+    """
+
+    admission: Literal["fixed", "adaptive"] = "fixed"
+    """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait. `adaptive`:
+    when the predicted wait exceeds `max_wait_ms` (or `max_queue_wait_ms`) or the caller's own deadline,
+    whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
+    prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
+    deadline alone; and as long as nothing has drained lately, by `max_length`.
+    """
 
 
 class CallerKey(_Part):
@@ -477,6 +533,8 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
         other = owners.setdefault((queue.tier, queue.mode), name)
         if other != name:
             refuse(f"queues {other} and {name} have the same tier and mode", ("queues", name))
+        for message, *fields in unusable(queue):
+            refuse(message, *(("queues", name, field) for field in fields))
     for tier in sorted(settings.tiers):
         missing = [mode for mode in MODES if (tier, mode) not in owners]
         if missing:
@@ -484,6 +542,45 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
             refuse(
                 f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
             )
+
+
+def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:
+    """What does not fit together in one queue: for each, a sentence and the fields concerned."""
+    found: list[tuple[str, ...]] = []
+    if queue.lendable is not None and queue.lendable > queue.reserved:
+        found.append(
+            (f"lendable ({queue.lendable}) is above reserved ({queue.reserved})", "lendable", "reserved")
+        )
+    if queue.borrow == 0 and queue.reserved == 0:
+        found.append(
+            ("with borrow 0 and nothing reserved, no task of a limited model could run", "borrow", "reserved")
+        )
+    return found
+
+
+def notes(settings: Settings) -> list[str]:
+    """What is allowed but may not do what was meant, one sentence each."""
+    found = []
+    limited = {name: model.concurrency for name, model in settings.models.items() if model.concurrency}
+    for name, queue in settings.queues.items():
+        if queue.reserved and not limited:
+            found.append(
+                f"queues.{name}.reserved is {queue.reserved}, but no model has a concurrency: slots are reserved "
+                "of limited models only"
+            )
+        if queue.admission == "adaptive" and settings.queue_max_wait_ms(name) is None:
+            found.append(
+                f"queues.{name}.admission is adaptive without a max_wait_ms or max_queue_wait_ms: a task is refused "
+                "only when the predicted wait exceeds its caller's own deadline"
+            )
+    reserved = sum(queue.reserved for queue in settings.queues.values())
+    for name, concurrency in limited.items():
+        if reserved > concurrency:
+            found.append(
+                f"models.{name}.concurrency is {concurrency}, but the queues reserve {reserved} slots of it together: "
+                "not all can have theirs at once"
+            )
+    return found
 
 
 def _check_keys(settings: Settings, refuse: Refuse) -> None:

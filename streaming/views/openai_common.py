@@ -2,7 +2,16 @@
 
 from msgspec import Raw
 
-from fairlane.streaming.events import Event, read_cancelled, read_chunk, read_done, read_error, read_usage
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import (
+    Event,
+    read_cancelled,
+    read_chunk,
+    read_done,
+    read_error,
+    read_usage,
+    wait_members,
+)
 from fairlane.streaming.jsontext import NULL, join_object, json_string
 from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of, has_choices
 from fairlane.streaming.views.result import ResultFold
@@ -71,16 +80,12 @@ class OpenAIStream:
             return self._end(event)
         return b""
 
-    def queue_chunk(self, position: int, eta: int | None) -> bytes:
-        """A chunk without choices, for a stream that waits: tells the position, keeps clients from giving up.
-
-        `eta` is the estimated wait in ms, if there is one.
-        """
-        wait = NULL if eta is None else b"%d" % eta
-        return b'%b"choices":[],"fairlane":{"queuePosition":%d,"estimatedWaitMs":%b}%b' % (
+    def queue_chunk(self, place: Place) -> bytes:
+        """A chunk without choices, for a stream that waits: tells its place, keeps clients from giving up."""
+        return b'%b"choices":[],"fairlane":{"queuePosition":%d,%b}%b' % (
             self._envelope,
-            position,
-            wait,
+            place.position,
+            wait_members(place),
             self._rest,
         )
 

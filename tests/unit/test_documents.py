@@ -29,7 +29,11 @@ def test_the_readme_names_every_call() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "demo", "check", "status", "key new", "worker run", "worker openai"]
+    "command",
+    [
+        *("serve", "demo", "check", "status", "key new", "worker run", "worker openai"),
+        *("queues set", "queues list", "models set", "models list"),
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])

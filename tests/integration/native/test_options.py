@@ -13,8 +13,9 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 LATE = 3000
 """Milliseconds that a task may have waited for its grant: its worker is told what is left of the timeout."""
-ACCEPTED = {"taskId", "status", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl", "statusUrl"}
-QUEUED = {"taskId", "status", "enqueuedAt", "position", "estimatedWaitMs", "pollAfterMs", "streamUrl"}
+PLACE = {"position", "estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"}
+ACCEPTED = {"taskId", "status", *PLACE, "pollAfterMs", "streamUrl", "statusUrl"}
+QUEUED = {"taskId", "status", "enqueuedAt", *PLACE, "pollAfterMs", "streamUrl"}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from fairlane import __version__
 from fairlane.gateway import cli
 from fairlane.gateway.settings import Settings, SettingsError, settings_table
-from fairlane.gateway.status import StatusError, state_url
+from fairlane.gateway.status import StatusError, base_url
 
 STATE: dict[str, Any] = {
     "queues": [
@@ -31,6 +31,16 @@ STATE: dict[str, Any] = {
             "running": 2,
             "maxLength": 1000,
             "maxWaitMs": None,
+            "oldestWaitMs": 4100,
+            "share": 0.534,
+            "tokensCharged": 12_345,
+            "maxRunning": 5,
+            "reserved": 2,
+            "lendable": None,
+            "borrow": 1,
+            "admission": "adaptive",
+            "paused": True,
+            "overrides": {"max_running": 5, "paused": True},
         }
     ],
     "models": [
@@ -42,8 +52,18 @@ STATE: dict[str, Any] = {
             "workers": 1,
             "slots": 2,
             "cost": "tokens",
+            "requestsPerMinute": 60,
+            "tokensPerMinute": None,
+            "maxRunningPerUser": 2,
+            "maxWaitingPerUser": None,
+            "paused": False,
+            "heldUntil": 1_000_012_000,
+            "nextStartAt": None,
+            "jain": 0.987,
+            "overrides": {"max_running_per_user": 2},
         }
     ],
+    "now": 1_000_000_000,
     "workers": [
         {
             "workerId": "w1",
@@ -82,7 +102,7 @@ def test_version_is_the_packages() -> None:
     assert fairlane("--version").output == f"fairlane {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "check", "status", "key", "worker"])
+@pytest.mark.parametrize("command", ["serve", "demo", "check", "status", "queues", "models", "key", "worker"])
 def test_every_command_is_mounted_and_has_help(command: str) -> None:
     assert command in fairlane("--help").output
     assert fairlane(command, "--help").exit_code == 0
@@ -216,8 +236,19 @@ def admin_server() -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/state"
-            body = json.dumps(STATE if known else {"error": "no"}).encode()
-            self.send_response(200 if known else 401)
+            self._answer(200 if known else 401, STATE if known else {"error": "no"})
+
+        def do_PATCH(self) -> None:
+            given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if "bad" in given:
+                self._answer(400, {"error": "bad is no setting of a queue", "code": "INVALID_REQUEST"})
+            else:
+                changed = {name: {"before": None, "after": value} for name, value in given.items()}
+                self._answer(200, {"path": self.path, "changed": changed})
+
+        def _answer(self, status: int, answer: object) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -237,12 +268,83 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     answer = fairlane("status", "--gateway", f"http://{admin_server}", FAIRLANE_ADMIN_KEY="letmein")
     assert answer.exit_code == 0
     assert "tasks: 3 queued, 2 executing, 70 completed, 1 failed, 0 cancelled" in answer.stdout
-    assert re.search(r"^paid_stream +8 +3 +2 +1000 +-", answer.stdout, re.MULTILINE)
+    assert re.search(r"^paid_stream \(paused\) +8 +3 +2 +1000 +-", answer.stdout, re.MULTILINE)
     assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
     assert re.search(
         r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
     )
     assert "\x1b" not in answer.stdout
+
+
+def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: str) -> None:
+    for command in (["queues"], ["queues", "list"]):
+        answer = fairlane(*command, "--gateway", admin_server, "--key", "letmein", COLUMNS="200")
+        assert answer.exit_code == 0
+        assert re.search(
+            r"^paid_stream \(paused\) +8 +53% +3 +1000 +4\.1 s +- +2 +5\* +2 +- +1 +adaptive",
+            answer.stdout,
+            re.MULTILINE,
+        )
+
+
+def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server: str) -> None:
+    answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="200")
+    assert re.search(
+        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99 +held by its provider for 12\.0 s",
+        answer.stdout,
+        re.MULTILINE,
+    )
+
+
+@pytest.mark.parametrize("kind", ["queues", "models"])
+def test_a_list_as_json_is_the_gateways_own_rows(admin_server: str, kind: str) -> None:
+    answer = fairlane(kind, "--json", "--gateway", admin_server, "--key", "letmein")
+    assert json.loads(answer.stdout) == STATE[kind]
+
+
+def test_values_of_a_change_are_numbers_truths_nothing_or_text(admin_server: str) -> None:
+    given = ["weight=0.5", "max_running=3", "paused=true", "lendable=null", "borrow=none", "admission=fixed"]
+    answer = fairlane("queues", "set", "free_batch", *given, "--json", "--gateway", admin_server)
+    assert answer.exit_code == 0
+    body = json.loads(answer.stdout)
+    assert body["path"] == "/api/admin/queues/free_batch"
+    assert {name: pair["after"] for name, pair in body["changed"].items()} == {
+        "weight": 0.5,
+        "max_running": 3,
+        "paused": True,
+        "lendable": None,
+        "borrow": None,
+        "admission": "fixed",
+    }
+
+
+def test_a_change_prints_what_it_changed(admin_server: str) -> None:
+    answer = fairlane(
+        "models", "set", "org/model a", "concurrency=8", "paused=false", "--gateway", admin_server
+    )
+    assert re.search(r"^org/model a +concurrency +- +8", answer.stdout, re.MULTILINE)
+    assert re.search(r"^org/model a +paused +- +false", answer.stdout, re.MULTILINE)
+    as_json = fairlane("models", "set", "org/model a", "cost=tokens", "--json", "--gateway", admin_server)
+    assert json.loads(as_json.stdout)["path"] == "/api/admin/models/org%2Fmodel%20a"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (["weight"], "'weight' is no change; write name=value, or name=null for what is configured"),
+        (["=4"], "'=4' is no change"),
+        (["weight="], "'weight=' is no change"),
+        (["weight=4", "weight=5"], "weight is given twice"),
+        (["bad=1"], "bad is no setting of a queue"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_one_sentence(
+    admin_server: str, values: list[str], sentence: str
+) -> None:
+    answer = fairlane("queues", "set", "free_batch", *values, "--gateway", admin_server)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"fairlane: {sentence}")
+    assert answer.stderr.count("\n") == 1
 
 
 def test_status_as_json_is_the_gateways_answer(admin_server: str) -> None:
@@ -282,18 +384,18 @@ def test_status_of_something_else_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "url"),
     [
-        ("http://h:1", "http://h:1/api/admin/state"),
-        ("https://h/", "https://h/api/admin/state"),
-        ("ws://h:1/ws", "http://h:1/api/admin/state"),
-        ("wss://h/base/ws", "https://h/base/api/admin/state"),
-        ("h:8080", "http://h:8080/api/admin/state"),
+        ("http://h:1", "http://h:1"),
+        ("https://h/", "https://h"),
+        ("ws://h:1/ws", "http://h:1"),
+        ("wss://h/base/ws", "https://h/base"),
+        ("h:8080", "http://h:8080"),
     ],
 )
 def test_address_of_a_gateway_is_understood_in_every_form(given: str, url: str) -> None:
-    assert state_url(given) == url
+    assert base_url(given) == url
 
 
 @pytest.mark.parametrize("given", ["", "ftp://h", "http://"])
 def test_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(StatusError, match="write http://host:port"):
-        state_url(given)
+        base_url(given)

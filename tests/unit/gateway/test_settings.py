@@ -93,6 +93,16 @@ def test_unlisted_model_has_the_defaults_and_an_empty_entry_too() -> None:
         {"queues": {"paid_stream": {"weight": float("inf")}}},
         {"queues": {"a:b": {"tier": "free", "mode": "stream"}}},
         {"models": {"m": {"concurrency": 0}}},
+        {"models": {"m": {"requests_per_minute": 0}}},
+        {"models": {"m": {"tokens_per_minute": -1}}},
+        {"models": {"m": {"max_running_per_user": 0}}},
+        {"models": {"m": {"max_waiting_per_user": "many"}}},
+        {"models": {"m": {"paused": True}}},
+        {"queues": {"paid_stream": {"reserved": -1}}},
+        {"queues": {"paid_stream": {"reserved": None}}},
+        {"queues": {"paid_stream": {"borrow": -1}}},
+        {"queues": {"paid_stream": {"max_running": 0}}},
+        {"queues": {"paid_stream": {"admission": "sometimes"}}},
         {"models": {"m": {"cost": "euros"}}},
         {"keys": [{"id": "a b", "sha256": SHA}]},
         {"keys": [{"id": "a\n", "sha256": SHA}]},
@@ -123,6 +133,8 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
         ({"max_body_bytes": 17 * 1024 * 1024}, "max_worker_message_bytes"),
         ({"queues": {"x": {"tier": "paid", "mode": "stream"}}}, "same tier and mode"),
         ({"queues": {"x": {"tier": "vip", "mode": "stream"}}}, "no queue of mode batch and vision"),
+        ({"queues": {"paid_stream": {"lendable": 1}}}, "above reserved"),
+        ({"queues": {"paid_stream": {"borrow": 0}}}, "nothing reserved"),
         ({"keys": [{"id": "a", "sha256": SHA, "tier": "gold"}]}, "no queue has the tier 'gold'"),
         ({"keys": [{"id": "a", "sha256": SHA}, {"id": "a", "sha256": "b" * 64}]}, "used more than once"),
         ({"keys": [{"id": "a", "sha256": SHA}], "workers": [{"id": "w", "sha256": "A" * 64}]}, "sha256"),
@@ -131,6 +143,14 @@ def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
 def test_values_that_do_not_fit_together_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Settings.model_validate(values)
+
+
+def test_by_default_nothing_is_limited_reserved_or_paced() -> None:
+    queue, model = Settings().queues["paid_stream"], Settings().model("m")
+    assert (queue.reserved, queue.admission) == (0, "fixed")
+    assert {queue.max_running, queue.lendable, queue.borrow} == {None}
+    assert {model.requests_per_minute, model.tokens_per_minute} == {None}
+    assert {model.max_running_per_user, model.max_waiting_per_user} == {None}
 
 
 def test_key_hash_is_compared_in_lower_case() -> None:

@@ -99,6 +99,33 @@ def test_nested_variables_reach_queues_and_models() -> None:
     )
 
 
+def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
+    queue = {
+        "MAX_LENGTH": 9,
+        "MAX_WAIT_MS": 8,
+        "MAX_RUNNING": 7,
+        "RESERVED": 3,
+        "LENDABLE": 2,
+        "BORROW": 1,
+        "ADMISSION": "adaptive",
+    }
+    model = {
+        "CONCURRENCY": 6,
+        "COST": "slot_seconds",
+        "REQUESTS_PER_MINUTE": 60,
+        "TOKENS_PER_MINUTE": 100_000_000,
+        "MAX_RUNNING_PER_USER": 2,
+        "MAX_WAITING_PER_USER": 20,
+    }
+    environ = {f"FAIRLANE_QUEUES__PAID_STREAM__{name}": str(value) for name, value in queue.items()}
+    environ |= {f"FAIRLANE_MODELS__M__{name}": str(value) for name, value in model.items()}
+    settings = load(None, environ)
+    shown = settings.queues["paid_stream"].model_dump()
+    assert {name.upper(): value for name, value in shown.items() if name.upper() in queue} == queue
+    shown = settings.models["m"].model_dump(exclude_none=True)
+    assert {name.upper(): value for name, value in shown.items()} == model
+
+
 def test_json_variables_merge_with_finer_ones() -> None:
     environ = {
         "FAIRLANE_MODELS": '{"a/b": {"concurrency": 2}, "c": {"concurrency": 3}}',
@@ -152,7 +179,7 @@ keys:
         ("fairlane.yaml: prot", "unknown setting; did you mean port?"),
         ("fairlane.yaml: queues.paid_stream.wieght", "unknown setting; did you mean weight?"),
         ("fairlane.yaml: queues.vip_stream.mode", "is required"),
-        ("fairlane.yaml: models.m.cost", "'tokens' or 'requests'; got 'euros'"),
+        ("fairlane.yaml: models.m.cost", "'tokens', 'requests' or 'slot_seconds'; got 'euros'"),
         ("fairlane.yaml: keys[0].teir", "unknown setting; did you mean tier?"),
         ("fairlane.yaml: keys[0].sha256", "match pattern"),
         ("FAIRLANE_LEASE_MS", "valid integer"),
@@ -186,6 +213,44 @@ def test_contradiction_names_all_places_that_caused_it() -> None:
         "FAIRLANE_MIN_TASK_TIMEOUT_MS, fairlane.yaml: max_task_timeout_ms: "
         "min_task_timeout_ms (2000) is above max_task_timeout_ms (1000)"
     ]
+
+
+def test_limits_of_a_queue_that_contradict_each_other_name_both_places() -> None:
+    found = problems(
+        "queues: {paid_stream: {reserved: 1}, free_batch: {borrow: 0}}\n",
+        {"FAIRLANE_QUEUES__PAID_STREAM__LENDABLE": "2"},
+    )
+    assert found == [
+        "FAIRLANE_QUEUES__PAID_STREAM__LENDABLE, fairlane.yaml: queues.paid_stream.reserved: "
+        "lendable (2) is above reserved (1)",
+        "fairlane.yaml: queues.free_batch.borrow, fairlane.yaml: queues.free_batch.reserved: "
+        "with borrow 0 and nothing reserved, no task of a limited model could run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("queues: {paid_stream: {reserved: 2}}", "queues.paid_stream.reserved is 2, but no model has a conc"),
+        (
+            "queues: {paid_stream: {reserved: 2}, free_stream: {reserved: 2}}\nmodels: {m: {concurrency: 3}}",
+            "models.m.concurrency is 3, but the queues reserve 4 slots of it together",
+        ),
+        (
+            "queues: {paid_stream: {admission: adaptive}}",
+            "queues.paid_stream.admission is adaptive without a max_wait_ms or max_queue_wait_ms: "
+            "a task is refused only when the predicted wait exceeds its caller's own deadline",
+        ),
+        ("queues: {paid_stream: {reserved: 2}}\nmodels: {m: {concurrency: 3}}", None),
+        ("max_queue_wait_ms: 9000\nqueues: {paid_stream: {admission: adaptive}}", None),
+        ("queues: {paid_stream: {admission: adaptive, max_wait_ms: 9000}}", None),
+    ],
+)
+def test_what_may_not_do_what_was_meant_is_noted_and_works(text: str, note: str | None) -> None:
+    Path("fairlane.yaml").write_text(text)
+    _, warnings = load_settings(None, {}, {})
+    assert len(warnings) == (1 if note else 0)
+    assert not note or warnings[0].startswith(note)
 
 
 @pytest.mark.parametrize(

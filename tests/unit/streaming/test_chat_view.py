@@ -6,6 +6,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.views import ChatFold, ChatStreamView, ResultFold
 from fairlane.streaming.views.sse import DONE
@@ -224,11 +225,16 @@ def test_a_native_result_of_another_task_is_understood() -> None:
 
 
 def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
-    for include_usage, eta in ((False, 2000), (True, None)):
-        (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(3, eta))
+    for include_usage, place in ((False, Place(3, 2000, 900, 4000)), (True, Place(1, 0, 0, 0))):
+        (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(place))
         ChatCompletionChunk.model_validate(frame.json)
         assert frame.json["choices"] == []
-        assert frame.json["fairlane"] == {"queuePosition": 3, "estimatedWaitMs": eta}
+        assert frame.json["fairlane"] == {
+            "queuePosition": place.position,
+            "estimatedWaitMs": place.wait_ms,
+            "estimatedWaitLowMs": place.low_ms,
+            "estimatedWaitHighMs": place.high_ms,
+        }
 
 
 @pytest.mark.parametrize(
@@ -246,7 +252,7 @@ def test_lost_events_end_a_chat_stream_with_an_error(event: ev.Event) -> None:
 def test_events_for_other_readers_add_nothing() -> None:
     view = ChatStreamView(INFO)
     progress = ev.progress_event(TASK, TS, 5, "n")
-    others = [*Log().start().stage().usage({}).events, ev.queued_event(TASK, TS, 1, 1), progress]
+    others = [*Log().start().stage().usage({}).events, ev.queued_event(TASK, TS, Place(1, 1, 1, 1)), progress]
     assert read(view, others) == b""
     assert not view.ended
 

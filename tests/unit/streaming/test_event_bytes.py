@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from streaming_logs import TASK, TS, Log, frames
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event, parse_event_id
 from fairlane.streaming.schemas import native_event_adapter, native_event_json_schema
@@ -87,8 +88,7 @@ def test_every_builder_keeps_to_the_schema_and_to_one_line(
         logged("done", ev.fragment_done(None, None, None)),
         logged("error", ev.fragment_error(text, "TIMEOUT", number % 2 == 0, usage)),
         logged("cancelled", ev.fragment_cancelled(text)),
-        ev.queued_event(TASK, TS, number + 1, number),
-        ev.queued_event(TASK, TS, number + 1, None),
+        ev.queued_event(TASK, TS, Place(number + 1, number, number // 2, number * 2)),
         ev.progress_event(TASK, TS, (number % 101) / 1, text),
         ev.progress_event(TASK, TS),
         ev.gap_event(TASK, TS, text, "1-7", "expired"),
@@ -129,7 +129,14 @@ def test_each_kind_of_chunk_keeps_to_the_schema(kind: str, delta: object) -> Non
         {
             "event": "queued",
             "id": "1-1",
-            "data": {"taskId": TASK, "ts": 1, "position": 1, "estimatedWaitMs": 1},
+            "data": {
+                "taskId": TASK,
+                "ts": 1,
+                "position": 1,
+                "estimatedWaitMs": 1,
+                "estimatedWaitLowMs": 1,
+                "estimatedWaitHighMs": 1,
+            },
         },
         {"event": "unheard", "id": "1-1", "data": {"taskId": TASK, "ts": 1}},
     ],
@@ -153,8 +160,9 @@ def test_a_null_result_and_null_usage_are_left_out_of_done() -> None:
 def test_logged_events_carry_an_id_and_others_none() -> None:
     event = Event(1, 7, "chunk", b'{"taskId":"t","ts":1}')
     assert native_frame(event) == b'id: 1-7\nevent: chunk\ndata: {"taskId":"t","ts":1}\n\n'
-    queued = ev.queued_event("t", 1, 3, 2000)
-    data = b'{"taskId":"t","ts":1,"position":3,"estimatedWaitMs":2000}'
+    queued = ev.queued_event("t", 1, Place(3, 2000, 900, 4000))
+    wait = b'"estimatedWaitMs":2000,"estimatedWaitLowMs":900,"estimatedWaitHighMs":4000'
+    data = b'{"taskId":"t","ts":1,"position":3,' + wait + b"}"
     assert native_frame(queued) == b"event: queued\ndata: " + data + b"\n\n"
 
 

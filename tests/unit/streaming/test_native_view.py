@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from streaming_logs import INFO, TASK, TS, Log, frames, read
 
+from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
 from fairlane.streaming.views import NativeView
@@ -86,7 +87,7 @@ def test_only_the_terminal_event_for_a_reader_from_the_latest_on() -> None:
 
 def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
     view = NativeView(INFO, after=(1, 5))
-    (frame,) = frames(view.feed(ev.queued_event(TASK, TS, 2, 900)))
+    (frame,) = frames(view.feed(ev.queued_event(TASK, TS, Place(2, 900, 300, 2000))))
     assert (frame.event, frame.id, frame.json["position"]) == ("queued", None, 2)
     (frame,) = frames(view.feed(ev.progress_event(TASK, TS, 50.0, "half")))
     assert (frame.event, frame.id, frame.json["pct"]) == ("progress", None, 50.0)

@@ -1,0 +1,107 @@
+"""What of a queue or a model can be changed while it runs, and whether a change makes sense.
+
+Pure. A change is laid over the configured values in Redis and checked like the file: the same names, the same ranges, the same
+contradictions. Setting a value to null takes the change back: the configured one holds again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.intake import check_model_name
+from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion, unusable
+from fairlane.queues.rules import Kind, Value, settings_of
+
+Values = dict[str, Value]
+
+PAUSED = "paused"
+"""Nothing of a paused queue or model begins; what runs goes on. Cannot be configured: a gateway that starts paused is a
+riddle."""
+
+ENTRY: Mapping[Kind, type[BaseModel]] = {"queue": QueueSettings, "model": ModelSettings}
+
+
+def limits_of(kind: Kind) -> list[str]:
+    """The settings that the scheduler goes by and that can be configured; the others are read at the start or on SIGHUP."""
+    return [name for name in settings_of(kind) if name != PAUSED]
+
+
+def configured(settings: Settings) -> tuple[dict[str, Values], dict[str, Values]]:
+    """What the configuration says of every queue and every listed model, as `Scheduler.configure` takes it. Queues that set no
+    length or wait of their own have the gateway's."""
+    queues = {name: _of(queue, limits_of("queue")) for name, queue in settings.queues.items()}
+    for name, values in queues.items():
+        values["max_length"] = settings.queue_max_length(name)
+        values["max_wait_ms"] = settings.queue_max_wait_ms(name)
+    models = {name: _of(model, limits_of("model")) for name, model in settings.models.items()}
+    return queues, models
+
+
+def in_force(kind: Kind, stored: Mapping[str, Value]) -> Values:
+    """All values of a queue or model, those not `stored` as if nothing were configured."""
+    defaults = {name: ENTRY[kind].model_fields[name].default for name in limits_of(kind)}
+    return {**defaults, PAUSED: False, **{name: value for name, value in stored.items() if value is not None}}
+
+
+def _of(entry: BaseModel, names: Iterable[str]) -> Values:
+    return {name: getattr(entry, name) for name in names}
+
+
+def check_name(settings: Settings, kind: Kind, name: str) -> None:
+    """Raise ApiError when there is no such queue, or no model could be called so."""
+    if kind == "model":
+        check_model_name(name)
+    elif name not in settings.queues:
+        raise no_queue(settings, name)
+
+
+def no_queue(settings: Settings, name: str) -> ApiError:
+    known = ", ".join(settings.queues)
+    return ApiError(404, "QUEUE_NOT_FOUND", f"There is no queue {name[:64]!r}; there are {known}")
+
+
+def read_change(
+    settings: Settings, kind: Kind, name: str, fields: Mapping[str, Any], overrides: Mapping[str, Value]
+) -> Values:
+    """The values that a PATCH sets; None takes a change back. Raises ApiError(400) with all that is wrong.
+
+    `overrides`: the changes that hold until now. Each value is checked by itself; of what then holds together, only
+    contradictions that this change takes part in, so that an old one never stands in the way of pausing.
+    """
+    known = limits_of(kind)
+    values = dict(fields)
+    paused = values.pop(PAUSED, None)
+    problems = [_unknown(kind, field) for field in values if field not in known]
+    if paused is not None and not isinstance(paused, bool):
+        problems.append(f"paused should be true or false; got {_shown(paused)}")
+    entry = settings.queues[name] if kind == "queue" else settings.model(name)
+    given = {field: value for field, value in values.items() if value is not None and field in known}
+    kept = {field: value for field, value in overrides.items() if field in known and field not in values}
+    merged = entry.model_dump() | kept | given
+    try:
+        checked = ENTRY[kind].model_validate(merged, strict=True)
+    except ValidationError as error:
+        problems += [_sentence(detail) for detail in error.errors(include_url=False)]
+    else:
+        if isinstance(checked, QueueSettings):
+            problems += [message for message, *about in unusable(checked) if values.keys() & set(about)]
+    if problems:
+        raise bad_request("; ".join(problems), next(iter(fields)) if len(fields) == 1 else None)
+    return dict(fields)
+
+
+def _unknown(kind: Kind, field: str) -> str:
+    if field in ENTRY[kind].model_fields:
+        return f"{field} can only be changed in the configuration"
+    return f"{field[:64]!r} is no setting of a {kind}" + suggestion(field, settings_of(kind))
+
+
+def _sentence(detail: Mapping[str, Any]) -> str:
+    field, message = str(detail["loc"][0]), str(detail["msg"])
+    return f"{field} {message.removeprefix('Input ')}; got {_shown(detail['input'])}"
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,236 @@
+"""`fairlane queues` and `fairlane models`: their limits as a running gateway knows them, and changes of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from fairlane.gateway.status import ModelRow, QueueRow, State
+
+USAGE_EXIT = 2
+
+Url = Annotated[
+    str,
+    typer.Option("--gateway", envvar="FAIRLANE_GATEWAY", help="Address of the gateway, http://host:port."),
+]
+AdminKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="FAIRLANE_ADMIN_KEY",
+        help="The key of an admin. Better in the environment: others on this machine see command lines.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")]
+Kind = Literal["queue", "model"]
+
+HERE = "http://127.0.0.1:8080"
+SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
+
+
+class _ListUnlessTold(TyperGroup):
+    """`fairlane queues --json` means `fairlane queues list --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+queues = typer.Typer(cls=_ListUnlessTold, help="Show the queues and their limits, or change them.")
+models = typer.Typer(cls=_ListUnlessTold, help="Show the models and their limits, or change them.")
+
+
+@queues.command("list")
+def list_queues(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show the queues: who waits, what share of the service each had lately, and its limits. * marks what was changed while
+    running. A gateway with keys wants an admin's."""
+    _list("queue", gateway, key, as_json)
+
+
+@models.command("list")
+def list_models(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show the models: what runs and waits, and their limits. * marks what was changed while running. A gateway with keys
+    wants an admin's."""
+    _list("model", gateway, key, as_json)
+
+
+@queues.command("set")
+def set_queue(
+    name: Annotated[str, typer.Argument(help="The queue, such as paid_stream.")],
+    values: Annotated[list[str], typer.Argument(help=SET_HELP)],
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a queue on all gateways at once: weight, max_length, max_wait_ms, max_running, reserved, lendable, borrow,
+    admission, paused. Survives restarts, and is written to the audit record.
+
+    fairlane queues set free_batch weight=0.5 max_running=10
+
+    fairlane queues set free_batch paused=true
+    """
+    _set("queue", name, values, gateway, key, as_json)
+
+
+@models.command("set")
+def set_model(
+    name: Annotated[str, typer.Argument(help="The model; one that nobody offers yet is fine.")],
+    values: Annotated[list[str], typer.Argument(help=SET_HELP)],
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a model on all gateways at once: concurrency, cost, requests_per_minute, tokens_per_minute,
+    max_running_per_user, max_waiting_per_user, paused. Survives restarts, and is written to the audit record.
+
+    fairlane models set deepseek-chat concurrency=8 requests_per_minute=null
+    """
+    _set("model", name, values, gateway, key, as_json)
+
+
+def stop(sentence: str) -> NoReturn:
+    """End the command: a mistake of the user, or nobody answers."""
+    typer.echo(f"fairlane: {sentence}", err=True)
+    raise typer.Exit(USAGE_EXIT)
+
+
+def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
+    from fairlane.gateway.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        raw, state = fetch_state(gateway, key)
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        rows = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[f"{kind}s"]
+        typer.echo(msgspec.json.format(bytes(rows), indent=0).decode())
+    elif kind == "queue":
+        _print_queues(state, Console())
+    else:
+        _print_models(state, Console())
+
+
+def _print_queues(state: "State", console: Console) -> None:
+    from fairlane.gateway.status import add_row, make_table, seconds  # noqa: PLC0415
+
+    table = make_table(
+        *("queue", "weight", "share", "waiting", "most waiting", "oldest", "longest wait"),
+        *("running", "most running", "reserved", "lendable", "borrow", "admission"),
+    )
+    for row in state.queues:
+        marked = _Marked(row)
+        add_row(
+            table,
+            row.queue + (" (paused)" if row.paused else ""),
+            marked("weight", f"{row.weight:g}"),
+            "-" if row.share is None else f"{row.share:.0%}",
+            row.waiting,
+            marked("max_length", row.max_length),
+            "-" if row.oldest_wait_ms is None else seconds(row.oldest_wait_ms),
+            marked("max_wait_ms", row.max_wait_ms and seconds(row.max_wait_ms)),
+            row.running,
+            marked("max_running", row.max_running),
+            marked("reserved", row.reserved),
+            marked("lendable", row.lendable),
+            marked("borrow", row.borrow),
+            marked("admission", row.admission),
+        )
+    console.print(table)
+
+
+def _print_models(state: "State", console: Console) -> None:
+    from fairlane.gateway.status import add_row, make_table  # noqa: PLC0415
+
+    table = make_table(
+        *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
+        *("running/user", "waiting/user", "evenness", "state"),
+    )
+    for row in state.models:
+        marked = _Marked(row)
+        add_row(
+            table,
+            row.model,
+            row.running,
+            marked("concurrency", row.limit),
+            row.waiting,
+            marked("cost", row.cost),
+            marked("requests_per_minute", row.requests_per_minute),
+            marked("tokens_per_minute", row.tokens_per_minute),
+            marked("max_running_per_user", row.max_running_per_user),
+            marked("max_waiting_per_user", row.max_waiting_per_user),
+            "-" if row.jain is None else f"{row.jain:.2f}",
+            _condition(row, state.now),
+        )
+    console.print(table if state.models else "no models yet")
+
+
+def _condition(row: "ModelRow", now: float) -> str:
+    """Why nothing of a model begins now, if so."""
+    from fairlane.gateway.status import seconds  # noqa: PLC0415
+
+    if row.paused:
+        return "paused"
+    if row.held_until and row.held_until > now:
+        return f"held by its provider for {seconds(row.held_until - now)}"
+    if row.next_start_at and row.next_start_at > now:
+        return f"paced, next in {seconds(row.next_start_at - now)}"
+    return ""
+
+
+class _Marked:
+    """Shows the limits of one row: `-` for none, and a star behind those that were changed while running."""
+
+    def __init__(self, row: "QueueRow | ModelRow") -> None:
+        self._overrides = row.overrides
+
+    def __call__(self, setting: str, value: object) -> str:
+        return ("-" if value is None else str(value)) + ("*" if setting in self._overrides else "")
+
+
+def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
+    from urllib.parse import quote  # noqa: PLC0415
+
+    from fairlane.gateway.status import StatusError, add_row, call, make_table  # noqa: PLC0415 (an HTTP client)
+
+    change = _read(values)
+    try:
+        answer = call(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        typer.echo(answer.text)
+        return
+    table = make_table(kind, "setting", "before", "now")
+    for setting, pair in msgspec.json.decode(answer.content, type=_Changed).changed.items():
+        add_row(table, name, setting, _shown(pair["before"]), _shown(pair["after"]))
+    Console().print(table)
+
+
+class _Changed(msgspec.Struct):
+    changed: dict[str, dict[str, Any]]
+
+
+def _read(values: Sequence[str]) -> dict[str, Any]:
+    """`weight=4 paused=true`, as JSON would have it: numbers, true, false and null are such, the rest is text."""
+    change: dict[str, Any] = {}
+    for text in values:
+        setting, equals, value = text.partition("=")
+        setting = setting.strip()
+        if not equals or not setting or not value.strip():
+            stop(f"{text!r} is no change; write name=value, or name=null for what is configured")
+        if setting in change:
+            stop(f"{setting} is given twice")
+        try:
+            change[setting] = msgspec.json.decode(value.encode())
+        except msgspec.DecodeError:
+            change[setting] = None if value.strip().lower() == "none" else value.strip()
+    return change
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

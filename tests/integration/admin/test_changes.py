@@ -1,0 +1,225 @@
+"""Limits are changed while the gateways run: on every replica at once, until they are taken back."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.support.talk import Talk
+
+from .operating import at_once, audit, change
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+async def test_a_raised_limit_starts_tasks_at_another_replica_at_once(here: Talk, there: Talk) -> None:
+    await change(here, "model", "m", concurrency=1)
+    async with there.worker2(["m"], slots=4) as worker:
+        for _ in range(4):
+            await here.submit(model="m")
+        [first] = await at_once(worker, 1)
+        await change(here, "model", "m", concurrency=3)
+        await at_once(worker, 2)
+        await change(there, "model", "m", concurrency=None)
+        await worker.take()
+        await worker.answer(first, {})
+
+
+async def test_a_lowered_limit_holds_from_the_next_decision_on(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"], slots=2) as worker:
+        for _ in range(4):
+            await here.submit(model="m")
+        one, two = await at_once(worker, 2)
+        await change(here, "model", "m", concurrency=1)
+        await worker.answer(one, {})
+        assert (await worker.frame())["type"] == "resultAck"
+        assert await worker.idle()  # two were running, one still is
+        await worker.answer(two, {})
+        await at_once(worker, 1)
+
+
+async def test_a_queue_runs_no_more_than_it_may_and_others_go_on(here: Talk, there: Talk) -> None:
+    await change(here, "queue", "free_batch", max_running=1)
+    async with there.worker2(["m"], slots=3) as worker:
+        batch = [await here.submit(model="m") for _ in range(2)]
+        stream = here.sync(model="m")
+        first, second = await at_once(worker, 2)
+        assert first["taskId"] == batch[0]
+        await change(here, "queue", "free_batch", max_running=None)
+        third = await worker.take()
+        assert third["taskId"] == batch[1]
+        await worker.answer(second, {"done": True})
+        assert (await stream).json() == {"done": True}
+
+
+async def test_a_user_runs_no_more_than_allowed_and_other_users_pass(here: Talk, there: Talk) -> None:
+    await change(here, "model", "m", max_running_per_user=1)
+    async with there.worker2(["m"], slots=3) as worker:
+        mine = [await here.submit(model="m") for _ in range(3)]
+        answer = await here.http.post(
+            "/api/openai", json={"model": "m", "async": True}, headers={"X-Fairlane-User": "other"}
+        )
+        tasks = await at_once(worker, 2)
+        assert {task["taskId"] for task in tasks} == {mine[0], answer.json()["taskId"]}
+        await worker.answer(next(task for task in tasks if task["taskId"] == mine[0]), {})
+        assert (await worker.take())["taskId"] == mine[1]
+
+
+async def test_reserved_slots_are_lent_unless_they_may_not_be(here: Talk, there: Talk) -> None:
+    await change(here, "model", "m", concurrency=3)
+    await change(here, "queue", "paid_batch", reserved=2, lendable=1)
+    async with there.worker2(["m"], slots=3) as worker:
+        for _ in range(3):
+            await here.submit(model="m")
+        await at_once(worker, 2)  # its own slot and the one that is lent
+        paid = await here.http.post(
+            "/api/openai", json={"model": "m", "async": True}, headers={"X-Fairlane-Tier": "paid"}
+        )
+        assert (await worker.take())["taskId"] == paid.json()["taskId"]
+
+
+async def test_a_paused_queue_keeps_its_tasks_and_starts_them_when_it_is_resumed(
+    here: Talk, there: Talk
+) -> None:
+    async with there.worker2(["m"], slots=3) as worker:
+        running = await here.submit(model="m")
+        task = await worker.take()
+        await change(here, "queue", "free_batch", paused=True)
+        waiting = await here.submit(model="m")
+        stream = here.sync(model="m")
+        await worker.answer(await worker.take(), {"passes": True})
+        assert (await stream).json() == {"passes": True}
+        await worker.answer(task, {})
+        await here.reaches(running, "completed")
+        assert [(await worker.frame())["type"] for _ in range(2)] == ["resultAck", "resultAck"]
+        assert await worker.idle()
+        assert (await here.poll(waiting))["status"] == "queued"
+        answer = await change(there, "queue", "free_batch", paused=False)
+        assert answer["changed"] == {"paused": {"before": True, "after": False}}
+        assert (await worker.take())["taskId"] == waiting
+
+
+async def test_a_paused_model_starts_nothing_until_it_is_resumed(here: Talk, there: Talk) -> None:
+    await change(here, "model", "m", paused=True)
+    async with there.worker2(["m", "other"], slots=3) as worker:
+        waiting = await here.submit(model="m")
+        other = await here.submit(model="other")
+        [task] = await at_once(worker, 1)
+        assert task["taskId"] == other
+        await change(there, "model", "m", paused=None)
+        assert (await worker.take())["taskId"] == waiting
+
+
+async def test_a_queues_length_can_be_changed(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as worker:
+        await here.submit(model="m")
+        await worker.take()
+        await change(here, "queue", "free_batch", max_length=1)
+        await there.submit(model="m")
+        for talk in (here, there):
+            answer = await talk.http.post("/api/openai", json={"model": "m", "async": True})
+            assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
+        await change(here, "queue", "free_batch", max_length=None)
+        await there.submit(model="m")
+
+
+async def test_a_queues_longest_wait_can_be_changed(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as worker:
+        await here.submit(model="m")
+        await worker.take()
+        await change(here, "queue", "free_batch", max_wait_ms=300)
+        short = await there.submit(model="m")
+        assert (await here.reaches(short, "failed"))["code"] == "QUEUE_TIMEOUT"
+        await change(here, "queue", "free_batch", max_wait_ms=None)
+        await there.submit(model="m")
+
+
+async def test_a_change_is_answered_with_what_holds_now(here: Talk, there: Talk) -> None:
+    first = await change(here, "queue", "paid_stream", weight=4, reserved=2, lendable=1)
+    assert first["queue"] == "paid_stream"
+    assert first["overrides"] == {"weight": 4, "reserved": 2, "lendable": 1}
+    assert first["changed"] == {
+        "weight": {"before": 8, "after": 4},
+        "reserved": {"before": 0, "after": 2},
+        "lendable": {"before": None, "after": 1},
+    }
+    second = await change(there, "queue", "paid_stream", weight=None, borrow=3)
+    assert second["values"] == {
+        "weight": 8,
+        "max_length": 1000,
+        "max_wait_ms": None,
+        "max_running": None,
+        "reserved": 2,
+        "lendable": 1,
+        "borrow": 3,
+        "admission": "fixed",
+        "paused": False,
+    }
+    assert second["overrides"] == {"reserved": 2, "lendable": 1, "borrow": 3}
+    nothing = await change(here, "queue", "paid_stream")
+    assert (nothing["values"], nothing["changed"]) == (second["values"], {})
+    model = await change(here, "model", "org/model:7b", cost="requests", tokens_per_minute=10**9)
+    assert model["model"] == "org/model:7b"
+    assert (model["values"]["cost"], model["values"]["tokens_per_minute"]) == ("requests", 10**9)
+    assert len((await audit(here))["entries"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "sentence"),
+    [
+        ("queues/paid_stream", {"wieght": 1}, 400, "'wieght' is no setting of a queue; did you mean weight?"),
+        ("queues/paid_stream", {"weight": -1}, 400, "weight should be greater than 0; got -1"),
+        ("queues/paid_stream", {"weight": 1, "lendable": 3}, 400, "lendable (3) is above reserved (0)"),
+        ("queues/paid_stream", {"weight": 1, "tier": "x"}, 400, "tier can only be changed in the config"),
+        ("queues/paid_stream", {"weight": 1, "paused": 1}, 400, "paused should be true or false; got 1"),
+        ("queues/paid_stream", [], 400, "The body must be a JSON object"),
+        ("queues/vip", {"weight": 1}, 404, "There is no queue 'vip'; there are paid_stream, paid_batch"),
+        ("models/m", {"concurrency": 1.5}, 400, "concurrency should be a valid integer"),
+        ("models/m", {"cost": "euros"}, 400, "cost should be 'tokens', 'requests' or 'slot_seconds'"),
+        ("models/" + "m" * 201, {"concurrency": 1}, 400, "model must be a name of 1 to 200 characters"),
+        ("models/*", {"concurrency": 1}, 400, "model must be a name"),
+    ],
+)
+async def test_a_change_that_makes_no_sense_changes_nothing(
+    here: Talk, path: str, body: Any, status: int, sentence: str
+) -> None:
+    answer = await here.http.patch(f"/api/admin/{path}", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"].startswith(sentence)
+    assert await audit(here) == {"entries": [], "next": None}
+    assert (await change(here, "queue", "paid_stream"))["overrides"] == {}
+
+
+async def test_only_patch_with_a_json_body_changes_something(here: Talk) -> None:
+    path = "/api/admin/queues/paid_stream"
+    for method in ("POST", "PUT", "GET", "DELETE"):
+        answer = await here.http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "PATCH")
+    answer = await here.http.patch(path, content=b'{"weight": 1}', headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 403  # an open gateway: a page might have sent it
+    answer = await here.http.patch(path, content=b"{" + b" " * 20_000 + b"}", headers=JSON)
+    assert answer.status_code == 413
+    answer = await here.http.patch(path, content=b'{"weight": NaN}', headers=JSON)
+    assert answer.status_code == 400
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_changes_at_the_same_time_are_all_made(here: Talk, there: Talk) -> None:
+    talks = [here, there] * 10
+    await asyncio.gather(
+        *(change(talk, "model", "m", concurrency=number + 1) for number, talk in enumerate(talks)),
+        *(change(talk, "queue", "paid_stream", paused=number % 2 == 0) for number, talk in enumerate(talks)),
+    )
+    entries = (await audit(here))["entries"]
+    assert len(entries) == 40
+    chain = [entry for entry in reversed(entries) if entry["target"] == "model m"]
+    held = None
+    for entry in chain:
+        assert entry["before"] == {"concurrency": held}
+        held = entry["after"]["concurrency"]
+    assert (await change(there, "model", "m"))["values"]["concurrency"] == held

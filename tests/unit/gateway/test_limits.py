@@ -1,0 +1,164 @@
+"""What a change of a queue's or a model's limits may say, and what its refusal says."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.unit.gateway.refused import refused
+
+from fairlane.gateway.limits import Values, check_name, configured, in_force, limits_of, read_change
+from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings
+from fairlane.queues.rules import Kind
+
+SETTINGS = Settings.model_validate(
+    {
+        "queues": {"paid_stream": {"reserved": 2, "lendable": 1}, "free_batch": {"max_length": 5}},
+        "models": {"m": {"concurrency": 4, "first_output_ms": 9000}},
+    }
+)
+
+
+def change(kind: Kind, name: str, fields: Values, overrides: Values | None = None) -> Values:
+    return read_change(SETTINGS, kind, name, fields, overrides or {})
+
+
+def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
+    assert set(limits_of("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
+    assert set(limits_of("model")) == set(ModelSettings.model_fields) - {"first_output_ms", "silence_ms"}
+    queues, models = configured(SETTINGS)
+    assert queues.keys() == SETTINGS.queues.keys()
+    assert queues["paid_stream"] == {
+        "weight": 8,
+        "max_length": 1000,
+        "max_wait_ms": None,
+        "max_running": None,
+        "reserved": 2,
+        "lendable": 1,
+        "borrow": None,
+        "admission": "fixed",
+    }
+    assert models == {
+        "m": {
+            "concurrency": 4,
+            "cost": "tokens",
+            "requests_per_minute": None,
+            "tokens_per_minute": None,
+            "max_running_per_user": None,
+            "max_waiting_per_user": None,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fields"),
+    [
+        ("queue", "paid_stream", {"weight": 4, "max_running": 10}),
+        ("queue", "paid_stream", {"weight": 0.5}),
+        ("queue", "paid_stream", {"admission": "adaptive", "max_wait_ms": 30_000}),
+        ("queue", "paid_stream", {"paused": True}),
+        ("queue", "paid_stream", {"weight": None, "paused": None, "max_running": None}),
+        ("queue", "paid_stream", {"reserved": 0, "lendable": 0}),
+        ("queue", "paid_stream", {"borrow": 0}),
+        ("model", "m", {"concurrency": 8, "cost": "slot_seconds"}),
+        ("model", "nobody/offers:this", {"requests_per_minute": 60, "tokens_per_minute": 10**9}),
+        ("model", "m", {}),
+    ],
+)
+def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fields: Values) -> None:
+    assert change(kind, name, fields) == fields
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "sentence"),
+    [
+        ("queue", {"wieght": 1}, "'wieght' is no setting of a queue; did you mean weight?"),
+        ("queue", {"concurrency": 1}, "'concurrency' is no setting of a queue"),
+        ("model", {"weight": 1}, "'weight' is no setting of a model"),
+        ("queue", {"tier": "free"}, "tier can only be changed in the configuration"),
+        ("model", {"silence_ms": 5}, "silence_ms can only be changed in the configuration"),
+        ("queue", {"weight": 0}, "weight should be greater than 0; got 0"),
+        ("queue", {"weight": "4"}, "weight should be a valid number; got '4'"),
+        ("queue", {"weight": True}, "weight should be a valid number; got True"),
+        ("queue", {"max_length": 2.5}, "max_length should be a valid integer; got 2.5"),
+        ("queue", {"max_length": [1]}, "max_length should be a valid integer; got [1]"),
+        ("queue", {"max_running": 0}, "max_running should be greater than or equal to 1; got 0"),
+        ("queue", {"admission": "never"}, "admission should be 'fixed' or 'adaptive'; got 'never'"),
+        ("queue", {"paused": 1}, "paused should be true or false; got 1"),
+        ("queue", {"paused": "yes"}, "paused should be true or false; got 'yes'"),
+        ("queue", {"lendable": 3}, "lendable (3) is above reserved (2)"),
+        ("queue", {"reserved": 0}, "lendable (1) is above reserved (0)"),
+        (
+            "queue",
+            {"reserved": 0, "lendable": 0, "borrow": 0},
+            "with borrow 0 and nothing reserved, no task of a limited model could run",
+        ),
+        ("model", {"concurrency": 0}, "concurrency should be greater than or equal to 1; got 0"),
+        ("model", {"cost": "euros"}, "cost should be 'tokens', 'requests' or 'slot_seconds'; got 'euros'"),
+        ("model", {"concurrency": 10**400}, "concurrency should be less than or equal to 10000000; got 1000"),
+        (
+            "model",
+            {"concurrency": 0, "colour": 1, "paused": "x"},
+            "'colour' is no setting of a model; paused should be true or false; got 'x'; "
+            "concurrency should be greater than or equal to 1; got 0",
+        ),
+    ],
+)
+def test_a_change_that_makes_none_is_refused_with_a_sentence(
+    kind: Kind, fields: dict[str, Any], sentence: str
+) -> None:
+    error = refused(lambda: change(kind, "paid_stream" if kind == "queue" else "m", fields))
+    assert (error.status, error.code) == (400, "INVALID_REQUEST")
+    assert error.message.startswith(sentence)
+    assert len(error.message) < 400
+    json.dumps(error.message)
+
+
+def test_a_change_is_checked_against_the_changes_that_hold() -> None:
+    assert change("queue", "paid_stream", {"lendable": 5}, {"reserved": 6}) == {"lendable": 5}
+    error = refused(
+        lambda: change("queue", "paid_stream", {"reserved": None}, {"reserved": 6, "lendable": 5})
+    )
+    assert error.message == "lendable (5) is above reserved (2)"
+    fields: Values = {"reserved": None, "lendable": None}
+    assert change("queue", "paid_stream", fields, {"reserved": 6, "lendable": 5}) == fields
+
+
+def test_an_old_contradiction_does_not_stand_in_the_way_of_pausing() -> None:
+    """The configuration was read again, and reserves less than was lent out by a change before."""
+    overrides: Values = {"lendable": 5}
+    assert change("queue", "paid_stream", {"paused": True}, overrides) == {"paused": True}
+    assert change("queue", "paid_stream", {"lendable": None}, overrides) == {"lendable": None}
+    assert refused(lambda: change("queue", "paid_stream", {"reserved": 3}, overrides)).status == 400
+
+
+def test_queues_without_limits_of_their_own_are_configured_with_the_gateways() -> None:
+    settings = SETTINGS.model_copy(update={"max_queue_length": 7, "max_queue_wait_ms": 9000})
+    queues, _ = configured(settings)
+    assert (queues["free_batch"]["max_length"], queues["paid_batch"]["max_length"]) == (5, 7)
+    assert {values["max_wait_ms"] for values in queues.values()} == {9000}
+
+
+def test_what_is_not_stored_holds_as_if_nothing_were_configured() -> None:
+    assert in_force("queue", {"weight": 8.0, "paused": True, "reserved": None}) == {
+        "weight": 8.0,
+        "max_length": None,
+        "max_wait_ms": None,
+        "max_running": None,
+        "reserved": 0,
+        "lendable": None,
+        "borrow": None,
+        "admission": "fixed",
+        "paused": True,
+    }
+    model = in_force("model", {})
+    assert (model["concurrency"], model["cost"], model["paused"]) == (None, "tokens", False)
+
+
+def test_an_unknown_queue_is_404_and_any_sensible_name_is_a_model() -> None:
+    error = refused(lambda: check_name(SETTINGS, "queue", "vip"))
+    assert (error.status, error.code) == (404, "QUEUE_NOT_FOUND")
+    assert error.message.startswith("There is no queue 'vip'; there are paid_stream, ")
+    check_name(SETTINGS, "queue", "paid_stream")
+    check_name(SETTINGS, "model", "whatever/it:is")
+    for name in ("", "*", "x" * 201, "a\nb"):
+        assert refused(lambda name=name: check_name(SETTINGS, "model", name)).status == 400  # type: ignore[misc]
