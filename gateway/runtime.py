@@ -10,6 +10,7 @@ from typing import Literal
 
 import structlog
 
+from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
@@ -28,6 +29,7 @@ from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.web.dashboard import SharedFeed
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
@@ -71,6 +73,7 @@ class Gateway:
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
+        self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
         self.store_down_since: float | None = None
         self._drain_until = 0.0
@@ -122,6 +125,7 @@ class Gateway:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
         self.ready = False
         self.stopping = True
+        await self.live.close()
         await self.dispatcher.close()
         await self.watch.close()
         await self.hub.close()
@@ -141,6 +145,7 @@ class Gateway:
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.05)
         self.closing.begin()
+        await self.live.close()
         self.hub.wake_all()
         until = time.monotonic() + 2.0
         while len(self.closing) and time.monotonic() < until:
@@ -218,6 +223,13 @@ class Gateway:
         """How long what runs may still take, once the gateway drains."""
         return max(int((self._drain_until - time.monotonic()) * 1000), 0)
 
+    def drain_worker(self, worker_id: str) -> bool:
+        """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
+
+        It may finish what it runs: no task may run for longer than the longest time-out.
+        """
+        return self.workers.drain_worker(worker_id, self.settings.max_task_timeout_ms)
+
     def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
         self.dispatcher.cancel_soon(task_id, by)
@@ -270,6 +282,8 @@ class Gateway:
         elif kind == b"s":
             _, task_id, attempt, why = message.decode().split("\n", 3)
             self.dispatcher.on_stop(task_id, int(attempt), why)
+        elif kind == b"d":
+            self.drain_worker(message[2:].decode())
 
 
 @contextlib.asynccontextmanager

@@ -176,7 +176,7 @@ class Keys:
         return self.prefix + _PART.sub(fill, self._patterns[name])
 
     def channel(self, replica: str) -> str:
-        """The pub/sub channel of a replica: wake-ups, stop requests and events of the tasks it reads."""
+        """The pub/sub channel of a replica: wake-ups, requests to stop a task or drain a worker, events of the tasks it reads."""
         return f"{self.prefix}c:{replica}"
 
 

@@ -146,6 +146,12 @@ async def _queues(gateway: "Gateway") -> list[dict[str, Any]]:
     return rows
 
 
+async def read_workers(gateway: "Gateway") -> list[dict[str, Any]]:
+    """The workers connected to any replica. Raises StoreError."""
+    names = await gateway.link.command("ZRANGE", gateway.keys("replicas"), 0, -1)
+    return await _workers(gateway, [name.decode() for name in names])
+
+
 async def _workers(gateway: "Gateway", replicas: list[str]) -> list[dict[str, Any]]:
     workers: list[dict[str, Any]] = []
     replies = [
