@@ -63,6 +63,7 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
     ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
     ("GET", "/api/admin/feed"): Route(admin_feed.feed, "admin"),
+    ("GET", "/api/admin/history"): Route(admin_feed.history, "admin"),
     ("GET", "/api/admin/tasks"): Route(admin_tasks.search, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),

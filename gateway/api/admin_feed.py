@@ -1,4 +1,4 @@
-"""The dashboard's live feed: the state of all replicas, once a second, over server-sent events."""
+"""What the dashboard is drawn from: the state of all replicas once a second over server-sent events, and the last hour."""
 
 import time
 from collections.abc import AsyncIterator
@@ -10,9 +10,10 @@ from sse_starlette.sse import AppStatus
 
 from fairlane import __version__
 from fairlane.gateway.api.admin import read_state
+from fairlane.gateway.api.limits import NO_STORE
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import Request
+from fairlane.gateway.http import JSON, Request
 from fairlane.queues.errors import StoreError
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ def _still_admin(gateway: "Gateway", request: Request) -> bool:
         return gateway.callers.authenticate(request.header).admin
     except ApiError:
         return False
+
+
+async def history(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
+    """GET /api/admin/history: the last hour of all replicas in buckets of 10 s, and as a whole (`total`).
+
+    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; and waitMs (to the first
+    grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended), within 2.5 %.
+    """
+    try:
+        body = await gateway.history.read()
+    except StoreError:
+        raise gateway.store_unavailable() from None
+    await request.respond(200, body, [JSON, NO_STORE])
 
 
 class Painter:
