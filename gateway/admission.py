@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fairlane.gateway.errors import SECOND_MS, ApiError
+from fairlane.gateway.errors import SECOND_MS, ApiError, at_most_a_minute
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
 
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     """Queue a task, or raise ApiError: nothing of it is left then."""
+    measures = gateway.measures
     try:
         answer = await gateway.dispatcher.submit(task)
     except StoreError:
+        measures.refused(task.queue, task.model, "store_unavailable")
         raise gateway.store_unavailable() from None
     if isinstance(answer, Refused):
+        measures.refused(task.queue, task.model, answer.reason)
         raise refusal(answer, task, known_model=task.model in gateway.settings.models)
+    measures.accepted(task.queue, task.model)
     return answer
 
 
@@ -45,6 +49,7 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(499, "CANCELLED", "The task was cancelled before it was accepted")
         case _:  # no_worker
             code = "MODEL_NOT_FOUND" if refused.others_offered and not known_model else "NO_WORKER"
+            retry_ms = at_most_a_minute(retry_ms)
             return ApiError(503, code, "No worker available", retry_after_ms=retry_ms, param=task.model)
 
 

@@ -4,6 +4,7 @@ The calls are plain ASGI without a framework between: what is not needed per req
 """
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,8 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
 
 
 class App:
@@ -127,6 +130,14 @@ class App:
             if request.started:
                 raise
             await self._refuse(request, ApiError(500, "INTERNAL", "Internal error"))
+        finally:
+            method = request.scope["method"]
+            self._gateway.measures.answered(
+                method if method in METHODS else "other",
+                request.route,
+                request.status,
+                time.monotonic() - request.began,
+            )
 
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
@@ -166,6 +177,7 @@ class App:
         method, path = request.scope["method"], request.path
         route = EXACT.get((method, path))
         if route is not None:
+            request.route = path
             return route
         if len(path) > MAX_PATH:
             raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
@@ -175,6 +187,7 @@ class App:
             if match:
                 if known == method:
                     request.path_params = match.groupdict()
+                    request.route = _GROUP.sub(r"{\1}", pattern.pattern)
                     return route
                 allowed.append(known)
         if allowed:
@@ -222,5 +235,8 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["X-Task-Id", "X-Request-Id", "Retry-After", "X-Replay-From"],
+        expose_headers=[
+            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Replay-From"),
+            *("X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms"),
+        ],
     )

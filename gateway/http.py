@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -39,7 +40,20 @@ class WatchedConnection(Protocol):
 class Request:
     """One HTTP request."""
 
-    __slots__ = ("_headers", "_query", "id", "path", "path_params", "receive", "scope", "send", "started")
+    __slots__ = (
+        "_headers",
+        "_query",
+        "began",
+        "id",
+        "path",
+        "path_params",
+        "receive",
+        "route",
+        "scope",
+        "send",
+        "started",
+        "status",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -49,6 +63,11 @@ class Request:
         self.path_params: dict[str, str] = {}
         self.id = b"req_" + secrets.token_hex(12).encode()
         self.started = False
+        self.status = 499
+        """Of the answer; 499 until it begins: the caller left before."""
+        self.began = time.monotonic()
+        self.route = "other"
+        """The path's pattern, when there is such a call."""
         self._headers: dict[bytes, bytes] | None = None
         self._query: dict[str, list[str]] | None = None
 
@@ -106,6 +125,7 @@ class Request:
     async def start(self, status: int, headers: Headers) -> None:
         """Begin the answer."""
         self.started = True
+        self.status = status
         await self.send(
             {
                 "type": "http.response.start",

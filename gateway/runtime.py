@@ -26,10 +26,12 @@ from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
+from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
+from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
@@ -76,6 +78,7 @@ class Gateway:
         self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
         self.store_down_since: float | None = None
+        self.measures = HourRecorder(settings.models)
         self._drain_until = 0.0
         self.link = RedisLink(
             redis_url,
@@ -84,6 +87,7 @@ class Gateway:
             timeout_ms=settings.redis_timeout_ms,
             on_connect=self._prepare_store,
             on_change=self._store_changed,
+            measures=self.measures,
         )
         limits = Limits(
             lease_ms=settings.lease_ms,
@@ -91,11 +95,20 @@ class Gateway:
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
         )
-        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits)
+        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
+        self.history = History(self.link, self.keys, self.replica, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
+        )
+        self.surveyor = Surveyor(
+            self.link,
+            self.keys,
+            self.replica,
+            presence=self.dispatcher.presence,
+            queues=lambda: self.settings.queues,
+            models=lambda: self.settings.models,
         )
         self.channel = Channel(
             redis_url,
@@ -117,6 +130,8 @@ class Gateway:
         await self.channel.start()
         self.hub.start()
         self.watch.start()
+        self.surveyor.start()
+        self.history.start()
         self.dispatcher.start()
         self.ready = True
         log.info("gateway ready", replica=self.replica)
@@ -128,6 +143,8 @@ class Gateway:
         await self.live.close()
         await self.dispatcher.close()
         await self.watch.close()
+        await self.surveyor.close()
+        await self.history.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()

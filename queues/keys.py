@@ -39,7 +39,8 @@ KEYS = (
     Key("running", "r:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
     Key("load", "g:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
     Key("spent", "z:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
-    Key("span", "h:{#model}:{model}:{user}", "string", "mean seconds of one user's attempts", "EXPIRE 1 h"),
+    Key("service", "j:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
@@ -128,6 +129,7 @@ MODEL = {
     "used": "last grant, us",
     "users": "flows in line, over all lanes",
     "b": "last place in the line of models",
+    "wide": "a long value, so that Redis keeps the hash as a table",
     "V": "virtual time of its lanes: largest start tag served",
     "v:{queue}": "virtual time of the lane's flows",
     "S:{queue}": "start tag of the lane, valid while it is idle",
@@ -135,7 +137,7 @@ MODEL = {
     "h:{queue}": "1: the lane had to stand back for a rule",
     "n:{queue}": "waiting tasks",
     "d:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was",
-    "c:{queue}": "cost charged so far, in thousandths",
+    "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""
 

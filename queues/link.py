@@ -21,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
+from fairlane.queues.measures import Measures, Recorder
 from fairlane.queues.scripts import Script
 
 Arg = bytes | str | int | float
@@ -113,6 +114,7 @@ class RedisLink:
         timeout_ms: int = 1000,
         on_connect: Callable[["RedisLink"], Awaitable[None]] | None = None,
         on_change: Callable[[bool], None] | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self._url = url
         self._scripts = scripts
@@ -121,6 +123,7 @@ class RedisLink:
         self._timeout_ms = timeout_ms
         self._on_connect = on_connect
         self._on_change = on_change
+        self._measures: Measures = measures or Recorder()
         self._out: list[bytes] = []
         self._pending: deque[_Pending] = deque()
         self._wanted = asyncio.Event()
@@ -231,6 +234,7 @@ class RedisLink:
                 prepare.result()
                 self._served = True
                 self._up.set()
+                self._measures.store_connected()
                 if self._on_change:
                     self._on_change(True)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -266,12 +270,14 @@ class RedisLink:
                 await connection.send_packed_command(batch, check_health=False)
 
     async def _read(self, connection: Connection) -> None:
+        now, replied = asyncio.get_running_loop().time, self._measures.store_replied
         while True:
             try:
                 reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
             except ResponseError as error:
                 reply = error
-            future, _, script, args = self._pending.popleft()
+            future, sent_at, script, args = self._pending.popleft()
+            replied(now() - sent_at)
             if script and isinstance(reply, NoScriptError):
                 self._send(("EVAL", script.text, *args[2:]), None, future)
             elif future.done():

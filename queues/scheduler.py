@@ -11,8 +11,10 @@ import msgspec
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
+from fairlane.queues.measures import Measures, Recorder, TaskEnd
 from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
 from fairlane.queues.tasks import (
+    TERMINAL,
     Ended,
     Entry,
     Finished,
@@ -67,7 +69,16 @@ class Scheduler:
     others. `nonce()` makes one; grant tokens derive from it.
     """
 
-    def __init__(self, link: RedisLink, keys: Keys, replica: str, ends: Ends, limits: Limits) -> None:
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        ends: Ends,
+        limits: Limits,
+        measures: Measures | None = None,
+    ) -> None:
+        self.measures: Measures = measures or Recorder()
         self._link = link
         self._keys = keys
         self._ends = ends
@@ -246,9 +257,16 @@ class Scheduler:
             *ends.timeout,
         )
         outcome = reply[0].decode()
+        if hold_ms and outcome != "stale":
+            self.measures.held(grant.model)
         if outcome == "ended":
+            if len(reply) > 4:
+                self.measures.ended(_task_end(reply[4]))
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
-        return Ended(outcome, later=_later(reply[1]) if outcome == "queued" else ())
+        if outcome == "queued":
+            self.measures.returned(grant.queue, grant.model, cause)
+            return Ended(outcome, later=_later(reply[1]))
+        return Ended(outcome)
 
     async def cancel(
         self, task_id: str, *, state: State, kind: str, end: Fragment, why: str, tombstone_ms: int = 0
@@ -259,6 +277,7 @@ class Scheduler:
         )
         outcome = reply[0].decode()
         if outcome == "ended":
+            self.measures.ended(_task_end(reply[4]))
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
@@ -292,6 +311,12 @@ class Scheduler:
             *ends.no_worker,
             ends.left,
         )
+        for account in reply[3]:
+            end = _task_end(account)
+            if end.state in TERMINAL:
+                self.measures.ended(end)
+            else:
+                self.measures.returned(end.queue, end.model, "lease")
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
@@ -470,6 +495,19 @@ def _grant(raw: list[Any]) -> Grant:
         raw[15].decode(),
         int(raw[16]),
         raw[17],
+    )
+
+
+def _task_end(account: list[Any]) -> TaskEnd:
+    queue, model, task_type, state, code, total_ms, ran_ms = account
+    return TaskEnd(
+        queue.decode(),
+        model.decode(),
+        task_type.decode(),
+        State(state.decode()),
+        code.decode(),
+        total_ms,
+        ran_ms,
     )
 
 

@@ -37,6 +37,9 @@ FAILURE_CODES: dict[str, bool] = {
 }
 """Failure code to whether a retry is usually sensible."""
 
+MAX_PAUSE_MS = 300_000
+"""The longest pause that a failure's `retryAfterMs` can ask for. Who is refused after it asks again."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Id = Annotated[str, Meta(min_length=1, max_length=100)]
 Attempt = Annotated[int, Meta(ge=1, le=1_000_000)]

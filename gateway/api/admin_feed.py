@@ -32,7 +32,7 @@ async def feed(gateway: "Gateway", caller: Caller, request: Request) -> None:  #
     """
     headers = {**HEADERS, "X-Request-Id": request.id.decode()}
     response = EventSourceResponse(_pictures(gateway, request), headers=headers, sep="\n", ping=0)
-    request.started = True
+    request.started, request.status = True, 200
     await response(request.scope, request.receive, request.send)
 
 

@@ -8,7 +8,7 @@
 -- ARGV[6]  why, told to the owner: client | timeout | admin
 -- ARGV[7]  grace, ms: how long a running task's slot may stay `stopping` until its worker confirms
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
--- returns  {'ended', state, event id, data} now | {'over', state} it had ended before | {'unknown'}
+-- returns  {'ended', state, event id, data, account of the end (ending.lua)} now | {'over', state} it had ended before | {'unknown'}
 -- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
 local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -29,4 +29,4 @@ else
   event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
   tell_owner(id, t, why)
 end
-return { 'ended', state, event_id, data }
+return { 'ended', state, event_id, data, account_of_end(t) }

@@ -41,9 +41,11 @@ if current and t.st == 'executing' then
   if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
   if want == 0 then
     local at = wake(t.m)
-    return { 'ok', event_id, {}, 0, at and { t.m, max(at - NOW, 1) } or {} }
+    wake_elsewhere(t)
+    return { 'ok', event_id, {}, 0, at and { t.m, math.max(at - NOW, 1) } or {} }
   end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
+  wake_elsewhere(t)
   if #ids > 0 then call('HSET', key_task(id), 'ng', table.concat(ids, ',')) end
   return { 'ok', event_id, grants, 0, later }
 end
@@ -63,4 +65,5 @@ if want > 0 then
 elseif freed then
   wake(freed)
 end
+if freed then wake_elsewhere(t) end
 return { current and 'late' or 'stale', '', grants, 0, later }

@@ -14,17 +14,19 @@ local function charge_running(id, f, output)
   local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11] }
   local unit, used = call('HGET', key_model(t.m), 'cost'), nil
   if unit == 'slot_seconds' then
-    used = (NOW - num(f[13])) / 1000
+    used = NOW - num(f[13])
   elseif unit ~= 'requests' and output >= 0 then
-    output = min(output, 4194304)
+    output = math.min(output, 4194304)
     used = num(f[12]) + 2 * output
     local mean = key_mean(t.m, t.u)
-    if output > num(call('GET', mean)) then call('SET', mean, whole(min(output, 131072)), 'EX', '3600') end
+    if output > num(call('GET', mean)) then call('SET', mean, whole(math.min(output, 131072)), 'EX', '3600') end
   end
   local charged, weight, lane_lifts, own_lifts, tokens, counted = read_account(t.ac)
   if not used or used <= tonumber(charged) then return end
-  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q)
-  charge(t, used - tonumber(charged), weight, lane_lifts, own_lifts, lifts_of(t.q, t.m, t.u), s[1], s[2])
+  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
+  local lifts = lifts_of(t.q, t.m, t.u)
+  local changed = charge(t, used - tonumber(charged), weight, lane_lifts, own_lifts, lifts, s[1], s[2], s[3])
+  call('HSET', key_model(t.m), unpack(changed))
   call('HSET', key_task(id), 'ac', open_account(used, weight, lane_lifts, own_lifts, tokens, counted))
 end
 
@@ -41,7 +43,7 @@ for i = 1, held do
   else
     local lease_end = NOW + lease
     local deadline = num(f[5])
-    if deadline > 0 then lease_end = min(lease_end, deadline + grace) end
+    if deadline > 0 then lease_end = math.min(lease_end, deadline + grace) end
     call('ZADD', key_slots(f[4]), whole(lease_end), id)
     call('ZADD', key_look(), run_instant({ xd = f[5], lv = f[6] }, lease_end), id)
     if not f[7] then

@@ -9,7 +9,8 @@
 -- ARGV[7]  who was lost, the same over all connections of a worker
 -- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not)
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
--- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data} | {'stale', state}. Repeated, it says 'ended' again or is 'stale'.
+-- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data, account of the end (ending.lua)} |
+--          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 local id, token = ARGV[1], ARGV[3]
 local t = load(id)
 if not t or t.at ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
@@ -17,6 +18,7 @@ if t.st ~= 'executing' then
   if release(id, t) then
     settle(t, -1, -1, false)
     wake(t.m)
+    wake_elsewhere(t)
   end
   if t.fn ~= token then return { 'stale', t.st } end
   local event_id = t.at .. '-' .. t.sq
@@ -31,10 +33,11 @@ local failures = {
 local hold = tonumber(ARGV[8])
 if hold > 0 then
   local held = call('HGET', key_model(t.m), 'held')
-  call('HSET', key_model(t.m), 'held', whole(max(num(held), NOW + hold)))
+  call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end
 local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
 local at = wake(t.m)
-local later = at and { t.m, max(at - NOW, 1) } or {}
+wake_elsewhere(t)
+local later = at and { t.m, math.max(at - NOW, 1) } or {}
 if outcome == 'queued' then return { outcome, later } end
-return { outcome, event_id, kind, data }
+return { outcome, event_id, kind, data, account_of_end(t) }

@@ -7,7 +7,7 @@
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 local id, q, m, u = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local key_id, task_type, priority = ARGV[5], ARGV[6], max(min(tonumber(ARGV[7]), 5), 0)
+local key_id, task_type, priority = ARGV[5], ARGV[6], math.max(math.min(tonumber(ARGV[7]), 5), 0)
 local est_input, max_output, weight = ARGV[8], ARGV[9], ARGV[10]
 local timeout_ms, wait_ms, run_ms = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local keep_ms, linger_ms, waiting, stream = ARGV[14], tonumber(ARGV[15]), ARGV[16], ARGV[17]
@@ -33,24 +33,27 @@ local s = call('HMGET', model, 'concurrency', 'rules', 'held', 'cost', 'out', 'm
   'used')
 local limit = num(s[1])
 local ruled = s[2] == '1' or queue[4] == '1'
-if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and min(wait_ms, num(queue[5])) or num(queue[5]) end
+if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
 local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
   and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
-local order = format('%.3f', US / 1000 - 2000 * priority)
+local order = string.format('%.3f', US / 1000 - 2000 * priority)
 if not at_once then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   if refused then return refused end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
   call('HINCRBY', pool, 'bytes', 0 - #payload)
-  return { 'full_bytes', floor(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])) }
+  return { 'full_bytes', math.floor(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])) }
 end
 
 call('SET', key_payload(id), payload)
-if num(s[12]) < US - 60000000 then call('ZADD', key_models(), NOW_TEXT, m) end
+if num(s[12]) < US - 60000000 then
+  call('ZADD', key_models(), NOW_TEXT, m)
+  call('HSET', model, 'wide', WIDE)
+end
 call('ZADD', key_recent(), NOW_TEXT, id)
 local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW_TEXT, ei = est_input, ['or'] = order }
-local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', format('%d', #payload) }
+local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', string.format('%d', #payload) }
 local function set(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value
@@ -75,7 +78,7 @@ if follow == '1' then set('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
   local V, v, lane_tag, lane_lifts = num(s[7]), num(s[8]), num(s[9]), num(s[10])
-  local lane_start = max(V, lane_tag)
+  local lane_start = math.max(V, lane_tag)
   lane_lifts = lane_lifts + lane_start - lane_tag
   local debts = key_debts(q, m)
   local debt = call('EXISTS', debts) == 1 and call('ZSCORE', debts, u)
@@ -85,11 +88,11 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
     flow_start, v = v, v + 1
   end
   local cost, weight_of_lane = expected_cost(t, s[4], s[5], s[6]), lane_weight(queue[3])
-  t.ac = open_account(cost, weight_of_lane, lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
+  t.ac = open_account(cost, queue[3] or '1', lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
   call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
-  call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(max(v, flow_start)),
+  call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(math.max(v, flow_start)),
     'S:' .. q, whole(lane_start + tag_step(cost, weight_of_lane)), 'L:' .. q, whole(lane_lifts),
-    'c:' .. q, whole(num(s[11]) + cost * 1000), 'used', whole(US))
+    'c:' .. q, whole(num(s[11]) + cost), 'used', whole(US))
   local start = begin_attempt(id, t, replica, worker, nonce .. ':1', grant_ms)
   call('HSET', key, 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
     'ac', t.ac, 'ng', id, unpack(fields))
@@ -109,7 +112,7 @@ if want > 0 then
   end
 elseif ruled or num(s[3]) > NOW then
   local at = wake(m)
-  if at then later = { m, max(at - NOW, 1) } end
+  if at then later = { m, math.max(at - NOW, 1) } end
 elseif limit == 0 or call('ZCARD', key_slots(m)) < limit then
   wake_one(m)
 end

@@ -3,7 +3,7 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker; rest of `cancelled`
--- returns  {next instant to sweep at (ms), now (ms), tasks looked at}
+-- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back}
 -- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass.
 local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
 local timeout = { rest = ARGV[3], code = ARGV[4] }
@@ -21,7 +21,7 @@ call('HSET', pool, 'swept', NOW)
 -- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give.
 local gap = last > 0 and NOW - last or 0
 if gap > lease / 3 then
-  local function moved(at, most) return max(at, min(at + gap, NOW + most)) end
+  local function moved(at, most) return math.max(at, math.min(at + gap, NOW + most)) end
 
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
@@ -52,7 +52,7 @@ if gap > lease / 3 then
   move_all(key_replicas())
   local offered = move_all(key_offered())
   for i = 1, #offered, 2 do move_all(key_offers(offered[i])) end
-  return { NOW + 1000, NOW, 0 }
+  return { NOW + 1000, NOW, 0, {} }
 end
 
 -- 2. Tasks whose instant has come.
@@ -94,17 +94,18 @@ local function look_at_running(id, t, lease_end)
 end
 
 local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
-local touched = {}
+local touched, freed, accounts = {}, {}, {}
 for _, id in ipairs(due) do
   local t = load(id)
-  if not t or t.st == 'gone' then
+  local before = t and t.st
+  if not t or before == 'gone' then
     call('ZREM', look, id)
-  elseif t.st == 'queued' then
+  elseif before == 'queued' then
     look_at_queued(id, t)
   else
     local lease_end = num(call('ZSCORE', key_slots(t.m), id))
-    touched[t.m] = true
-    if t.st == 'executing' then
+    touched[t.m], freed[t.q .. ':' .. t.m] = true, t
+    if before == 'executing' then
       look_at_running(id, t, lease_end)
     elseif lease_end > NOW then
       call('ZADD', look, lease_end, id)
@@ -112,8 +113,10 @@ for _, id in ipairs(due) do
       settle(t, -1, -1, false)
     end
   end
+  if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t) end
 end
 for model in pairs(touched) do wake(model) end
+for _, t in pairs(freed) do wake_elsewhere(t) end
 
 -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
 if NOW - num(call('HGET', pool, 'woke')) >= 900 then
@@ -164,5 +167,5 @@ end
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
 local next_at = NOW + 1000
-if head[2] then next_at = max(min(next_at, tonumber(head[2])), NOW) end
-return { next_at, NOW, #due }
+if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
+return { next_at, NOW, #due, accounts }

@@ -18,7 +18,7 @@ if want == 0 then
     local at = wake(model)
     if at then
       later[#later + 1] = model
-      later[#later + 1] = max(at - NOW, 1)
+      later[#later + 1] = math.max(at - NOW, 1)
     end
   end
   return { {}, later }

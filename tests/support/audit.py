@@ -203,4 +203,4 @@ def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
 def _group(match: re.Match[str]) -> str:
     if match.group(1):
         return rf"(?P<{match.group(2)}_len>\d+)"
-    return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) == 'queue' else '.*'})"
+    return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) in ('queue', 'period') else '.*'})"

@@ -94,6 +94,9 @@ class DirectLink:
         for script in scripts.values():
             connection.call("SCRIPT", "LOAD", script.text)
 
+    def sha(self, name: str) -> str:
+        return self._scripts[name].sha
+
     def run(self, name: str, *args: Arg) -> Answered:
         script = self._scripts[name]
         return Answered(self.connection.call("EVALSHA", script.sha, 1, self._prefix, *args))

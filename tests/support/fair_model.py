@@ -111,7 +111,7 @@ class FairModel:
         output = self.user_means.get(task.user) or self.mean_output or min(task.max_output, 4096) or 256
         if task.max_output:
             output = min(output, task.max_output)
-        return max(task.cost_in + 2 * output, 1)
+        return max(math.floor(task.cost_in + 2 * output + 0.5), 1)
 
     def end(self, task: Task, used_in: int, used_out: int) -> None:
         """A task was completed."""
@@ -149,4 +149,4 @@ class FairModel:
 
 
 def _stored(mean: float) -> float:
-    return float(f"{mean:.2f}")
+    return math.floor(mean * 100 + 0.5) / 100

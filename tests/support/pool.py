@@ -5,9 +5,20 @@ from typing import Any, Literal
 
 from tests.support.direct import Subscription, World, drive
 
-from fairlane.queues.rules import Value
+from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Ended, Finished, Fragment, Grant, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import (
+    Ended,
+    Finished,
+    Fragment,
+    Grant,
+    Place,
+    Refused,
+    State,
+    Submitted,
+    Taken,
+    TaskSpec,
+)
 
 
 class Pool:
@@ -28,6 +39,18 @@ class Pool:
             "free": {"weight": 1.0, "max_length": max_length or None},
         }
         drive(self.scheduler.configure(queues, {model: {"concurrency": limit or None, "cost": unit}}))
+
+    def set_queue(self, name: str, **values: Value) -> Change:
+        """Change settings of a queue while running."""
+        change: Change | None = drive(self.scheduler.change("queue", name, values, "ops"))
+        assert change is not None
+        return change
+
+    def set_model(self, name: str = "m", **values: Value) -> Change:
+        """Change settings of a model while running."""
+        change: Change | None = drive(self.scheduler.change("model", name, values, "ops"))
+        assert change is not None
+        return change
 
     def offer(
         self, *models: str, withdrawn: Sequence[str] = (), hold_ms: int = 15_000, grace_ms: int = 0
@@ -54,8 +77,16 @@ class Pool:
         return grant
 
     def take(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> list[Grant]:
+        return self.ask(*models, want=want, nonce=nonce, worker=worker).grants
+
+    def ask(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> Taken:
+        """`take` with the instants it names."""
         reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker)
-        return self.scheduler.taken(reply.result()).grants
+        return self.scheduler.taken(reply.result())
+
+    def taken(self, *models: str, want: int = 1) -> list[str]:
+        """The ids of what a take grants."""
+        return [grant.task_id for grant in self.take(*models, want=want)]
 
     def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
         events = [("chunk", piece) for piece in data or (b"{}",)]
@@ -98,9 +129,10 @@ class Pool:
         begun: bool = False,
         end: Fragment | None = None,
         who: str = "key/w1",
+        hold_ms: int = 0,
     ) -> Ended:
         result: Ended = drive(
-            self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end, who=who)
+            self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms)
         )
         return result
 
@@ -151,6 +183,16 @@ class Pool:
     def events(self, task_id: str) -> list[tuple[str, str]]:
         entries = drive(self.scheduler.read(task_id))
         return [(f"{entry.attempt}-{entry.seq}", entry.kind) for entry in entries]
+
+    def place(self, task_id: str) -> Place:
+        record = drive(self.scheduler.position(task_id))
+        assert record is not None
+        place: Place = record.place
+        return place
+
+    def charged(self, queue: str = "free", model: str = "m") -> float:
+        """Cost charged to a lane so far."""
+        return int(self.world.call("HGET", self.world.keys("model", model=model), f"c:{queue}") or 0) / 1000
 
     def slots(self, model: str = "m") -> dict[str, int]:
         flat = self.world.call("ZRANGE", self.world.keys("slots", model=model), 0, -1, "WITHSCORES")

@@ -10,6 +10,9 @@
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx, broken connections                    | UPSTREAM_ERROR     | yes       |
 | 3xx                                              | UPSTREAM_ERROR     | no        |
+
+The pause that an upstream asks for (`retry-after-ms`, `Retry-After`) goes with its failure. One that says that there were too
+many requests, and not for how long, is left alone for a second.
 """
 
 import re
@@ -22,6 +25,8 @@ import msgspec
 from fairlane.workers.sdk.errors import TaskError, shorten
 
 BUSY_STATUSES = frozenset({408, 425, 429, 503, 529})
+DEFAULT_PAUSE_S = 1.0
+"""After a 429 that names no time."""
 
 _CONTEXT_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
@@ -35,10 +40,16 @@ _CONTEXT_SENTENCES = re.compile(
 _FILTER_CODES = frozenset(
     {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed"}
 )
-_BUSY_CODES = frozenset(
-    {"rate_limit_exceeded", "rate_limit_error", "overloaded_error", "overloaded", "server_overloaded"}
-    | {"too_many_requests", "engine_overloaded", "unavailable_error", "service_unavailable", "timeout"}
-)
+_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "too_many_requests"})
+_BUSY_CODES = _RATE_CODES | {
+    "overloaded_error",
+    "overloaded",
+    "server_overloaded",
+    "engine_overloaded",
+    "unavailable_error",
+    "service_unavailable",
+    "timeout",
+}
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance"})
 _AUTH_CODES = frozenset(
     {"invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"}
@@ -65,11 +76,9 @@ def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
     return _from_value(value)
 
 
-def from_status(
-    status: int, body: bytes, retry_after_s: float | None, secret: str | None = None
-) -> TaskError:
+def from_status(status: int, body: bytes, pause_s: float | None, secret: str | None = None) -> TaskError:
     """The failure for an answer that is not a success. `secret` is kept out of the message."""
-    return _failure(read_error(body), status, retry_after_s, secret)
+    return _failure(read_error(body), status, pause_s, secret)
 
 
 def from_stream(error: msgspec.Raw, secret: str | None = None) -> TaskError:
@@ -97,10 +106,11 @@ def unreadable(what: str) -> TaskError:
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 
-def _failure(
-    said: UpstreamError, status: int | None, retry_after_s: float | None, secret: str | None
-) -> TaskError:
+def _failure(said: UpstreamError, status: int | None, pause_s: float | None, secret: str | None) -> TaskError:
     code, retryable = _classify(said, status)
+    too_many = status == 429 or (status is None and said.names & _RATE_CODES)
+    if pause_s is None and retryable and too_many:
+        pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(secret, "***") if secret else said.message
     sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
     return TaskError(
@@ -108,7 +118,7 @@ def _failure(
         shorten(f"{sentence}: {message}" if message else f"{sentence}."),
         retryable=retryable,
         http_status=status,
-        retry_after_ms=None if retry_after_s is None else round(retry_after_s * 1000),
+        retry_after_ms=None if pause_s is None else round(pause_s * 1000),
     )
 
 

@@ -15,7 +15,7 @@ from fairlane.workers.adapters import failures
 from fairlane.workers.adapters.chunks import Chunk, ChunkReader, StreamError, is_null, usage_of
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
-from fairlane.workers.sdk.backoff import parse_retry_after
+from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
 
 PATHS = {
@@ -103,8 +103,8 @@ class OpenAIAdapter:
         try:
             if response.status_code != 200:
                 body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
-                retry_after_s = parse_retry_after(response.headers.get("Retry-After"))
-                raise failures.from_status(response.status_code, body, retry_after_s, self._api_key)
+                pause_s = requested_pause(response.headers)
+                raise failures.from_status(response.status_code, body, pause_s, self._api_key)
             if stream and "json" not in response.headers.get("Content-Type", ""):
                 async with contextlib.aclosing(self._stream(response, clock)) as items:
                     async for item in items:

@@ -1,13 +1,16 @@
 """When to try again."""
 
+import math
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+
+from fairlane.workers.protocol import MAX_PAUSE_MS
 
 BASE_S = 0.5
 CEILING_S = 30.0
 HEALTHY_S = 30.0
-MAX_RETRY_AFTER_S = 300.0
 
 
 class Backoff:
@@ -38,13 +41,18 @@ class Backoff:
         return self.after(registered_s)
 
 
-def parse_retry_after(value: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `Retry-After` header (a number or a date) asks for, from 0 to 300; None without one."""
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
+def requested_pause(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds that an answer asks to wait before the next try, from 0 to 300; None when it does not say.
+
+    `retry-after-ms` (OpenAI, Azure) is the more exact one and counts before `Retry-After`, a number of seconds or a
+    date. `headers` finds names in any case.
+    """
+    exact = _number(headers.get("retry-after-ms"))
+    if exact is not None:
+        return _bounded(exact / 1000)
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is None and value:
         try:
             moment = parsedate_to_datetime(value)
         except ValueError:
@@ -52,6 +60,16 @@ def parse_retry_after(value: str | None, now: datetime | None = None) -> float |
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         seconds = (moment - (now or datetime.now(UTC))).total_seconds()
-    if seconds != seconds:  # "nan" is a number to float()
+    return None if seconds is None else _bounded(seconds)
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value or "nan")
+    except ValueError:
         return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+    return None if math.isnan(number) else number
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, 0.0), MAX_PAUSE_MS / 1000)

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk import session as effects
-from fairlane.workers.sdk.backoff import parse_retry_after
+from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session import Session
@@ -266,5 +266,5 @@ class Connection:
             if response.status_code in (200, 404, 426)
             else ""
         )
-        retry_after_s = parse_retry_after(response.headers.get("Retry-After"))
+        retry_after_s = requested_pause(response.headers)
         return Ended(0.0, f"answered {response.status_code}{hint}", retry_after_s)

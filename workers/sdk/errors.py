@@ -18,7 +18,8 @@ class TaskError(Exception):
 
     `retryable` says whether another try may help; left out, the code's usual answer holds (final for an
     unknown code). The gateway tries again only while the caller has seen no output. `retry_after_ms` is how
-    long to wait before that.
+    long to wait before that, at most 5 minutes: with `MODEL_TOO_BUSY` and an `http_status` of 429 or none, no task
+    of the model begins anywhere until then (a provider's limit); with anything else this worker alone rests.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class TaskError(Exception):
         self.code = code
         self.message = shorten(message) or code
         self.retryable = protocol.FAILURE_CODES.get(code, False) if retryable is None else retryable
-        self.retry_after_ms = None if retry_after_ms is None else max(0, int(retry_after_ms))
+        self.retry_after_ms = (
+            None if retry_after_ms is None else int(min(max(0, retry_after_ms), protocol.MAX_PAUSE_MS))
+        )
         self.http_status = http_status if http_status is not None and 100 <= http_status <= 599 else None
 
 

@@ -5,10 +5,11 @@ of its methods; the first one counts, the rest find it over.
 """
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.measures import TaskEnd
 from fairlane.queues.tasks import Finished, Fragment, Grant, State
 from fairlane.streaming.events import (
     fragment_debug,
@@ -21,8 +22,10 @@ from fairlane.streaming.views.usage import normalise_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
     FAILURE_CODES,
+    MAX_PAUSE_MS,
     Cancel,
     Delta,
+    ErrorInfo,
     ResultAck,
     TaskChunk,
     TaskProgress,
@@ -41,9 +44,13 @@ if TYPE_CHECKING:
 MAX_ERROR_CHARS = 2000
 V1_MAX_FRAME = 1 << 20
 MIN_REST_MS = 100
-"""A worker that is full gets nothing for at least so long, whatever it says: a task would only go to and fro."""
+"""A full worker, or a model whose provider refuses, gets nothing for at least so long: tasks would only go to and fro."""
 MAX_DEBUG_BYTES = 64 * 1024
 NO_USAGE = (-1, -1)
+NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
+
+Cause = Literal["lost", "failed", "declined"]
+"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
 
 
 class Phase(enum.Enum):
@@ -68,7 +75,8 @@ class Attempt:
         self.grant = grant
         self.worker = worker
         self.phase = Phase.SENT
-        self.started_at = dispatcher.time()
+        self.granted_at = self.started_at = dispatcher.time()
+        self.first_output_at = 0.0
         self.renewed_at = 0.0
         self.stop_until = 0.0
         self.missing = 0
@@ -94,6 +102,11 @@ class Attempt:
     def held(self) -> bool:
         """True while its lease must be renewed."""
         return self.phase in (Phase.SENT, Phase.RUNNING, Phase.FINISHING)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of output so far, as far as can be told: a worker's delta is one or a few of them. -1 before the first."""
+        return self.writer.chunks or -1
 
     # ---- beginning ----------
 
@@ -159,6 +172,8 @@ class Attempt:
                 if fault := self._delta(delta):
                     self.broken("The worker sent output that cannot be read")
                     return fault
+        if not self.first_output_at and self.writer.has_output:
+            self._first_output()
         self.writer.pump()
         return None
 
@@ -244,9 +259,17 @@ class Attempt:
             code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
             text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
             retryable = info.retryable if info else False
-            if info and info.retry_after_ms:
+            hold_ms = provider_hold_ms(info) if info else 0
+            if info and info.retry_after_ms and not hold_ms:
                 self._dispatcher.hold(self.worker, info.retry_after_ms)
-            self.fail(code, text, retryable=retryable, usage=_raw(message.usage), used=self._used(message))
+            self.fail(
+                code,
+                text,
+                retryable=retryable,
+                usage=_raw(message.usage),
+                used=self._used(message),
+                hold_ms=hold_ms,
+            )
             return
         self._flush_halves()
         has_result = bytes(message.result) != b"null"
@@ -284,9 +307,9 @@ class Attempt:
         self.decline(message.reason)
 
     def decline(self, why: str) -> None:
-        """Give the task back to its place; it costs no try."""
+        """Give the task back to its place; it costs no try. (One that nobody takes, again and again, ends some time.)"""
         if self.phase in (Phase.SENT, Phase.RUNNING):
-            self._requeue(why, "declined")
+            self._requeue(why, "declined", NOBODY)
 
     def move(self) -> None:
         """Another attempt of the same grant takes over."""
@@ -303,13 +326,18 @@ class Attempt:
         usage: bytes | None = None,
         used: tuple[int, int] = NO_USAGE,
         stop: str = "",
+        hold_ms: int = 0,
     ) -> None:
-        """End with a failure, or try again where that is sensible. `stop`: the worker still runs it and is told why to stop."""
+        """End with a failure, or try again where that is sensible.
+
+        `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
+        it counts as not begun.
+        """
         if self.phase not in (Phase.SENT, Phase.RUNNING):
             return
         fragment = fragment_error(error, code, retryable, usage)
         if retryable and not self.writer.has_output and not stop:
-            self._requeue(code, "failed", Fragment(fragment, code))
+            self._requeue(code, "declined" if hold_ms else "failed", Fragment(fragment, code), hold_ms)
             return
         if stop:
             self._cancel(stop)
@@ -388,11 +416,13 @@ class Attempt:
         want = 0 if keep_slot else dispatcher.want_after(self.worker, self)
 
         def on_finished(finished: Finished) -> None:
+            if finished.outcome == "ok":
+                self.measure_end(state, code, used)
             if keep_slot:
                 self.wait_for_stop()
                 return
             self.phase = Phase.OVER
-            dispatcher.over(self, finished.grants, outcome=finished.outcome)
+            dispatcher.over(self, finished.grants, finished.outcome, finished.later)
 
         self.writer.finish(
             state,
@@ -414,11 +444,11 @@ class Attempt:
         if self.answered or self._dispatcher.pool.get(self.worker.id) is not self.worker:
             self._release(NO_USAGE)
 
-    def _requeue(self, why: str, cause: str, end: Fragment | None = None) -> None:
+    def _requeue(self, why: str, cause: Cause, end: Fragment | None = None, hold_ms: int = 0) -> None:
         begun = self.phase is Phase.RUNNING and cause != "declined"
         self.phase = Phase.OVER
         self.writer.close()
-        self._dispatcher.requeue(self, why, cause, begun, end)
+        self._dispatcher.requeue(self, why, cause, begun, end, hold_ms)
 
     def _release(self, used: tuple[int, int]) -> None:
         self.phase = Phase.OVER
@@ -437,6 +467,34 @@ class Attempt:
         else:
             self.stop("superseded")
 
+    # ---- measures ----------
+
+    def since_submission_ms(self, now: float) -> float:
+        """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
+        return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
+
+    def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
+        """Tell the measures that this attempt ended its task."""
+        grant, now = self.grant, self._dispatcher.time()
+        self._dispatcher.scheduler.measures.ended(
+            TaskEnd(
+                grant.queue,
+                grant.model,
+                grant.task_type,
+                state,
+                code,
+                self.since_submission_ms(now),
+                (now - self.granted_at) * 1000,
+                (now - self.first_output_at) * 1000 if self.first_output_at else -1,
+                used,
+            )
+        )
+
+    def _first_output(self) -> None:
+        grant, self.first_output_at = self.grant, self.output_at
+        measures = self._dispatcher.scheduler.measures
+        measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
+
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""
         result = bytes(message.result)
@@ -446,6 +504,18 @@ class Attempt:
         if used_out is None:
             used_out = self.writer.chunks or len(result) // 4
         return used_in, used_out
+
+
+def provider_hold_ms(info: ErrorInfo) -> int:
+    """How long a failure says that the model's provider takes no request, ms; 0 when it does not say so.
+
+    It does by MODEL_TOO_BUSY with `retryAfterMs` and the status 429 or none. With another status (503, 529) a server is
+    overloaded: other workers may have a better one.
+    """
+    refused = info.code == "MODEL_TOO_BUSY" and info.retryable and info.http_status in (None, 429)
+    if not refused or info.retry_after_ms is None:
+        return 0
+    return min(max(info.retry_after_ms, MIN_REST_MS), MAX_PAUSE_MS)
 
 
 def _raw(value: Raw | UnsetType) -> bytes | None:

@@ -6,9 +6,7 @@ in callbacks of the scheduler's replies, so that a grant is never lost with the 
 
 import asyncio
 import contextlib
-import random
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,31 +19,31 @@ from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Fragment, Grant, Record, Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import NO_USAGE, Attempt, Phase, result_ack
-from fairlane.workers.server.pool import ANY, Misfit, Pool, Worker
+from fairlane.workers.server.alarms import Alarms
+from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
+from fairlane.workers.server.payloads import PayloadCache
+from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
+from fairlane.workers.server.upkeep import Upkeep, observe
 
 log = structlog.get_logger("fairlane.workers")
 
-RENEW_S = 5.0
-TICK_S = 1.0
-OFFER_S = 5.0
-OFFER_HOLD_MS = 15_000
 LOST_REPLY_S = 2.0
 """A reply of Redis that has not come by then never will: longer than a command may take."""
 TOMBSTONE_MS = 600_000
-MISSED_ACKS = 3
 RETRY_REST_MS = 100
 """After a failure that a retry may mend, the worker pauses so long that an idle one on another replica is first."""
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
+MOST_SENT_AWAY = 1000
+"""Tasks remembered that nobody here could run, with how often they came."""
 MISFIT_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
-MOST_REFUSALS = 10
-"""Grants of a task after which a worker's `unsupported` is believed to hold for all."""
+MOST_REFUSALS = 5
+"""Times that a task is brought to other replicas because nobody here supports it; then that is believed of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +71,6 @@ class DispatchSettings:
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
 
 
-class PayloadCache:
-    """Bodies of tasks submitted here, so that the usual case needs no read from Redis. Bounded; the oldest go first."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._bodies: OrderedDict[str, bytes] = OrderedDict()
-
-    def put(self, task_id: str, body: bytes) -> None:
-        if len(body) > self._limit // 4:
-            return
-        self.pop(task_id)
-        self._bodies[task_id] = body
-        self._size += len(body)
-        while self._size > self._limit:
-            _, old = self._bodies.popitem(last=False)
-            self._size -= len(old)
-
-    def pop(self, task_id: str) -> bytes | None:
-        body = self._bodies.pop(task_id, None)
-        if body is not None:
-            self._size -= len(body)
-        return body
-
-
 class Dispatcher:
     """See the module. `start` begins the upkeep (offers, renewals, sweeps); `close` ends it and forgets all attempts."""
 
@@ -117,29 +90,26 @@ class Dispatcher:
         self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
         self._payloads = PayloadCache(settings.payload_cache_bytes)
         self._background: set[asyncio.Task[None]] = set()
-        self._upkeep: asyncio.Task[None] | None = None
-        self._nudge = asyncio.Event()
-        self._rng = random.Random()  # noqa: S311 - spreads load only
         self._store_back = asyncio.Event()
-        self._offered: set[str] = set()
-        self._offer_due = 0.0
         self._accepting = True
         self._unheard: set[str] = set()
-        self._renew_s = min(RENEW_S, scheduler.limits.lease_ms / 3000)
-        self._tick_s = min(TICK_S, self._renew_s / 2, scheduler.limits.grant_ms / 3000)
+        self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
+        self._alarms = Alarms(self._loop, partial(self.on_wake, targeted=True))
+        self.upkeep = Upkeep(self, hub)
 
     # ---- life ----------
 
     def start(self) -> None:
         """Begin the upkeep."""
-        self._upkeep = asyncio.create_task(self._keep_up(), name="dispatch-upkeep")
+        self.upkeep.start()
 
     async def close(self) -> None:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
-        tasks = [*self._background, *([self._upkeep] if self._upkeep else [])]
-        for task in tasks:
+        self._alarms.close()
+        await self.upkeep.close()
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         for attempt in list(self.attempts.values()):
             attempt.forget()
 
@@ -153,7 +123,7 @@ class Dispatcher:
         self._accepting = False
         for worker in self.pool:
             worker.draining = True
-        self.offer_soon()
+        self.upkeep.offer_soon()
 
     @staticmethod
     def now_ms() -> int:
@@ -171,12 +141,12 @@ class Dispatcher:
         if not self._accepting:
             worker.draining = True
         self.pool.add(worker)
-        self._offer_now()
+        self.upkeep.offer()
         self.fill(worker)
 
     def changed(self, worker: Worker) -> None:
         """A worker changed its models or slots, or drains."""
-        self._offer_now()
+        self.upkeep.offer()
         if not worker.draining:
             self.fill(worker)
 
@@ -184,7 +154,7 @@ class Dispatcher:
         """A worker is gone: its tasks are tried elsewhere or end."""
         if not self.pool.remove(worker):
             return
-        self._offer_now()
+        self.upkeep.offer()
         if any(attempt.held for attempt in worker.attempts.values()):
             self.pool.count_loss(worker)
         for attempt in list(worker.attempts.values()):
@@ -241,6 +211,8 @@ class Dispatcher:
             self._start_all(answer.grants, worker)
             if not answer.grants:
                 self._came_back_empty(worker)
+        if isinstance(answer, Submitted):
+            self._alarms.set(answer.later)
         if not done.done():
             done.set_result(answer)
 
@@ -269,7 +241,10 @@ class Dispatcher:
             self._spawn(self._end(task_id, State.FAILED, "error", end, why))
 
     def on_wake(self, model: str, *, targeted: bool) -> None:
-        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here."""
+        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here.
+
+        So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
+        """
         reserved = self.pool.reserve(model, 64)
         if reserved is not None:
             self._take(*reserved, woken=model)
@@ -278,7 +253,12 @@ class Dispatcher:
             self._unheard.add(model)
         if targeted:
             with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
-                self.scheduler.take([model], 0, self.scheduler.nonce()).add_done_callback(_observe)
+                reply = self.scheduler.take([model], 0, self.scheduler.nonce())
+                reply.add_done_callback(self._on_handed_on)
+
+    def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            self._alarms.set(self.scheduler.taken(reply.result()).later)
 
     def _came_back_empty(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
@@ -307,7 +287,8 @@ class Dispatcher:
         worker.reserved -= want
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
-        grants = self.scheduler.taken(reply.result()).grants
+        grants, later = self.scheduler.taken(reply.result())
+        self._alarms.set(later)
         self._start_all(grants, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
@@ -335,26 +316,28 @@ class Dispatcher:
     def _start(self, grant: Grant, asked_for: Worker) -> None:
         """Begin a granted task, on the worker it was asked for or a better one.
 
-        1 On another one where that one is gone, drains, or should leave the task to others. 2 With none free: back to its
-        place if the worker is gone; the one that should rather not tries again. 3 A task that the worker does not take is
-        brought to somebody who does, or ends.
+        1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is known to
+        be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its place if the
+        worker is gone or drains; one that should rather not tries again. 3 A task that the worker does not take is brought to
+        somebody who does, or ends.
         """
         known = self.attempts.get(grant.task_id)
         if known is not None and known.grant.token == grant.token:
             return  # a repeated reply
+        if grant.attempt == 1:
+            waited_ms = grant.granted_ms - grant.enqueued_ms
+            self.scheduler.measures.granted(grant.queue, grant.model, waited_ms)
         worker = asked_for
-        gone = self.pool.get(worker.id) is not worker or worker.draining
         misfit = worker.misfit(grant.task_type, grant.task_id)
-        if gone or misfit or grant.task_id in worker.avoided:  # 1
-            other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
-            if other is not None and other is not worker:
-                self._begin(grant, other)
+        other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
+        if other is not None and other is not worker:  # 1
+            known_free = other.models == worker.models and other.free(self.time()) > 0
+            self._begin(grant, other)
+            if misfit or not known_free:
                 self.fill(worker)
-                return
-            if gone:  # 2
-                self._spawn(self._give_back(grant))
-                return
-        if misfit:  # 3
+        elif self.pool.get(worker.id) is not worker or worker.draining:  # 2
+            self._spawn(self._give_back(grant))
+        elif misfit:  # 3
             self.misfit(self._new_attempt(grant, worker), misfit)
         else:
             self._begin(grant, worker)
@@ -423,7 +406,9 @@ class Dispatcher:
     async def _misfit(self, attempt: Attempt, why: Misfit) -> None:
         """No worker here can run it: let another replica's have it, if there is one."""
         grant = attempt.grant
-        tired = why is Misfit.REJECTED and grant.attempt - grant.tries > MOST_REFUSALS
+        times = (self._sent_away.get(grant.task_id) or 0) + 1
+        self._sent_away.put(grant.task_id, times)
+        tired = why is Misfit.REJECTED and times > MOST_REFUSALS
         if not tired and await self._until_answered(lambda: self._taken_elsewhere(grant, why)):
             attempt.decline(why.value)
             return
@@ -450,13 +435,15 @@ class Dispatcher:
         return False
 
     async def _give_back(self, grant: Grant) -> None:
-        await self._until_answered(
+        ended = await self._until_answered(
             lambda: self.scheduler.requeue(grant, "no worker any more", cause="declined", begun=False)
         )
+        self._alarms.set(ended.later)
 
-    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale") -> None:
-        """An attempt has ended and its slot is free; `grants` came with the answer and are for that slot."""
+    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale", later: Later = ()) -> None:
+        """An attempt has ended and its slot is free; `grants` and `later` came with the answer and are for that slot."""
         worker = self._forget(attempt)
+        self._alarms.set(later)
         if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(attempt.grant.task_id, attempt.grant.attempt, outcome))
         if grants:
@@ -480,25 +467,41 @@ class Dispatcher:
         """An attempt goes on with another worker: its slot is free, the grant stays."""
         self._forget(attempt)
 
-    def requeue(self, attempt: Attempt, why: str, cause: str, begun: bool, end: Fragment | None) -> None:
-        """Give an attempt's task back; its slot is free at once."""
+    def requeue(
+        self, attempt: Attempt, why: str, cause: Cause, begun: bool, end: Fragment | None, hold_ms: int
+    ) -> None:
+        """Give an attempt's task back; its slot is free at once. `hold_ms`: no task of its model begins for so long."""
         worker = self._forget(attempt)
-        worker.avoided.put(attempt.grant.task_id, True)
+        if not hold_ms:  # then the worker was not the reason
+            worker.avoided.put(attempt.grant.task_id, True)
         if cause == "failed":
             self.hold(worker, RETRY_REST_MS)
-        log.info("task goes back to its queue", task_id=attempt.grant.task_id, worker_id=worker.id, why=why)
-        self._spawn(self._requeue(attempt, worker, why, cause, begun, end))
+        log.info(
+            "task goes back to its queue",
+            task_id=attempt.grant.task_id,
+            worker_id=worker.id,
+            why=why,
+            hold_ms=hold_ms,
+        )
+        self._spawn(self._requeue(attempt, worker, why, cause, begun, end, hold_ms))
 
     async def _requeue(
-        self, attempt: Attempt, worker: Worker, why: str, cause: str, begun: bool, end: Fragment | None
+        self,
+        attempt: Attempt,
+        worker: Worker,
+        why: str,
+        cause: Cause,
+        begun: bool,
+        end: Fragment | None,
+        hold_ms: int,
     ) -> None:
         grant = attempt.grant
-        kind: Literal["lost", "failed", "declined"] = (
-            "lost" if cause == "lost" else "failed" if cause == "failed" else "declined"
-        )
         ended = await self._until_answered(
-            lambda: self.scheduler.requeue(grant, why, cause=kind, begun=begun, end=end, who=worker.identity)
+            lambda: self.scheduler.requeue(
+                grant, why, cause=cause, begun=begun, end=end, who=worker.identity, hold_ms=hold_ms
+            )
         )
+        self._alarms.set(ended.later)
         if ended.outcome == "ended":
             self.show_end(grant.task_id, ended.event_id, ended.kind, ended.data)
         if worker.version >= 2 and attempt.answered:
@@ -539,6 +542,9 @@ class Dispatcher:
         finally:
             worker.reserved -= want
         finished = self.scheduler.finished(reply)
+        self._alarms.set(finished.later)
+        if finished.outcome == "ok":
+            attempt.measure_end(State.CANCELLED, "", used)
         if worker.version >= 2 and attempt.answered:
             worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
         self._start_all(finished.grants, worker)
@@ -577,6 +583,7 @@ class Dispatcher:
         )
         finished = self.scheduler.finished(reply)
         if finished.outcome == "ok":
+            attempt.measure_end(State.FAILED, code)
             self.show_end(grant.task_id, finished.event_id, "error", data)
         attempt.wait_for_stop()
 
@@ -640,23 +647,18 @@ class Dispatcher:
             if replica and replica != self.scheduler.replica:
                 try:
                     self._link.command("PUBLISH", self.scheduler.channel(replica), message).add_done_callback(
-                        _observe
+                        observe
                     )
                 except StoreUnavailable:
                     return  # nobody keeps what is not logged
 
-    # ---- upkeep ----------
-
-    def offer_soon(self) -> None:
-        """Tell the other replicas at the next opportunity what is offered here."""
-        self._offer_due = 0.0
-        self._nudge.set()
+    # ---- the store ----------
 
     def store_is_back(self) -> None:
         """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
         self._store_back.set()  # what waits to be said goes first: it may withdraw what a free slot would take
         self._store_back.clear()
-        self.offer_soon()
+        self.upkeep.offer_soon()
         for worker in self.pool:
             self._loop.call_soon(self.fill, worker)
 
@@ -678,101 +680,6 @@ class Dispatcher:
             }
             for worker in self.pool
         ]
-
-    def _offer_now(self) -> None:
-        """Say what is offered, in order before whatever is asked next."""
-        try:
-            self._offer().add_done_callback(_observe)
-        except StoreUnavailable:
-            self.offer_soon()
-
-    def _offer(self) -> asyncio.Future[Any]:
-        models = self.pool.models() if self._accepting else set()
-        withdrawn = self._offered - models
-        workers = msgspec.json.encode(self.presence())
-        reply = self.scheduler.offer(
-            sorted(models), sorted(withdrawn), workers, OFFER_HOLD_MS, self.settings.no_worker_grace_ms
-        )
-        self._offered = models
-        self._offer_due = self.time() + OFFER_S
-        return reply
-
-    async def _keep_up(self) -> None:
-        """Offer, renew, sweep: in this order, so that what lives is not swept after an outage."""
-        while True:
-            wait = self._tick_s
-            try:
-                if self.time() >= self._offer_due:
-                    await self._offer()
-                await self._renew()
-                next_ms, looked = await self.scheduler.sweep()
-                wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
-            except StoreError:
-                wait = 0.2  # again when it answers
-            except Exception:  # upkeep must go on: what failed is tried again in a second
-                log.exception("upkeep failed")
-            try:
-                self._check_attempts()
-            except Exception:  # the same: leases must be renewed whatever happens here
-                log.exception("checking time limits failed")
-            try:
-                async with asyncio.timeout(wait * self._rng.uniform(0.95, 1.0)):
-                    await self._nudge.wait()
-            except TimeoutError:
-                pass
-            self._nudge.clear()
-
-    async def _renew(self) -> None:
-        now = self.time()
-        held = [a for a in self.attempts.values() if a.held and now - a.renewed_at >= self._renew_s]
-        alive = self._hub.keeping_alive(now)
-        for at in range(0, max(len(held), 1), 500):
-            batch = held[at : at + 500]
-            if not batch and not alive:
-                return
-            replies = await self.scheduler.renew(
-                [(a.grant, a.worker.id, a.phase is not Phase.SENT, -1) for a in batch],
-                alive if at == 0 else (),
-            )
-            for attempt, reply in zip(batch, replies, strict=True):
-                if reply == 1:
-                    attempt.renewed_at = now
-                elif attempt.held and attempt.phase is not Phase.FINISHING:
-                    attempt.stop("client" if reply == 2 else "superseded")
-
-    def _check_attempts(self) -> None:
-        """Local time limits of attempts and workers."""
-        now = self.time()
-        dead_after = self.settings.dead_after_ms / 1000
-        for worker in self.pool:
-            if worker.version >= 2 and now - worker.heard_at > dead_after:
-                worker.close(1011, "silent for too long")
-        for attempt in list(self.attempts.values()):
-            worker = attempt.worker
-            if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, self.settings.ack_ms / 1000):
-                worker.missed_acks += 1
-                attempt.unacknowledged()
-                if worker.missed_acks >= MISSED_ACKS:
-                    worker.close(4408, "three tasks in a row were not acknowledged")
-            elif attempt.phase is Phase.RUNNING:
-                self._check_output(attempt, now)
-            elif attempt.phase is Phase.STOPPING:
-                late = now - (attempt.stop_until - self.stop_grace_s)
-                if now > attempt.stop_until:
-                    worker.close(1011, "did not stop a cancelled task")
-                elif worker.version >= 2 and late > self.settings.cancel_grace_ms / 1000 + 2:
-                    worker.suspended = True
-
-    def _check_output(self, attempt: Attempt, now: float) -> None:
-        limits = self.settings.output_limits.get(attempt.grant.model)
-        if limits is None:
-            return
-        if not attempt.writer.has_output:
-            if limits.first_output_ms and now - attempt.started_at > limits.first_output_ms / 1000:
-                text = "The model did not begin to answer in time"
-                attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
-        elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
-            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")
 
     async def _until_answered(self, call: Callable[[], Awaitable[Any]], patience_s: float = 600.0) -> Any:
         """Repeat a call that may be repeated until Redis answers it; gives up after `patience_s`."""
@@ -816,9 +723,3 @@ class _Elsewhere(msgspec.Struct, rename="camel"):
             and (model in self.models or ANY in self.models)
             and (self.task_types is None or task_type in self.task_types)
         )
-
-
-def _observe(reply: asyncio.Future[Any]) -> None:
-    """Take note of a reply that nobody waits for, so that it is not logged as never retrieved."""
-    if not reply.cancelled():
-        reply.exception()

@@ -1,6 +1,7 @@
 """The workers connected to this replica and their slots. Pure: who is free, and who is next."""
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -84,7 +85,6 @@ class Worker:
         self.hold_until = 0.0
         self.rest_until = 0.0
         self.suspended = False
-        self.last_grant = 0
         self.heard_at = 0.0
         self.missed_acks = 0
         self.past: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
@@ -129,12 +129,14 @@ class Worker:
 
 
 class Pool:
-    """All workers of this replica, by model; of several that are free the least recently used one is picked."""
+    """All workers of this replica. Of several that are free for a task, the one whose last task began first gets it."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._workers: dict[str, Worker] = {}
-        self._grants = 0
+        self._unused: dict[str, Worker] = {}
+        self._used: dict[str, Worker] = {}
+        """The least recently used first."""
         self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
 
     def __len__(self) -> int:
@@ -154,7 +156,7 @@ class Pool:
         return [w for w in self if (w.key_id, w.instance_id) == key and w is not worker]
 
     def add(self, worker: Worker) -> None:
-        self._workers[worker.id] = worker
+        self._workers[worker.id] = self._unused[worker.id] = worker
         self._rest(worker)
 
     def count_loss(self, worker: Worker) -> None:
@@ -176,6 +178,8 @@ class Pool:
         if self._workers.get(worker.id) is not worker:
             return False
         del self._workers[worker.id]
+        self._unused.pop(worker.id, None)
+        self._used.pop(worker.id, None)
         return True
 
     def models(self) -> set[str]:
@@ -188,16 +192,16 @@ class Pool:
         Given a task: never a worker that does not take it, and one that should avoid it only if there is no other.
         """
         now = self._time()
-        best: Worker | None = None
-        best_order = (False, 0)
-        for worker in self._workers.values():
+        second_best: Worker | None = None
+        for worker in itertools.chain(self._unused.values(), self._used.values()):
+            if (worker.spare(now) if task_id else worker.free(now)) <= 0:
+                continue
             if not worker.serves(model) or (task_type and not worker.takes(task_type, task_id)):
                 continue
-            if (worker.spare(now) if task_id else worker.free(now)) > 0:
-                order = (task_id in worker.avoided, worker.last_grant)
-                if best is None or order < best_order:
-                    best, best_order = worker, order
-        return best
+            if task_id not in worker.avoided:
+                return worker
+            second_best = second_best or worker
+        return second_best
 
     def anybody_takes(self, model: str, task_type: str, task_id: str) -> bool:
         """Whether some worker here can run the task, now or when it is free."""
@@ -215,9 +219,9 @@ class Pool:
     def hold(self, worker: Worker, count: int) -> None:
         """Reserve slots of a given worker."""
         worker.reserved += count
-        self.touch(worker)
 
     def touch(self, worker: Worker) -> None:
-        """It is the most recently used one now."""
-        self._grants += 1
-        worker.last_grant = self._grants
+        """A task begins on it: it is the most recently used one now."""
+        known = self._unused.pop(worker.id, None) or self._used.pop(worker.id, None)
+        if known is not None:
+            self._used[worker.id] = known

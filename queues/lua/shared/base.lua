@@ -1,16 +1,18 @@
 -- What every script begins with: the time, records, messages. (scripts.py leaves out what a script does not use.)
 --
--- Numbers that are written become text here, once: Redis takes twice as long to convert a number that it is given.
+-- Numbers that are written become text by `whole`: Redis takes twice as long to convert a number that it is given.
 local call = redis.call
-local tonumber, max, min, floor, format = tonumber, math.max, math.min, math.floor, string.format
 
 local US = clock_us() -- microseconds
-local NOW = floor(US / 1000) -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
-local NOW_TEXT = format('%d', NOW)
+local NOW = math.floor(US / 1000) -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
+local NOW_TEXT = string.format('%d', NOW)
 local FOREVER = 9007199254740991
 
--- A whole number as text.
-local function whole(number) return format('%.0f', number) end
+-- A value of more than 64 bytes makes Redis keep a hash as a table: its fields are found without looking through all.
+local WIDE = string.rep('-', 65)
+
+-- A number as text, without its fraction.
+local function whole(number) return string.format('%d', number) end
 
 -- A record as a table of strings; nil when there is none.
 local function load(id)

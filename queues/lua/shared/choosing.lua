@@ -4,7 +4,8 @@
 -- of every queue, kept by configure.lua) are looked at only where there are some:
 --   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing;
 --   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
---      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend;
+--      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
+--      such slots itself (all together may have reserved more than there are);
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
 local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat' }
 
@@ -14,12 +15,12 @@ local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minu
 local function paced_until(model, s, tokens)
   if s[3] == '1' then return FOREVER end
   local at = num(s[4]) * 1000
-  if num(s[5]) > 0 then at = max(at, num(s[7])) end
+  if num(s[5]) > 0 then at = math.max(at, num(s[7])) end
   local tpm = num(s[6])
   if tpm > 0 then
-    at = max(at, num(s[8]))
+    at = math.max(at, num(s[8]))
     local spent, seconds, total = call('HGETALL', key_spent(model)), {}, 0
-    local now_s = floor(US / 1000000)
+    local now_s = math.floor(US / 1000000)
     for i = 1, #spent, 2 do
       local second = tonumber(spent[i])
       if second > now_s - 61 then
@@ -33,7 +34,7 @@ local function paced_until(model, s, tokens)
     for _, second in ipairs(seconds) do -- wait until enough of the last minute is over
       if total <= 0 or total + tokens <= tpm then break end
       total = total - second[2]
-      at = max(at, (second[1] + 61) * 1000000)
+      at = math.max(at, (second[1] + 61) * 1000000)
     end
   end
   return at > US and at or 0
@@ -42,10 +43,10 @@ end
 -- What a task takes out of its model's minute: `s` as in ALL_RULES.
 local function spend(model, s, tokens)
   local rpm, tpm = num(s[5]), num(s[6])
-  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(max(num(s[7]), US) + 60000000 / rpm)) end
+  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(math.max(num(s[7]), US) + 60000000 / rpm)) end
   if tpm > 0 then
-    call('HSET', key_model(model), 'ttat', whole(max(num(s[8]), US) + 60000000 * tokens / tpm))
-    call('HINCRBY', key_spent(model), format('%d', floor(US / 1000000)), whole(tokens))
+    call('HSET', key_model(model), 'ttat', whole(math.max(num(s[8]), US) + 60000000 * tokens / tpm))
+    call('HINCRBY', key_spent(model), string.format('%d', math.floor(US / 1000000)), whole(tokens))
     call('PEXPIRE', key_spent(model), '120000')
   end
 end
@@ -61,8 +62,8 @@ local function choose_lane(model, limit)
     if num(s[2]) > 0 then lane.full = call('SCARD', key_load(q)) >= num(s[2]) end
     if limit > 0 then
       lane.reserved = num(s[3])
-      local lent = s[4] and s[4] ~= '' and min(num(s[4]), lane.reserved) or lane.reserved
-      lane.kept = max(lane.reserved - lent - lane.running, 0)
+      local lent = s[4] and s[4] ~= '' and math.min(num(s[4]), lane.reserved) or lane.reserved
+      lane.kept = math.max(lane.reserved - lent - lane.running, 0)
       if s[5] and s[5] ~= '' then lane.full = lane.full or lane.running >= lane.reserved + num(s[5]) end
     end
     queues[q] = lane
@@ -73,7 +74,7 @@ local function choose_lane(model, limit)
   local skipped = {}
   for i = 1, #line, 2 do
     local lane = queues[line[i]] or { running = 0, reserved = 0, kept = 0 }
-    if lane.paused or lane.full or free <= owed - lane.kept then
+    if lane.paused or lane.full or (lane.kept == 0 and free <= owed) then
       skipped[#skipped + 1] = line[i]
     else
       local reserve = lane.running < lane.reserved

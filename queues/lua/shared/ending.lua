@@ -5,7 +5,7 @@ end
 
 -- Record and log of an ended task go when its time is over. While it holds a slot it has no end: the sweep needs its record.
 local function expire(id, keep)
-  keep = format('%d', max(keep, 1000))
+  keep = string.format('%d', math.max(keep, 1000))
   call('PEXPIRE', key_task(id), keep)
   call('PEXPIRE', key_log(id), keep)
 end
@@ -35,11 +35,12 @@ local function release(id, t)
   return true
 end
 
--- A running mean, as it is stored.
-local function mean_after(stored, value, share, least)
+-- A running mean, as it is stored: in hundredths, rounded.
+local function mean_after(stored, value, share)
   local mean = num(stored)
-  mean = mean == 0 and max(value, least) or mean + share * (value - mean)
-  return format('%.2f', mean)
+  mean = mean == 0 and math.max(value, 1) or mean + share * (value - mean)
+  local hundredths = math.floor(mean * 100 + 0.5)
+  return string.format('%d.%02d', hundredths / 100, hundredths % 100)
 end
 
 -- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected.
@@ -50,10 +51,10 @@ local function settle_pace(t, tokens_used)
   local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
   if tpm == 0 then return end
-  call('HSET', key_model(t.m), 'ttat', whole(max(num(s[2]), US) + 60000000 * more / tpm))
-  local second = more > 0 and floor(US / 1000000) or floor(num(t.ga) / 1000)
-  if more > 0 or call('HEXISTS', key_spent(t.m), format('%d', second)) == 1 then
-    call('HINCRBY', key_spent(t.m), format('%d', second), whole(more))
+  call('HSET', key_model(t.m), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
+  local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.ga) / 1000)
+  if more > 0 or call('HEXISTS', key_spent(t.m), string.format('%d', second)) == 1 then
+    call('HINCRBY', key_spent(t.m), string.format('%d', second), whole(more))
     call('PEXPIRE', key_spent(t.m), '120000')
   end
 end
@@ -64,29 +65,31 @@ end
 local function settle(t, input, output, completed)
   local q, m = t.q, t.m
   local model = key_model(m)
-  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms')
-  local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, max(NOW - num(t.ga), 0), nil
+  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms', 'S:' .. q, 'L:' .. q, 'c:' .. q)
+  local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
-    used = ran_ms / 1000
+    used = ran_ms
   elseif unit ~= 'requests' and known then
-    used = min(input, 4194304) + 2 * min(output, 4194304)
+    used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  close_account(t, used)
-  if known then settle_pace(t, min(input, 4194304) + min(output, 4194304)) end
+  local changed = close_account(t, used, s[5], s[6], s[7])
+  if known then settle_pace(t, math.min(input, 4194304) + math.min(output, 4194304)) end
   if completed then
-    local mean_out = s[3]
     if known and unit ~= 'requests' then
-      output = min(output, 131072)
+      output = math.min(output, 131072)
       local mean = key_mean(m, t.u)
-      call('SET', mean, mean_after(call('GET', mean), output, 0.3, 1), 'EX', '3600')
-      mean_out = mean_after(mean_out, output, 0.05, 1)
+      call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
+      changed[#changed + 1] = 'out'
+      changed[#changed + 1] = mean_after(s[3], output, 0.05)
     end
     if unit == 'slot_seconds' then
       local span = key_span(m, t.u)
-      call('SET', span, mean_after(call('GET', span), ran_ms / 1000, 0.3, 0.01), 'EX', '3600')
+      call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
-    call('HSET', model, 'out', mean_out or '0', 'ms', mean_after(s[4], ran_ms, 0.1, 1))
+    changed[#changed + 1] = 'ms'
+    changed[#changed + 1] = mean_after(s[4], ran_ms, 0.1)
   end
+  if #changed > 0 then call('HSET', model, unpack(changed)) end
   forget_idle_flows(q, m, num(s[2]))
 end
 
@@ -95,11 +98,11 @@ end
 -- `stopping` until `stop_until`. Returns the terminal event's id.
 local function end_task(id, t, state, kind, data, code, nonce, except, stop_until)
   drop_payload(id, t.pb)
-  local seq = format('%d', num(t.sq) + 1)
+  local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (num(t.at) > 0 and t.at or '1') .. '-' .. seq
   call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
   call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'co', code, 'fn', nonce)
-  t.st, t.sq, t.ed = state, seq, NOW_TEXT
+  t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
   if stop_until then
     call('ZADD', key_slots(t.m), whole(stop_until), id)
     call('ZADD', key_look(), whole(stop_until), id)
@@ -109,6 +112,12 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   call('HINCRBY', key_pool(), state, '1')
   publish_event(t.rd, id, event_id, kind, data, except)
   return event_id
+end
+
+-- How a task of this table came to its state, for those who count: queue, model, type, state, code, ms since its submission, ms
+-- since its last grant (-1: it was not running).
+local function account_of_end(t)
+  return { t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1 }
 end
 
 -- End a task that waits.

@@ -1,7 +1,7 @@
 -- The reply that describes a grant; its fields are named in tasks.py, Grant.
 local function describe(id, t, event_id, start)
   local left = num(t.xd)
-  if left > 0 then left = max(left - NOW, 1) end
+  if left > 0 then left = math.max(left - NOW, 1) end
   return {
     id, t.at, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en,
     event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start,
@@ -14,24 +14,30 @@ local function expected_output(t, model_mean)
   local asked = num(t.mo)
   local output = num(call('GET', key_mean(t.m, t.u)))
   if output == 0 then output = num(model_mean) end
-  if output == 0 then output = asked > 0 and min(asked, 4096) or 256 end
-  if asked > 0 then output = min(output, asked) end
+  if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
+  if asked > 0 then output = math.min(output, asked) end
   return output
 end
 
--- Seconds that a task is expected to hold its slot: by the user's running mean, else the model's, else 50 tokens a second.
-local function expected_seconds(t, model_ms)
-  local seconds = num(call('GET', key_span(t.m, t.u)))
-  if seconds == 0 then seconds = num(model_ms) / 1000 end
-  if seconds == 0 then seconds = expected_output(t) / 50 end
-  return max(seconds, 0.001)
+-- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
+local function expected_ms(t, model_ms)
+  local ms = num(call('GET', key_span(t.m, t.u)))
+  if ms == 0 then ms = num(model_ms) end
+  if ms == 0 then ms = expected_output(t) * 20 end
+  return ms
 end
 
--- Expected cost of a task in its model's unit: tokens = input + 2 x output, requests = 1, slot_seconds = how long it runs.
+-- Expected cost of a task, a whole number in its model's unit: tokens = input + 2 x output, requests = 1, slot_seconds = the ms
+-- that it runs.
 local function expected_cost(t, unit, model_mean, model_ms)
   if unit == 'requests' then return 1 end
-  if unit == 'slot_seconds' then return expected_seconds(t, model_ms) end
-  return max(min(num(t.ei), 16777216) + 2 * expected_output(t, model_mean), 1)
+  local cost
+  if unit == 'slot_seconds' then
+    cost = expected_ms(t, model_ms)
+  else
+    cost = math.min(num(t.ei), 16777216) + 2 * expected_output(t, model_mean)
+  end
+  return math.max(math.floor(cost + 0.5), 1)
 end
 
 -- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
@@ -39,8 +45,8 @@ end
 local function begin_attempt(id, t, replica, worker, token, grant_ms)
   local attempt, seq = num(t.at) + 1, num(t.sq) + 1
   local deadline, run = num(t.dl), num(t.rl)
-  if run > 0 then deadline = deadline > 0 and min(deadline, NOW + run) or NOW + run end
-  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', format('%d', attempt), format('%d', seq), token, replica, worker
+  if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
+  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', string.format('%d', attempt), string.format('%d', seq), token, replica, worker
   t.ga, t.xd = NOW_TEXT, whole(deadline)
   local lease_end = NOW + grant_ms
   call('ZADD', key_slots(t.m), whole(lease_end), id)
@@ -95,14 +101,14 @@ local function next_lane(model)
       'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
-    local lift = num(lane.s[6]) - lane.tag
-    if lift > 0 then
-      lane.tag = lane.tag + lift
-      lane.s[10] = whole(num(lane.s[10]) + lift)
-      call('ZADD', key_lanes(model), whole(lane.tag), chosen)
-      call('HSET', hash, 'L:' .. chosen, lane.s[10])
-    end
-    lane.moves_to = max(lane.moves_to, lane.tag)
+    lane.tag, lane.s[10] = lift_lane(chosen, model)
+    lane.moves_to = math.max(lane.moves_to, lane.tag)
+  end
+  local ahead = lane.tag - math.max(lane.moves_to, num(lane.s[6]))
+  if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
+    lane.tag = lane.tag - ahead
+    lane.s[10] = whole(num(lane.s[10]) - ahead)
+    lane.lowered = true
   end
   return lane
 end
@@ -130,7 +136,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
     else
       local cost, tokens, counted = expected_cost(t, s[3], s[4], s[5]), 0, '0'
       if lane.rules then
-        tokens, counted = floor(num(t.ei) + expected_output(t, s[4]) + 0.5), '1'
+        tokens, counted = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5), '1'
         local at = paced_until(model, lane.rules, tokens)
         if at > 0 then return nil, at < FOREVER and math.ceil(at / 1000) or nil end
         spend(model, lane.rules, tokens)
@@ -141,16 +147,22 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local flow_tag, lane_tag = whole(flow_start + tag_step(cost, flow_weight(t))), whole(lane.tag + tag_step(cost, weight))
       local model_tag = whole(num(s[7]) + model_step(s[5], s[8]))
       local fields = {
-        'V', whole(max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(max(num(s[9]), flow_start)), 'n:' .. q,
-        format('%d', num(s[11]) - 1), 'd:' .. q, drain_after_grant(s[12]), 'c:' .. q, whole(num(s[13]) + cost * 1000),
+        'V', whole(math.max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(math.max(num(s[9]), flow_start)), 'n:' .. q,
+        string.format('%d', num(s[11]) - 1), 'd:' .. q, drain_after_grant(s[12]), 'c:' .. q, whole(num(s[13]) + cost),
         'used', whole(US), 'b', model_tag,
       }
+      if lane.lowered then
+        fields[#fields + 1] = 'L:' .. q
+        fields[#fields + 1] = s[10]
+      end
       call('ZREM', flow, id)
       call('HINCRBY', key_queue(q), 'n', '-1')
       local lane_waits = true
       if call('EXISTS', flow) == 1 then
         call('ZADD', flows, flow_tag, u)
+        note_served(q, model, u, cost / flow_weight(t))
       else
+        note_left(q, model, u)
         call('ZREM', flows, u)
         call('ZADD', key_debts(q, model), flow_tag, u)
         fields[#fields + 1] = 'users'
@@ -170,7 +182,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       else
         call('ZREM', key_backlog(), model)
       end
-      t.ac = open_account(cost, weight, num(s[10]), num(lifts_of(q, model, u)), tokens, counted)
+      t.ac = open_account(cost, lane.weight or '1', num(s[10]), num(lifts_of(q, model, u)), tokens, counted)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
       call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
@@ -224,7 +236,7 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
       if model == freed then freed = nil end
       if t then
         later[#later + 1] = model
-        later[#later + 1] = max(t - NOW, 1)
+        later[#later + 1] = math.max(t - NOW, 1)
       end
     end
   end
@@ -232,13 +244,13 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     if #ids == 0 then even_if_full() end
     idle_for(models, replica)
   else
-    for i = 1, min(#waiting, 16) do
+    for i = 1, math.min(#waiting, 16) do
       local model = waiting[i]
       if model == freed then freed = nil end
       local at = wake(model)
       if at then
         later[#later + 1] = model
-        later[#later + 1] = max(at - NOW, 1)
+        later[#later + 1] = math.max(at - NOW, 1)
       end
     end
   end

@@ -8,11 +8,12 @@
 --
 -- A flow whose user runs as many tasks as it may is parked: out of the line, its tag kept in `parked`. It returns, lifted like
 -- one that was idle, when a task of the user ends. A lane that was passed over, because its queue may not run more now, is
--- lifted when it is served again (field h:queue): nobody saves up turns while it may not start.
+-- lifted when it is served again (field h:queue): nobody saves up turns while it may not start. A lane that is served out of
+-- turn, because it has slots reserved, is lowered to where its turn would be: nobody pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
 
-local function tag_step(cost, weight) return floor(cost * 4096 / weight + 0.5) end
+local function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
 local function flow_weight(t)
   local weight = num(t.w)
@@ -28,34 +29,34 @@ end
 -- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as
 -- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users. One
 -- that comes into line stands between the first and one step behind it.
-local function model_step(mean_ms, users) return max(num(mean_ms), 1) * 4096 / max(num(users), 1) end
+local function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
--- How fast a lane's tasks leave while some wait: departures and the time they took, both fading with a half-life of about
+-- How fast a lane's tasks leave while some wait: departures (in thousandths) and the time they took, both fading with a half-life of about
 -- twenty seconds, and the instant of the last one. `grant` counts one, `resume` begins to count time again.
 local FADE_MS = 30000
 
 local function read_drain(stored)
   local count, time, last = string.match(stored or '', '(%S+) (%S+) (%S+)')
   if not count then return 0, 0, NOW end
-  return tonumber(count), tonumber(time), tonumber(last)
+  return tonumber(count) / 1000, tonumber(time), tonumber(last)
 end
 
 local function drain_after_grant(stored)
   local count, time, last = read_drain(stored)
-  local passed_ms = max(NOW - last, 0)
+  local passed_ms = math.max(NOW - last, 0)
   local kept = passed_ms > 0 and math.exp(0 - passed_ms / FADE_MS) or 1
-  return format('%.3f %.0f ', count * kept + 1, time * kept + passed_ms) .. NOW_TEXT
+  return string.format('%d %d ', (count * kept + 1) * 1000, time * kept + passed_ms) .. NOW_TEXT
 end
 
 local function drain_resumes(stored)
   local count, time = read_drain(stored)
-  return format('%.3f %.0f ', count, time) .. NOW_TEXT
+  return string.format('%d %d ', count * 1000, time) .. NOW_TEXT
 end
 
 -- Departures until now and the ms they took, faded.
 local function drain_until_now(stored)
   local count, time, last = read_drain(stored)
-  local passed_ms = max(NOW - last, 0)
+  local passed_ms = math.max(NOW - last, 0)
   local kept = math.exp(0 - passed_ms / FADE_MS)
   return count * kept, time * kept + passed_ms
 end
@@ -86,12 +87,24 @@ local function flow_comes(q, m, u, from)
   end
   local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'd:' .. q, 'b', 'ms')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
-  call('ZADD', key_lanes(m), whole(max(V, lane_tag)), q)
+  call('ZADD', key_lanes(m), whole(math.max(V, lane_tag)), q)
   call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'd:' .. q, drain_resumes(lane[4]),
-    'L:' .. q, whole(lifts + max(V - lane_tag, 0)))
+    'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
   local place, least = num(lane[5]), call('ZRANGE', key_backlog(), '0', '0', 'WITHSCORES')
-  if least[2] then place = max(tonumber(least[2]), min(place, tonumber(least[2]) + model_step(lane[6], 1))) end
+  if least[2] then place = math.max(tonumber(least[2]), math.min(place, tonumber(least[2]) + model_step(lane[6], 1))) end
   call('ZADD', key_backlog(), 'NX', whole(place), m)
+end
+
+-- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
+local function lift_lane(q, m)
+  local s, tag = call('HMGET', key_model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', key_lanes(m), q))
+  local lift = math.max(num(s[1]) - tag, 0)
+  local lifts = whole(num(s[2]) + lift)
+  if lift > 0 then
+    call('ZADD', key_lanes(m), whole(tag + lift), q)
+    call('HSET', key_model(m), 'L:' .. q, lifts)
+  end
+  return tag + lift, lifts
 end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
@@ -118,6 +131,7 @@ local function park(q, m, u, tag)
   local flows = key_flows(q, m)
   call('ZREM', flows, u)
   call('ZADD', key_parked(q, m), tag, u)
+  note_left(q, m, u)
   call('HINCRBY', key_model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
@@ -130,6 +144,7 @@ local function dequeue(id, t)
   call('HINCRBY', key_model(m), 'n:' .. q, '-1')
   call('HINCRBY', key_queue(q), 'n', '-1')
   if call('EXISTS', flow) == 1 then return end
+  note_left(q, m, u)
   local flows, parked = key_flows(q, m), key_parked(q, m)
   local tag = call('ZSCORE', flows, u)
   if not tag then
@@ -146,7 +161,7 @@ end
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
 -- counted for the model's pace, and '1' if it is counted among the running tasks of its queue.
 local function open_account(cost, weight, lane_lifts, flow_lifts, tokens, counted)
-  return format('%.3f %.17g %.0f %.0f %.0f ', cost, weight, lane_lifts, flow_lifts, tokens) .. counted
+  return string.format('%d %s %d %d %d %s', cost, weight, lane_lifts, flow_lifts, tokens, counted)
 end
 
 -- cost, weight, lane's lifts, flow's lifts, tokens, counted
@@ -158,43 +173,55 @@ local function lifts_of(q, m, u)
   return call('EXISTS', lifts) == 1 and call('ZSCORE', lifts, u) or nil
 end
 
--- What counts of a later charge (or refund), after lifts of `lifted` since the first one.
+-- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
 local function beyond(step, lifted)
-  if lifted <= 0 then return step end
-  return max(step - lifted, 0)
+  if lifted > 0 then return math.max(step - lifted, 0) end
+  return step < 0 and math.min(step - lifted, 0) or step
 end
 
--- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `fields`: S:queue, L:queue of its model.
-local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lane_lifts_now)
+-- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `lane_tag`, `lifts_now`, `charged`: fields S:queue,
+-- L:queue, c:queue of its model. Returns what of them has changed, for the caller to store.
+local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged)
   local q, m, u = t.q, t.m, t.u
-  local lanes, flows, model = key_lanes(m), key_flows(q, m), key_model(m)
-  local lane_step = beyond(tag_step(more, tonumber(weight)), num(lane_lifts_now) - tonumber(lane_lifts))
+  local lanes, changed = key_lanes(m), { 'c:' .. q, whole(num(charged) + more) }
+  local lane_step = beyond(tag_step(more, lane_weight(weight)), num(lifts_now) - tonumber(lane_lifts))
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts)))
+  local in_line = false
   if call('ZSCORE', lanes, q) then
     call('ZINCRBY', lanes, whole(lane_step), q)
+    in_line = call('ZSCORE', key_flows(q, m), u)
   else
-    call('HSET', model, 'S:' .. q, whole(num(lane_tag) + lane_step))
+    changed[3], changed[4] = 'S:' .. q, whole(num(lane_tag) + lane_step)
   end
-  local line = flows
-  if not call('ZSCORE', flows, u) then
-    line = key_debts(q, m)
-    if call('EXISTS', key_parked(q, m)) == 1 and call('ZSCORE', key_parked(q, m), u) then line = key_parked(q, m) end
+  if in_line then
+    call('ZINCRBY', key_flows(q, m), flow_step, u)
+  elseif call('EXISTS', key_parked(q, m)) == 1 and call('ZSCORE', key_parked(q, m), u) then
+    call('ZINCRBY', key_parked(q, m), flow_step, u)
+  else
+    call('ZINCRBY', key_debts(q, m), flow_step, u)
   end
-  call('ZINCRBY', line, flow_step, u)
-  call('HINCRBY', model, 'c:' .. q, whole(more * 1000))
+  return changed
 end
 
--- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands.
-local function close_account(t, used)
+-- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. The
+-- fields of its model: S:queue, L:queue, c:queue; those that change are returned, for the caller to store.
+local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
   local q, m, u = t.q, t.m, t.u
   local flow_lifts = lifts_of(q, m, u)
   local charged, weight, lane_lifts, own_lifts = read_account(t.ac)
-  local more = used and used - tonumber(charged) or 0
+  local more, changed = used and used - tonumber(charged) or 0, {}
   if more ~= 0 then
-    local s = call('HMGET', key_model(m), 'S:' .. q, 'L:' .. q)
-    charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, s[1], s[2])
+    changed = charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged_so_far)
   end
   if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', key_lifts(q, m), u) end
+  return changed
+end
+
+-- Take back all that an attempt was charged.
+local function refund(t)
+  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
+  local changed = close_account(t, 0, s[1], s[2], s[3])
+  if #changed > 0 then call('HSET', key_model(t.m), unpack(changed)) end
 end
 
 -- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
@@ -221,7 +248,7 @@ local function forget_excess(q, m)
   local debts = key_debts(q, m)
   local excess = call('ZCARD', debts) - 1000
   if excess <= 0 then return end
-  for _, u in ipairs(call('ZRANGE', debts, 0, min(excess, 2000) - 1)) do
+  for _, u in ipairs(call('ZRANGE', debts, 0, math.min(excess, 2000) - 1)) do
     if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', debts, u) end
   end
 end

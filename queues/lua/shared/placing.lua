@@ -14,14 +14,14 @@ local function interval_of(q, m, drain, mean_ms)
   for _, other in ipairs(call('ZRANGE', key_lanes(m), '0', '-1')) do
     if other ~= q then total = total + lane_weight(call('HGET', key_queue(other), 'weight')) end
   end
-  local expected = mean * (total + own) / own / max(call('ZCARD', key_slots(m)), 1)
+  local expected = mean * (total + own) / own / math.max(call('ZCARD', key_slots(m)), 1)
   return (time + expected) / (count + 1)
 end
 
 -- {position, wait, at least, at most} of the n-th to go.
 local function place_of(n, interval, delay)
   local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
-  return { n, floor(delay + wait), floor(delay + max(0.6 * wait - spread, 0)), math.ceil(delay + 1.6 * wait + spread) }
+  return { n, math.floor(delay + wait), math.floor(delay + math.max(0.6 * wait - spread, 0)), math.ceil(delay + 1.6 * wait + spread) }
 end
 
 local function place(id, t)
@@ -29,9 +29,9 @@ local function place(id, t)
   local rank = call('ZRANK', key_flow(q, m, t.u), id)
   if not rank then return { 0, 0, 0, 0 } end
   local flows = key_flows(q, m)
-  local users = max(call('ZCARD', flows), 1)
+  local users = math.max(call('ZCARD', flows), 1)
   local k = call('ZRANK', flows, t.u) or users
   local s = call('HMGET', key_model(m), 'n:' .. q, 'd:' .. q, 'ms', 'held')
-  local n = min(max(num(s[1]), 1), rank * users + k + 1)
-  return place_of(n, interval_of(q, m, s[2], s[3]), max(num(s[4]) - NOW, 0))
+  local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
+  return place_of(n, interval_of(q, m, s[2], s[3]), math.max(num(s[4]) - NOW, 0))
 end

@@ -10,7 +10,7 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
     local cap = num(call('HGET', key_model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
     if cap > 0 and waiting >= cap then
-      return { 'user_full', waiting, cap, floor(interval() * max(call('ZCARD', key_flows(q, m)), 1) * (waiting - cap + 1)) }
+      return { 'user_full', waiting, cap, math.floor(interval() * math.max(call('ZCARD', key_flows(q, m)), 1) * (waiting - cap + 1)) }
     end
   end
   local n, most = num(queue[1]), num(queue[2])
@@ -18,20 +18,20 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
   if queue[6] == 'adaptive' then -- 3
     local drain = call('HMGET', key_model(m), 'd:' .. q, 'n:' .. q)
     local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], s[6]) or nil
-    local longest = wait_ms > 0 and (timeout_ms > 0 and min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
+    local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local flow, flows = key_flow(q, m, u), key_flows(q, m)
       local own = call('ZCOUNT', flow, '-inf', order)
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
-      local ahead = min(own * max(call('ZCARD', flows), 1) + k, num(drain[2]))
-      local wait = (ahead + 1) * pace + max(num(s[3]) - NOW, 0)
-      if wait > longest then return { 'too_long', floor(wait), longest, math.ceil(wait - longest) } end
-      local fits = max(floor(longest / pace), 1)
+      local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, num(drain[2]))
+      local wait = (ahead + 1) * pace + math.max(num(s[3]) - NOW, 0)
+      if wait > longest then return { 'too_long', math.floor(wait), longest, math.ceil(wait - longest) } end
+      local fits = math.max(math.floor(longest / pace), 1)
       if own > 0 and num(drain[2]) >= fits then
         return { 'full', num(drain[2]), fits, math.ceil((num(drain[2]) - fits + 1) * pace) }
       end
       return nil
     end
   end
-  if n >= most then return { 'full', n, most, floor(interval() * (n - most + 1)) } end -- 2
+  if n >= most then return { 'full', n, most, math.floor(interval() * (n - most + 1)) } end -- 2
 end

@@ -16,7 +16,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
   local key = key_task(id)
   call('HSET', key, 'hi', history(t, why))
   if begun and not t.bg then
-    t.bg, t.tr = '1', format('%d', num(t.tr) + 1)
+    t.bg, t.tr = '1', string.format('%d', num(t.tr) + 1)
     call('HSET', key, 'tr', t.tr)
   end
   local give_up
@@ -32,12 +32,12 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
   if not give_up and t.wt == '1' and not is_offered(t.m) then give_up = failures.no_worker end
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
-    if t.fo then settle(t, -1, -1, false) else close_account(t, 0) end
+    if t.fo then settle(t, -1, -1, false) else refund(t) end
     local data = event_data(id, give_up.rest)
     local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce)
     return 'ended', event_id, 'error', data
   end
-  close_account(t, 0)
+  refund(t)
   t.st = 'queued'
   call('HSET', key, 'st', 'queued', 'gt', '', 'ow', '', 'xd', '0')
   if t.wd then -- running was not waiting

@@ -40,7 +40,8 @@ local function rules_changed()
     local rules = any(s)
     if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
     if rules or strict then count_running(model) end
-    for _, q in ipairs(queues) do
+    for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
+      if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', key_lanes(model), q) then lift_lane(q, model) end
       for _, u in ipairs(call('ZRANGE', key_parked(q, model), '0', '999')) do unpark(model, u) end
     end
     wake(model)

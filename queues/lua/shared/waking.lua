@@ -18,6 +18,14 @@ local function wake(model)
   return at
 end
 
+-- The same for the other models on which the queue of a task waits whose slot is free now: its `max_running` is over all models.
+local function wake_elsewhere(t)
+  if string.sub(t.ac or '', -1) ~= '1' or num(call('HGET', key_queue(t.q), 'max_running')) == 0 then return end
+  for _, model in ipairs(call('ZRANGE', key_backlog(), '0', '999')) do
+    if model ~= t.m and call('ZSCORE', key_lanes(model), t.q) then wake(model) end
+  end
+end
+
 -- Does anybody have workers for the model?
 local function is_offered(model)
   local now = '(' .. NOW_TEXT

@@ -348,11 +348,14 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
         worker_v2(wire.url, instance="stuck") as stuck,
     ):
         await stuck.nothing_more()
-        wire.go_dead()
-        answer = callers.ask(text="x" * (15 << 20))
-        await until(lambda: len(served.gateway.dispatcher.attempts) == 2, "the task to be given out")
         async with worker_v2(served.ws, instance="other") as other:
-            task = await other.expect("task")
+            await until_workers(served, 3)
+            wire.go_dead()
+            answer = callers.ask(text="x" * (15 << 20))  # stuck was first: it is its turn
+            running = served.gateway.dispatcher.attempts
+            await until(lambda: any(a.worker.instance_id == "other" for a in running.values()), "a retry")
+            tune(served, ack_ms=5000)
+            task = await other.expect("task", attempt=2)
             assert len(task["payload"]["text"]) == 15 << 20
             await other.result(task, "elsewhere", lastSeq=0)
             assert await answer.ok() == "elsewhere"

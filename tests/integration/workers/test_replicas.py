@@ -10,6 +10,8 @@ from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, callers_of, key, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
+from fairlane.workers.server import dispatch
+
 pytestmark = pytest.mark.anyio
 
 
@@ -109,6 +111,23 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
         await only_b.result(task, "b", lastSeq=0)
         assert await answer.ok() == "b"
         await only_a.nothing_more()
+
+
+async def test_a_task_that_neither_gateways_worker_supports_fails_before_long(
+    served: Served, second: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MISFIT_REST_S", 0.01)
+    async with worker_v2(served.ws, instance="a") as a, worker_v2(second.ws, instance="b") as b:
+        await until_workers(second, 1)
+        answer = callers.ask()
+        for worker in (a, b):
+            task = await worker.expect("task")
+            await worker.send("taskReject", **key(task), reason="unsupported")
+        body = await answer.error("NO_WORKER")
+        assert body["error"] == "No connected worker can run this task"
+        record = await served.gateway.scheduler.position(body["taskId"])
+        assert record is not None
+        assert record.number("at") <= 12
 
 
 # ---- a gateway that goes ----------

@@ -374,7 +374,7 @@ async def test_the_silence_limit_begins_with_the_first_output(served: Served, ca
         task = await worker.expect("task")
         await worker.ack(task)
         await served.gateway.scheduler.sweep()
-        served.gateway.dispatcher._check_attempts()
+        served.gateway.dispatcher.upkeep.check_limits()
         await worker.nothing_more(task)
         await worker.result(task, 1, lastSeq=0)
         assert await answer.ok() == 1

@@ -35,7 +35,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
             (503, "NO_WORKER", "No worker available", 1000),
         ),
         (
-            Refused("no_worker", others_offered=True, retry_ms=60_000),
+            Refused("no_worker", others_offered=True, retry_ms=61_000),
             False,
             (503, "MODEL_NOT_FOUND", "No worker available", 60_000),
         ),

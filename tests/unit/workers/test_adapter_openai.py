@@ -189,6 +189,31 @@ async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: st
     assert str(status) in error.message
 
 
+@pytest.mark.parametrize(
+    ("response", "pause_ms"),
+    [
+        (httpx.Response(429, headers={"retry-after-ms": "350", "Retry-After": "1"}), 350),
+        (httpx.Response(429, headers={"Retry-After": "86400"}), 300_000),
+        (httpx.Response(429), 1000),
+        (httpx.Response(429, headers={"Retry-After": "soon"}), 1000),
+        (httpx.Response(429, json=body(code="insufficient_quota")), None),
+        (httpx.Response(503), None),
+        (httpx.Response(503, headers={"Retry-After": "2"}), 2000),
+        (sse({"error": {"message": "later", "code": 429}}), 1000),
+        (sse({"error": {"message": "later", "type": "rate_limit_error"}}), 1000),
+        (sse({"error": {"message": "later", "type": "overloaded_error"}}), None),
+    ],
+)
+@respx.mock
+async def test_the_pause_that_the_upstream_asks_for_goes_with_the_failure(
+    response: httpx.Response, pause_ms: int | None
+) -> None:
+    respx.post(CHAT).mock(return_value=response)
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({}))
+    assert caught.value.retry_after_ms == pause_ms
+
+
 @respx.mock
 async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> None:
     respx.post(CHAT).mock(return_value=httpx.Response(401, json=body("bad key sk-secret " + "x" * 9000)))

@@ -1,15 +1,17 @@
 """Addresses, delays, handlers, values."""
 
+import math
 import random
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from fairlane.workers.sdk import BadAddressError, Context, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.address import websocket_url
-from fairlane.workers.sdk.backoff import Backoff, parse_retry_after
+from fairlane.workers.sdk.backoff import Backoff, requested_pause
 from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.values import as_json
@@ -72,23 +74,28 @@ def test_a_handover_is_immediate_but_not_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
+    ("headers", "seconds"),
     [
-        (None, None),
-        ("", None),
-        ("7", 7.0),
-        ("0.5", 0.5),
-        ("-3", 0.0),
-        ("99999", 300.0),
-        ("nan", None),
-        ("inf", 300.0),
-        ("soon", None),
-        ("Wed, 01 Jan 2025 00:00:30 GMT", 30.0),
-        ("Tue, 31 Dec 2024 00:00:00 GMT", 0.0),
+        ({}, None),
+        ({"Retry-After": ""}, None),
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "0.5"}, 0.5),
+        ({"Retry-After": "-3"}, 0.0),
+        ({"Retry-After": "99999"}, 300.0),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, 300.0),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "Wed, 01 Jan 2025 00:00:30 GMT"}, 30.0),
+        ({"Retry-After": "Wed, 01 Jan 2025 01:00:30 +0100"}, 30.0),
+        ({"Retry-After": "Tue, 31 Dec 2024 00:00:00 GMT"}, 0.0),
+        ({"retry-after-ms": "450"}, 0.45),
+        ({"Retry-After-Ms": "450", "Retry-After": "7"}, 0.45),
+        ({"retry-after-ms": "soon", "Retry-After": "7"}, 7.0),
+        ({"retry-after-ms": "9999999", "Retry-After": "7"}, 300.0),
     ],
 )
-def test_retry_after_takes_seconds_and_dates(value: str | None, seconds: float | None) -> None:
-    assert parse_retry_after(value, datetime(2025, 1, 1, tzinfo=UTC)) == seconds
+def test_a_pause_is_read_from_either_header(headers: dict[str, str], seconds: float | None) -> None:
+    assert requested_pause(httpx.Headers(headers), datetime(2025, 1, 1, tzinfo=UTC)) == seconds
 
 
 async def generator(task: Task, context: Context) -> Any:
@@ -200,5 +207,12 @@ def test_a_task_error_takes_its_code_s_usual_answer_and_bounds_its_sentence() ->
     assert not TaskError("BAD_REQUEST", "x").retryable
     assert not TaskError("SOMETHING_ELSE", "x").retryable
     assert TaskError("BAD_REQUEST", "x", retryable=True).retryable
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"), [(None, None), (0, 0), (-1, 0), (1500.9, 1500), (math.inf, 300_000)]
+)
+def test_a_failure_asks_for_a_pause_of_five_minutes_at_most(asked: Any, sent: int | None) -> None:
+    assert TaskError("MODEL_TOO_BUSY", "x", retry_after_ms=asked).retry_after_ms == sent
     assert len(TaskError("BAD_REQUEST", "x" * 5000).message) == 2000
     assert shorten("a\ud800b") == "a?b"

@@ -7,10 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Ended, Finished, Grant, Refused, Submitted, TaskSpec
-from fairlane.workers.protocol import TaskReject, TaskResult, from_worker
-from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.queues.tasks import (
+    Ended,
+    Finished,
+    Grant,
+    Later,
+    Place,
+    Refused,
+    State,
+    Submitted,
+    Taken,
+    TaskSpec,
+)
+from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
+from fairlane.workers.server.attempt import Attempt, Phase, provider_hold_ms
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings
 from fairlane.workers.server.pool import Worker
 
@@ -36,6 +48,7 @@ class Store:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.measures = Recorder()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
         self._number = 0
 
@@ -49,7 +62,9 @@ class Store:
         return reply
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("submitted", "taken", "appended", "finished"):
+        if name == "taken":
+            return lambda reply: reply if isinstance(reply, Taken) else Taken(reply, ())
+        if name in ("submitted", "appended", "finished"):
             return lambda reply: reply
         return lambda *args, **more: self._call(name, *args, **more)
 
@@ -109,6 +124,12 @@ class Stage:
         )  # fmt: skip
         self.dispatcher.connected(worker)
         return worker
+
+    async def submitted(self, later: Later = ()) -> None:
+        """Submit a task that must wait."""
+        waiting = self.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
+        await self.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [], later))
+        await waiting
 
     async def started(self, worker: Worker, task: Grant | None = None) -> Attempt:
         """Answer the worker's open question with a task."""
@@ -208,6 +229,60 @@ async def test_a_retryable_failure_goes_back_only_without_output() -> None:
     await stage.store.answer("append", ("ok", 0))
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert (args[1], args[2]) == ("failed", "MODEL_TOO_BUSY")
+
+
+@pytest.mark.parametrize(
+    ("info", "hold_ms"),
+    [
+        ({"retryAfterMs": 7000, "httpStatus": 429}, 7000),
+        ({"retryAfterMs": 7000}, 7000),
+        ({"retryAfterMs": 0}, 100),
+        ({"retryAfterMs": 86_400_000}, 300_000),
+        ({}, 0),
+        ({"httpStatus": 429}, 0),
+        ({"retryAfterMs": 7000, "httpStatus": 503}, 0),
+        ({"retryAfterMs": 7000, "code": "UPSTREAM_ERROR"}, 0),
+        ({"retryAfterMs": 7000, "retryable": False}, 0),
+    ],
+)
+def test_a_provider_holds_its_model_by_saying_when_to_come_again(info: dict[str, Any], hold_ms: int) -> None:
+    known = msgspec.convert({"code": "MODEL_TOO_BUSY", "retryable": True, **info}, ErrorInfo)
+    assert provider_hold_ms(known) == hold_ms
+
+
+async def test_a_provider_that_refuses_costs_no_try_and_no_rest_of_the_worker() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.acknowledged()
+    info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429, "retryAfterMs": 5000}
+    attempt.result(result(attempt, None, error="slow down", errorInfo=info))
+    assert worker.free(stage.dispatcher.time()) == 1
+    _, more = await stage.store.answer("requeue", Ended("queued", later=(("m", 5000),)))
+    assert (more["cause"], more["begun"], more["hold_ms"]) == ("declined", False, 5000)
+    assert more["end"].code == "MODEL_TOO_BUSY"
+    assert stage.sent["w"][-1]["status"] == "accepted"
+    assert "t1" not in worker.avoided
+
+
+async def test_an_overloaded_server_rests_its_worker_alone() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 503, "retryAfterMs": 5000}
+    attempt.result(result(attempt, None, error="overloaded", errorInfo=info))
+    assert worker.free(stage.dispatcher.time()) == 0
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert (more["cause"], more["begun"], more["hold_ms"]) == ("failed", True, 0)
+
+
+async def test_output_so_far_is_the_number_of_deltas() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    assert attempt.output_tokens == -1
+    for seq in range(1, 4):
+        attempt.chunk(chunk(attempt, seq, "x"))
+    assert attempt.output_tokens == 3
 
 
 @pytest.mark.parametrize("reason", ["capacity", "draining"])
@@ -330,6 +405,34 @@ async def test_a_wake_up_that_overtakes_an_empty_answer_is_not_lost() -> None:
     assert stage.store.asked == []
 
 
+async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> None:
+    stage = Stage()
+    stage.worker()
+    await stage.store.answer("take", Taken([], (("m", 60_000),)))
+    assert stage.store.asked == []
+    stage.dispatcher._alarms.set((("m", 0),))
+    args, _ = await stage.store.answer("take", Taken([grant()], (("m", 60_000),)))
+    assert (args[0], args[1]) == (("m",), 1)
+    assert len(stage.dispatcher._alarms) == 1
+
+
+async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
+    stage = Stage()
+    await stage.started(stage.worker())
+    await stage.submitted(later=(("m", 0),))
+    args, _ = await stage.store.answer("take", Taken([], (("m", 60_000),)))
+    assert args[:2] == (["m"], 0)
+    assert len(stage.dispatcher._alarms) == 1
+
+
+async def test_closing_forgets_the_timers() -> None:
+    stage = Stage()
+    stage.worker()
+    await stage.store.answer("take", Taken([], (("m", 60_000),)))
+    await stage.dispatcher.close()
+    assert len(stage.dispatcher._alarms) == 0
+
+
 async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker())
@@ -350,6 +453,24 @@ async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> 
     await stage.store.answer("take", [grant()])
     assert list(other.attempts) == ["t1"]
     assert stage.sent["gone"] == []
+
+
+async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_must() -> None:
+    stage = Stage()
+    first, second = stage.worker("first"), stage.worker("second")
+    await stage.store.answer("take", [])  # first's
+    stage.dispatcher.keep_payload("t1", b"{}")
+    await stage.store.answer("take", [grant("t1")])  # second's, but it is first's turn
+    assert (list(first.attempts), list(second.attempts)) == (["t1"], [])
+    assert stage.store.asked == []  # first had asked for the same: the store knows of a free slot here
+
+    third = stage.worker("third")
+    second.rest_until = stage.dispatcher.time() + 60  # it asks for nothing
+    stage.dispatcher.keep_payload("t2", b"{}")
+    stage.dispatcher.pool.touch(third)
+    await stage.store.answer("take", [grant("t2")])  # third's
+    assert list(second.attempts) == ["t2"]
+    assert stage.store.asked == ["take"]
 
 
 async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
@@ -398,7 +519,7 @@ async def test_a_submit_may_bring_another_task_than_its_own() -> None:
     await stage.store.answer("take", [])
     waiting = stage.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
     stage.dispatcher.keep_payload("older", b"{}")
-    await stage.store.answer("submit", Submitted("queued", 1, 0, 0, [grant("older")]))  # type: ignore[arg-type]
+    await stage.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [grant("older")]))
     assert (await waiting).place.position == 1  # type: ignore[union-attr]
     assert list(worker.attempts) == ["older"]
 

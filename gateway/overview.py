@@ -1,0 +1,56 @@
+"""Rows of the operator's view, made from a survey of the store. Pure."""
+
+from typing import Any
+
+from fairlane.gateway.limits import in_force
+from fairlane.gateway.settings import QueueSettings
+from fairlane.queues.survey import Model, Queue
+
+
+def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
+    """A queue as the operator's calls show it."""
+    settings = in_force("queue", queue.settings.values)
+    return {
+        "queue": queue.queue,
+        "tier": configured.tier,
+        "mode": configured.mode,
+        "weight": settings["weight"],
+        "waiting": queue.waiting,
+        "maxLength": settings["max_length"],
+        "maxWaitMs": settings["max_wait_ms"],
+        "maxRunning": settings["max_running"],
+        "reserved": settings["reserved"],
+        "lendable": settings["lendable"],
+        "borrow": settings["borrow"],
+        "admission": settings["admission"],
+        "paused": settings["paused"],
+        "overrides": queue.settings.overrides,
+        "running": queue.running,
+        "oldestWaitMs": queue.oldest_wait_ms,
+        "share": queue.share,
+        "tokensCharged": int(queue.tokens_charged),
+    }
+
+
+def model_row(model: Model) -> dict[str, Any]:
+    """A model as the operator's calls show it."""
+    settings = in_force("model", model.settings.values)
+    return {
+        "model": model.model,
+        "running": model.running,
+        "limit": settings["concurrency"],
+        "waiting": model.waiting,
+        "cost": settings["cost"],
+        "requestsPerMinute": settings["requests_per_minute"],
+        "tokensPerMinute": settings["tokens_per_minute"],
+        "maxRunningPerUser": settings["max_running_per_user"],
+        "maxWaitingPerUser": settings["max_waiting_per_user"],
+        "paused": settings["paused"],
+        "heldUntil": model.held_until_ms,
+        "nextStartAt": model.next_start_ms,
+        "meanRunMs": model.mean_run_ms,
+        "jain": model.jain,
+        "workers": model.workers,
+        "slots": model.slots,
+        "overrides": model.settings.overrides,
+    }

@@ -1,0 +1,43 @@
+-- How much users were served while they stood in line: what a fairness index is computed from.
+--
+-- A hash per lane and period of five minutes: user -> cost of the grants after which more of its tasks waited, by its weight, in
+-- hundredths, times 65,536, plus the number of these grants. One who leaves the line is marked in the period in which it does. So
+-- who has an unmarked entry in one period, and in the next one an unmarked entry or none, stood in line through all of that next
+-- one. A lane whose users have one task each, as when nobody has to wait for long, has no such hash.
+local MOST_SERVED = 1000
+local LEFT = '-4611686018427387904' -- stays negative, whatever is added
+local PERIOD = math.floor(NOW / 300000)
+
+local function note_served(q, m, u, cost)
+  local served = key_service(q, whole(PERIOD), m)
+  local amount = math.floor(cost * 100 + 0.5) * 65536 + 1
+  if call('HINCRBY', served, u, whole(amount)) == amount then
+    if call('HLEN', served) > MOST_SERVED then
+      call('HDEL', served, u)
+    else
+      call('PEXPIRE', served, '900000')
+    end
+  end
+end
+
+local function note_left(q, m, u)
+  local served, before = key_service(q, whole(PERIOD), m), key_service(q, whole(PERIOD - 1), m)
+  if call('EXISTS', served, before) == 0 then return end
+  if call('HEXISTS', served, u) == 1 or call('HEXISTS', before, u) == 1 then
+    call('HSET', served, u, LEFT)
+    call('PEXPIRE', served, '900000')
+  end
+end
+
+-- What each user was served who stood in line through the whole last period, as above.
+local function service_of(q, m)
+  local amounts = {}
+  local at_its_end = call('HGETALL', key_service(q, whole(PERIOD - 2), m))
+  for i = 1, #at_its_end, 2 do
+    if tonumber(at_its_end[i + 1]) >= 0 then
+      local amount = call('HGET', key_service(q, whole(PERIOD - 1), m), at_its_end[i]) or '0'
+      if tonumber(amount) >= 0 then amounts[#amounts + 1] = amount end
+    end
+  end
+  return amounts
+end

@@ -1,0 +1,302 @@
+"""What is counted while tasks pass: one small interface for all layers, and its implementation inside one process.
+
+Nothing here knows Prometheus. An observation costs a dictionary lookup and an addition (histograms: a bisection over fixed
+bounds). Labels are bounded: no users, no task ids; of models the first `MOST_MODELS` keep their names.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from fairlane.queues.tasks import State
+
+MOST_MODELS = 100
+MOST_CODES = 100
+OTHER = "other"
+"""Stands for every model (task type, code) beyond those that keep their names."""
+
+OPERATIONS = {"openaiLike": "chat", "openaiCompletion": "text_completion", "openaiEmbedding": "embeddings"}
+"""Task types by OpenTelemetry's names of operations; others are counted as OTHER."""
+
+
+class TaskEnd(NamedTuple):
+    """How a task ended, told by whoever ended it. Durations in ms."""
+
+    queue: str
+    model: str
+    task_type: str
+    state: State
+    code: str
+    """Failure code; '' when it completed or was cancelled."""
+    total_ms: float
+    """From its submission."""
+    ran_ms: float = -1
+    """From the last grant; -1 = it waited until its end."""
+    wrote_ms: float = -1
+    """From the first output; -1 = unknown, or there was none."""
+    used: tuple[int, int] = (-1, -1)
+    """Tokens of input and output; -1 = unknown."""
+
+
+class Measures(Protocol):
+    """Where the layers tell what happens. Every method returns at once and never fails."""
+
+    def accepted(self, queue: str, model: str) -> None:
+        """A task was accepted."""
+
+    def refused(self, queue: str, model: str, reason: str) -> None:
+        """A task was refused at once; nothing of it is left."""
+
+    def granted(self, queue: str, model: str, waited_ms: float) -> None:
+        """A task was granted for the first time."""
+
+    def began_output(self, model: str, task_type: str, since_ms: float) -> None:
+        """The first output of a task came, so long after its submission."""
+
+    def returned(self, queue: str, model: str, cause: str) -> None:
+        """A granted task went back to its queue. `cause`: lost, failed, declined, or lease (nobody renewed it)."""
+
+    def held(self, model: str) -> None:
+        """A provider said: not before; its model starts nothing until then."""
+
+    def ended(self, end: TaskEnd) -> None:
+        """A task ended. Told once per task, over all replicas."""
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """An HTTP answer is over, streams included. `status`: 499 when the caller left before it began."""
+
+    def store_replied(self, seconds: float) -> None:
+        """Redis answered a command."""
+
+    def store_connected(self) -> None:
+        """The connection to Redis is up (again)."""
+
+
+@dataclass(slots=True)
+class Counter:
+    """A sum per combination of labels."""
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+    values: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def add(self, key: tuple[str, ...], amount: float = 1) -> None:
+        self.values[key] = self.values.get(key, 0) + amount
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Numbers of observations between fixed bounds, and their sum, per combination of labels.
+
+    A row holds one number per bound (observations up to it, and above the one before), one for those above all, and the sum.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+    bounds: tuple[float, ...]
+    values: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+
+    def observe(self, key: tuple[str, ...], value: float) -> None:
+        row = self.values.get(key)
+        if row is None:
+            row = self.values[key] = [0.0] * (len(self.bounds) + 2)
+        row[bisect_left(self.bounds, value)] += 1
+        row[-1] += value
+
+
+# OpenTelemetry's advice for generative AI, continued to how long tasks may wait here.
+_DURATIONS = (*(0.01 * 2**n for n in range(14)), 163.84, 327.68, 655.36)
+_FIRST_OUTPUT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+_TOKENS = tuple(4.0**n for n in range(14))
+_WAITS = (0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 10_800)
+_RUNS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+
+_OPERATION, _MODEL = "gen_ai_operation_name", "gen_ai_request_model"
+
+
+class Names:
+    """Bounds the names of one kind: the first `most` stay, the rest is OTHER. It never forgets one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        """The label for a name, which counts as known from now on."""
+        known = self._known.get(name)
+        if known is None:
+            known = name if len(self._known) < self._most else OTHER
+            if known is name:
+                self._known[name] = name
+        return known
+
+    def peek(self, name: str) -> str:
+        """The label for a name that anybody may have made up: it does not become known."""
+        return self._known.get(name, OTHER)
+
+
+class Recorder:
+    """The measures of one process, from its beginning. `models` are known from the start, as far as they fit."""
+
+    def __init__(self, models: Iterable[str] = ()) -> None:
+        task = ("queue", "model")
+        self._model = Names(MOST_MODELS)
+        self._code = Names(MOST_CODES)
+        self.accepted_tasks = Counter("fairlane_tasks_accepted_total", task, "Tasks that were accepted")
+        self.refused_tasks = Counter(
+            "fairlane_tasks_refused_total",
+            (*task, "reason"),
+            "Tasks that were refused at once; nothing was kept of them",
+        )
+        self.returned_tasks = Counter(
+            "fairlane_tasks_returned_total",
+            (*task, "cause"),
+            "Times that a granted task went back to its queue",
+        )
+        self.ended_tasks = Counter(
+            "fairlane_tasks_ended_total",
+            (*task, "state", "code"),
+            "Tasks that ended, by state and failure code",
+        )
+        self.model_holds = Counter(
+            "fairlane_model_holds_total",
+            ("model",),
+            "Times that a provider asked to be left alone for a while",
+        )
+        self.waiting_time = Histogram(
+            "fairlane_task_queue_seconds", task, "Time from a task's submission to its first grant", _WAITS
+        )
+        self.run_time = Histogram(
+            "fairlane_task_run_seconds", (*task, "state"), "Time from a task's last grant to its end", _RUNS
+        )
+        self.request_duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            (_OPERATION, _MODEL, "error_type"),
+            "Time from a task's submission to its end",
+            _DURATIONS,
+        )
+        self.first_output = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            (_OPERATION, _MODEL),
+            "Time from a task's submission to its first output",
+            _FIRST_OUTPUT,
+        )
+        self.per_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            (_OPERATION, _MODEL),
+            "Time per output token behind the first one, of completed tasks",
+            _PER_TOKEN,
+        )
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage",
+            (_OPERATION, _MODEL, "gen_ai_token_type"),
+            "Tokens of input and of output per task that a worker ended",
+            _TOKENS,
+        )
+        self.answers = Histogram(
+            "fairlane_http_request_duration_seconds",
+            ("method", "route", "status"),
+            "Time from a request to the end of its answer, streams included",
+            _CALLS,
+        )
+        self.store_replies = Histogram(
+            "fairlane_redis_reply_seconds", (), "Time from a command to Redis's reply", _STORE
+        )
+        self.store_connections = Counter(
+            "fairlane_redis_connections_total", (), "Connections to Redis that came to be used"
+        )
+        self.series: Sequence[Counter | Histogram] = (
+            self.accepted_tasks,
+            self.refused_tasks,
+            self.returned_tasks,
+            self.ended_tasks,
+            self.model_holds,
+            self.waiting_time,
+            self.run_time,
+            self.request_duration,
+            self.first_output,
+            self.per_token,
+            self.tokens,
+            self.answers,
+            self.store_replies,
+            self.store_connections,
+        )
+        self._observe_store = self.store_replies.observe
+        for model in models:
+            self._model(model)
+
+    def label(self, model: str) -> str:
+        """What stands for a model in labels."""
+        return self._model(model)
+
+    def accepted(self, queue: str, model: str) -> None:
+        self.accepted_tasks.add((queue, self._model(model)))
+
+    def refused(self, queue: str, model: str, reason: str) -> None:
+        self.refused_tasks.add((queue, self._model.peek(model), reason))
+
+    def granted(self, queue: str, model: str, waited_ms: float) -> None:
+        self.waiting_time.observe((queue, self._model(model)), max(waited_ms, 0) / 1000)
+
+    def began_output(self, model: str, task_type: str, since_ms: float) -> None:
+        key = (OPERATIONS.get(task_type, OTHER), self._model(model))
+        self.first_output.observe(key, max(since_ms, 0) / 1000)
+
+    def returned(self, queue: str, model: str, cause: str) -> None:
+        self.returned_tasks.add((queue, self._model(model), cause))
+
+    def held(self, model: str) -> None:
+        self.model_holds.add((self._model(model),))
+
+    def ended(self, end: TaskEnd) -> None:
+        model, code = self._model(end.model), self._code(end.code) if end.code else ""
+        operation = OPERATIONS.get(end.task_type, OTHER)
+        self.ended_tasks.add((end.queue, model, end.state.value, code))
+        failed = "" if end.state is State.COMPLETED else code or end.state.value
+        self.request_duration.observe((operation, model, failed), max(end.total_ms, 0) / 1000)
+        if end.ran_ms >= 0:
+            self.run_time.observe((end.queue, model, end.state.value), end.ran_ms / 1000)
+        read, wrote = end.used
+        if read >= 0:
+            self.tokens.observe((operation, model, "input"), read)
+        if wrote >= 0:
+            self.tokens.observe((operation, model, "output"), wrote)
+        if wrote > 1 and end.wrote_ms >= 0 and end.state is State.COMPLETED:
+            self.per_token.observe((operation, model), end.wrote_ms / 1000 / (wrote - 1))
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.answers.observe((method, route, str(status)), seconds)
+
+    def store_replied(self, seconds: float) -> None:
+        self._observe_store((), seconds)
+
+    def store_connected(self) -> None:
+        self.store_connections.add(())

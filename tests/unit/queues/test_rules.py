@@ -1,0 +1,404 @@
+"""Rules about who may start: pause, running tasks per queue, reserved and lent slots. Each holds from the next decision on."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import Subscription, World
+from tests.support.pool import Pool
+from tests.support.servers import Server
+
+from fairlane.queues.tasks import Grant, State, Submitted
+
+
+@pytest.fixture
+def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
+    """Subscriptions to replicas' channels, closed at the end."""
+    opened: list[Subscription] = []
+
+    def listen(pool: Pool) -> Subscription:
+        opened.append(pool.ears(any_server.socket_path))
+        return opened[-1]
+
+    yield listen
+    for subscription in opened:
+        subscription.close()
+
+
+def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:
+    """`number` waiting tasks of a queue, of one user each unless `user` is given."""
+    ids = [f"{queue}{model}{user}{n:03d}" for n in range(number)]
+    for task in ids:
+        pool.submit(task, model, queue=queue, user=user or task)
+    return ids
+
+
+def queues_of(grants: list[Grant]) -> list[str]:
+    return [grant.queue for grant in grants]
+
+
+def serve(pool: Pool, running: list[Grant], number: int, used: tuple[int, int] = (0, 128)) -> list[Grant]:
+    """`number` times: the oldest of `running` ends and the next starts. Returns what was started."""
+    started = []
+    for _ in range(number):
+        grant = running.pop(0)
+        pool.world.advance(10)
+        finished = pool.finish(grant, used=used, want=1)
+        running.extend(finished.grants)
+        started.extend(finished.grants)
+    return started
+
+
+# ---- pause ----------
+
+
+def test_a_paused_queue_starts_nothing_and_others_go_on(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("a", queue="paid")
+    pool.submit("b", queue="free")
+    pool.set_queue("paid", paused=True)
+    assert pool.taken(want=2) == ["b"]
+    pool.set_queue("paid", paused=False)
+    assert pool.taken(want=2) == ["a"]
+    audit(world, ["a", "b"])
+
+
+def test_a_task_of_a_paused_queue_or_model_does_not_start_in_its_own_submit(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("m", "m2")
+    pool.set_queue("free", paused=True)
+    pool.set_model("m2", paused=True)
+    for task, model, queue in (("a", "m", "free"), ("b", "m2", "paid")):
+        answer = pool.submit(task, model, queue=queue, want=1)
+        assert isinstance(answer, Submitted)
+        assert (answer.state, answer.grants, answer.later) == (State.QUEUED, [], ())
+
+
+@pytest.mark.parametrize("what", ["queue", "model"])
+def test_resuming_wakes_an_idle_replica_and_pausing_nobody(
+    world: World, ears: Callable[[Pool], Subscription], what: str
+) -> None:
+    pool, other = Pool(world), Pool(world, "r2", set_up=False)
+    other.offer("m")
+    hears = ears(other)
+    assert other.take() == []
+    change = pool.set_queue if what == "queue" else pool.set_model
+    name = "free" if what == "queue" else "m"
+    change(name, paused=True)
+    pool.submit("a")
+    assert hears.drain() == []
+    change(name, paused=None)
+    assert hears.drain() == [b"w\nm"]
+    assert other.taken() == ["a"]
+
+
+def test_what_runs_goes_on_while_its_queue_and_model_are_paused(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.submit("b")
+    pool.set_queue("free", paused=True)
+    pool.set_model(paused=True)
+    assert pool.append(grant, 2) == ("ok", 0)
+    assert pool.renew(grant) == [1]
+    assert pool.finish(grant, 3, want=1).grants == []
+    audit(world, ["a", "b"])
+
+
+def test_tasks_of_a_paused_queue_expire_and_are_cancelled_as_ever(world: World) -> None:
+    pool = Pool(world)
+    pool.set_queue("free", paused=True)
+    pool.submit("late", wait_ms=1000)
+    pool.submit("left")
+    pool.sweep()
+    pool.pass_time(1000)
+    pool.cancel("left")
+    assert [pool.state(task) for task in ("late", "left")] == [State.FAILED, State.CANCELLED]
+    audit(world, ["late", "left"])
+
+
+def test_a_paused_queue_saves_no_turns(world: World) -> None:
+    """Two queues of one weight; one is paused for a while. Resumed, it gets half, not everything."""
+    pool = Pool(world, limit=1)
+    pool.set_queue("paid", weight=1.0)
+    backlog(pool, "paid", 60)
+    backlog(pool, "free", 120)
+    running = pool.take()
+    serve(pool, running, 10)
+    pool.set_queue("paid", paused=True)
+    assert set(queues_of(serve(pool, running, 40)[1:])) == {"free"}
+    pool.set_queue("paid", paused=None)
+    after = queues_of(serve(pool, running, 40))
+    assert 19 <= after.count("paid") <= 21
+
+
+def test_a_queue_paused_beside_another_rule_saves_no_turns_either(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.set_queue("paid", weight=1.0)
+    pool.set_queue("free", max_running=50)
+    backlog(pool, "paid", 60)
+    backlog(pool, "free", 120)
+    running = pool.take()
+    serve(pool, running, 10)
+    pool.set_queue("paid", paused=True)
+    serve(pool, running, 40)
+    pool.set_queue("paid", paused=None)
+    assert 19 <= queues_of(serve(pool, running, 40)).count("paid") <= 21
+
+
+# ---- running tasks of a queue ----------
+
+
+def test_a_queue_runs_so_many_over_all_models(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("m", "m2")
+    pool.set_queue("free", max_running=2)
+    for task, model in (("a", "m"), ("b", "m2"), ("c", "m"), ("d", "m2")):
+        pool.submit(task, model)
+    pool.submit("p", "m", queue="paid")
+    grants = pool.take("m", "m2", want=5)
+    assert sorted(grant.task_id for grant in grants) == ["a", "b", "p"]
+    assert pool.take("m", "m2", want=5) == []
+    of = {grant.task_id: grant for grant in grants}
+    pool.finish(of["a"])
+    assert pool.taken("m", "m2", want=5) == ["c"]
+    pool.requeue(of["b"])
+    assert pool.taken("m", "m2", want=5) == ["b"]
+    audit(world, ["a", "b", "c", "d", "p"])
+
+
+def test_a_stopping_task_still_counts_as_running(world: World) -> None:
+    pool = Pool(world)
+    pool.set_queue("free", max_running=1)
+    grant = pool.run("a")
+    pool.submit("b")
+    pool.cancel("a")
+    assert pool.take() == []
+    assert pool.finish(grant).outcome == "late"
+    assert pool.taken() == ["b"]
+
+
+def test_tasks_that_ran_before_a_rule_was_set_count_for_it(world: World) -> None:
+    pool = Pool(world)
+    first = pool.run("a")
+    pool.submit("b")
+    pool.set_queue("free", max_running=1)
+    assert pool.take() == []
+    audit(world, ["a", "b"])
+    pool.finish(first)
+    assert pool.taken() == ["b"]
+    audit(world, ["a", "b"])
+
+
+def test_rules_switched_off_and_on_again_count_what_began_between(world: World) -> None:
+    pool = Pool(world)
+    pool.set_queue("free", max_running=5)
+    first = pool.run("a")
+    pool.set_queue("free", max_running=None)
+    second = pool.run("b")
+    pool.submit("c")
+    pool.set_queue("free", max_running=2)
+    assert pool.take() == []
+    audit(world, ["a", "b", "c"])
+    pool.finish(second)
+    assert pool.taken() == ["c"]
+    pool.finish(first)
+    audit(world, ["a", "b", "c"])
+
+
+def test_a_slot_that_ends_lets_its_queue_start_on_another_model_at_once(
+    world: World, ears: Callable[[Pool], Subscription]
+) -> None:
+    """`max_running` is over all models: who waits on another one is woken."""
+    pool, other = Pool(world), Pool(world, "r2", set_up=False)
+    pool.offer("m")
+    other.offer("m2")
+    hears = ears(other)
+    pool.set_queue("free", max_running=1)
+    grant = pool.run("a", "m")
+    pool.submit("b", "m2")
+    assert other.take("m2") == []
+    assert hears.drain() == []
+    pool.finish(grant, want=1)
+    assert hears.drain() == [b"w\nm2"]
+
+
+@pytest.mark.parametrize(
+    "how", ["finish", "late finish", "requeue", "late requeue", "lease over", "stop over"]
+)
+def test_however_a_task_ends_its_queue_may_start_on_another_model(
+    world: World, ears: Callable[[Pool], Subscription], how: str
+) -> None:
+    pool, other = Pool(world), Pool(world, "r2", set_up=False)
+    pool.offer("m")
+    other.offer("m2")
+    hears = ears(other)
+    pool.set_queue("free", max_running=1)
+    grant = pool.run("a", "m")
+    pool.submit("b", "m2")
+    assert other.take("m2") == []
+    pool.sweep()
+    hears.drain()
+    if "late" in how or "stop" in how:
+        pool.cancel("a")
+    if "finish" in how:
+        pool.finish(grant)
+    elif "requeue" in how:
+        pool.requeue(grant)
+    else:
+        for _ in range(61 if how == "stop over" else 3):
+            world.call("HSET", world.keys("pool"), "woke", world.now_ms + 1000)
+            pool.pass_time(1000)
+    assert b"w\nm2" in hears.drain()
+
+
+def test_a_queue_at_its_cap_saves_no_turns(world: World) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", weight=1.0, max_running=1)
+    backlog(pool, "paid", 80)
+    backlog(pool, "free", 160)
+    running = pool.take(want=4)
+    started = queues_of(serve(pool, running, 80))
+    assert 15 <= started.count("paid") <= 25, "one slot of four"
+    pool.set_queue("paid", max_running=None)
+    after = queues_of(serve(pool, running, 40))
+    assert 18 <= after.count("paid") <= 24
+
+
+# ---- reserved slots ----------
+
+
+def test_reserved_slots_are_lent_and_come_back_at_the_next_release(world: World) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", reserved=2)
+    backlog(pool, "free", 20)
+    running = pool.take(want=5)
+    assert queues_of(running) == ["free"] * 4, "work-conserving: nothing stays free"
+    backlog(pool, "paid", 6)
+    started = queues_of(serve(pool, running, 2))
+    assert started == ["paid", "paid"]
+    audit(world, [*world_ids(pool)])
+
+
+def world_ids(pool: Pool) -> list[str]:
+    """Every task of the pool, as its records say."""
+    prefix = pool.world.keys("task", id="")
+    return [name.decode()[len(prefix) :] for name in pool.world.call("KEYS", prefix + "*")]
+
+
+def test_a_reserve_holds_against_a_larger_weight(world: World) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("free", reserved=2)
+    pool.set_queue("paid", weight=100.0)
+    backlog(pool, "free", 40)
+    backlog(pool, "paid", 80)
+    running = pool.take(want=4)
+    for _ in range(40):
+        serve(pool, running, 1)
+        assert queues_of(running).count("free") == 2
+
+
+def test_a_reserve_smaller_than_the_fair_share_changes_no_share(world: World) -> None:
+    pool = Pool(world, limit=10)
+    pool.set_queue("paid", weight=1.0)
+    pool.set_queue("free", reserved=2)
+    backlog(pool, "free", 130)
+    backlog(pool, "paid", 130)
+    running = pool.take(want=10)
+    started = queues_of(serve(pool, running, 200))
+    assert 95 <= started.count("free") <= 105
+
+
+@pytest.mark.parametrize(("lendable", "others"), [(None, 4), (2, 4), (1, 3), (0, 2)])
+def test_what_is_not_lent_stays_free_for_its_queue(world: World, lendable: int | None, others: int) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", reserved=2, lendable=lendable)
+    backlog(pool, "free", 6)
+    assert len(pool.take(want=6)) == others
+    backlog(pool, "paid", 6)
+    assert queues_of(pool.take(want=6)) == ["paid"] * (4 - others)
+
+
+@pytest.mark.parametrize(("borrow", "most"), [(None, 4), (2, 3), (1, 2), (0, 1)])
+def test_a_queue_uses_its_reserve_and_borrows_so_much(world: World, borrow: int | None, most: int) -> None:
+    pool = Pool(world, limit=4)
+    pool.set_queue("free", reserved=1, borrow=borrow)
+    backlog(pool, "free", 6)
+    grants = pool.take(want=6)
+    assert len(grants) == most
+    pool.finish(grants[0])
+    assert len(pool.take(want=6)) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_reserves_of_more_slots_than_the_model_has_keep_nobody_of_their_owners_out(
+    world: World, limit: int
+) -> None:
+    pool = Pool(world, limit=limit)
+    pool.set_queue("paid", reserved=2, lendable=0)
+    pool.set_queue("free", reserved=2, lendable=0)
+    backlog(pool, "free", 4)
+    backlog(pool, "paid", 4)
+    assert len(pool.take(want=6)) == limit
+
+
+def test_turns_out_of_a_reserve_push_nobody_else_back(world: World) -> None:
+    """A third queue that comes is lifted to where the others are, not to where the reserved one is."""
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", weight=1.0, reserved=2)
+    backlog(pool, "paid", 100, user="x")
+    running = pool.take(want=4)
+    serve(pool, running, 20)
+    backlog(pool, "free", 100)
+    started = queues_of(serve(pool, running, 40))
+    assert 15 <= started.count("free") <= 25
+
+
+def test_a_reserve_taken_back_leaves_no_debt_behind(world: World) -> None:
+    """Slots had by reserve beyond the fair share are not paid for later: equal weights mean equal shares again."""
+    pool = Pool(world, limit=4)
+    pool.set_queue("paid", weight=1.0, reserved=3)
+    backlog(pool, "paid", 200)
+    backlog(pool, "free", 200)
+    running = pool.take(want=4)
+    assert queues_of(serve(pool, running, 80)).count("paid") >= 55
+    pool.set_queue("paid", reserved=None)
+    serve(pool, running, 4)
+    after = queues_of(serve(pool, running, 40))
+    assert 17 <= after.count("paid") <= 23
+
+
+def test_a_new_limit_counts_for_reserves_from_the_next_decision_on(world: World) -> None:
+    pool = Pool(world, limit=0)
+    pool.set_queue("paid", reserved=2, lendable=0)
+    backlog(pool, "free", 10)
+    assert len(pool.take(want=3)) == 3, "a model without a limit has no slots to reserve"
+    pool.set_model(concurrency=6)
+    assert len(pool.take(want=9)) == 1
+    pool.set_queue("paid", lendable=None)
+    assert len(pool.take(want=9)) == 2
+
+
+def test_raising_a_limit_wakes_for_every_rule(world: World, ears: Callable[[Pool], Subscription]) -> None:
+    pool, other = Pool(world, limit=2), Pool(world, "r2", set_up=False)
+    other.offer("m")
+    hears = ears(other)
+    changes: list[tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
+        (pool.set_queue, {"max_running": 1}, {"max_running": 2}),
+        (pool.set_queue, {"reserved": 0, "borrow": 1}, {"borrow": None}),
+        (pool.set_model, {"concurrency": 1}, {"concurrency": 2}),
+        (pool.set_model, {"max_running_per_user": 1}, {"max_running_per_user": None}),
+    ]
+    for number, (change, lowered, raised) in enumerate(changes):
+        name = "free" if change == pool.set_queue else "m"
+        change(name, **lowered)
+        grant = pool.run(f"a{number}")
+        pool.submit(f"b{number}")
+        assert other.take() == [], lowered
+        assert hears.drain() == [], lowered
+        change(name, **raised)
+        assert hears.drain() == [b"w\nm"], raised
+        pool.finish(grant)
+        pool.finish(*other.take())
+        change(name, **dict.fromkeys([*lowered, *raised]))
+        hears.drain()

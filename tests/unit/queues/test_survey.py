@@ -1,0 +1,255 @@
+"""What a survey says of a store whose clock is moved by hand."""
+
+from typing import Any
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.queues.rules import Settled
+from fairlane.queues.survey import (
+    MOST_TASKS,
+    MOST_USERS,
+    SHARE_SPAN_S,
+    Lane,
+    Model,
+    Queue,
+    Shares,
+    jain,
+    model_of,
+    set_shares,
+)
+
+PERIOD_MS = 300_000
+
+
+def look(
+    pool: Pool, model: str = "m", *, tasks: int = MOST_TASKS, users: int = MOST_USERS
+) -> tuple[Model, dict[str, Lane]]:
+    reply: Any = pool.world.link.run("survey", model, tasks, users).result()
+    seen, lanes = model_of(model, reply, {}, pool.world.now_ms)
+    return seen, {lane.queue: lane for lane in lanes}
+
+
+def test_a_model_that_nobody_knows_is_empty(world: World) -> None:
+    model, lanes = look(Pool(world), "nobody")
+    assert (model.running, model.waiting, model.limit, lanes) == (0, 0, None, {})
+
+
+def test_what_runs_and_waits_is_counted_by_lane(world: World) -> None:
+    pool = Pool(world, limit=3)
+    for i in range(3):
+        pool.run(f"p{i}", queue="paid", user=f"u{i}")
+    for i in range(4):
+        pool.submit(f"f{i}", queue="free", user=f"u{i % 2}")
+    model, lanes = look(pool)
+    assert (model.running, model.limit, model.waiting, model.cost) == (3, 3, 4, "tokens")
+    paid, free = lanes["paid"], lanes["free"]
+    assert (paid.running, paid.waiting, paid.users, paid.oldest_wait_ms) == (3, 0, 0, None)
+    assert (free.running, free.waiting, free.users, free.parked) == (0, 4, 2, 0)
+    assert paid.charged == 3 * 512
+
+
+def test_with_more_running_tasks_than_are_looked_at_the_rest_counts_alike(world: World) -> None:
+    pool = Pool(world)
+    for i in range(6):
+        pool.run(f"p{i}", queue="paid")
+    model, lanes = look(pool, tasks=2)
+    assert (model.running, lanes["paid"].running) == (6, 6)
+
+
+def test_the_oldest_task_is_found_at_either_end_of_the_line(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.run("running", user="heavy", max_output=4000)
+    pool.submit("first", user="heavy", max_output=4000)  # its user stands behind all who come now
+    for i in range(20):
+        world.advance(100)
+        pool.submit(f"t{i}", user=f"u{i}")
+    assert look(pool)[1]["free"].oldest_wait_ms == 2000
+    assert look(pool, users=2)[1]["free"].oldest_wait_ms == 2000
+
+
+def test_parked_users_wait_too(world: World) -> None:
+    pool = Pool(world)
+    drive(pool.scheduler.change("model", "m", {"max_running_per_user": 1}, "ops"))
+    pool.run("a")
+    pool.submit("b")
+    world.advance(700)
+    pool.submit("c", user="other")
+    assert [grant.task_id for grant in pool.take(want=2)] == ["c"]
+    lane = look(pool)[1]["free"]
+    assert (lane.waiting, lane.users, lane.parked, lane.oldest_wait_ms) == (1, 0, 1, 700)
+    audit(world, ["a", "b", "c"])
+
+
+def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
+    pool = Pool(world)
+    drive(pool.scheduler.change("model", "m", {"requests_per_minute": 6}, "ops"))
+    grant = pool.run("a")
+    model, _ = look(pool)
+    assert model.next_start_ms is not None
+    assert model.next_start_ms - world.now_ms == 10_000
+    assert model.held_until_ms is None
+    drive(pool.scheduler.requeue(grant, "429", cause="declined", begun=False, hold_ms=25_000))
+    model, _ = look(pool)
+    assert (model.held_until_ms, model.next_start_ms) == (world.now_ms + 25_000, world.now_ms + 10_000)
+    world.advance(30_000)
+    model, _ = look(pool)
+    assert (model.held_until_ms, model.next_start_ms) == (None, None)
+
+
+# ---- fairness ----------
+
+
+class Line:
+    """A lane with one slot in which each user has tasks waiting until it is told to stop."""
+
+    def __init__(self, world: World, *users: str) -> None:
+        self.pool = Pool(world, limit=1)
+        self.pool.offer("m", hold_ms=3_600_000)
+        self.number = 0
+        self.accepted: list[str] = []
+        self.running = self.pool.run("first", user="starter")
+        self.accepted.append("first")
+        for user in users:
+            self.come(user)
+
+    def come(self, user: str, tasks: int = 2) -> None:
+        for _ in range(tasks):
+            self.number += 1
+            self.accepted.append(f"{user}-{self.number}")
+            self.pool.submit(self.accepted[-1], user=user)
+
+    def serve(self, steps: int, ms: int, again: Any = lambda user: True) -> None:
+        """End a task and begin the next, so often; who was served comes with another one, if `again` says so."""
+        for _ in range(steps):
+            self.pool.world.advance(ms)
+            self.pool.renew(self.running)
+            (self.running,) = self.pool.finish(self.running, want=1).grants
+            if again(self.running.user):
+                self.come(self.running.user, 1)
+
+    def jain(self) -> float | None:
+        return look(self.pool)[1]["free"].jain
+
+
+def align(world: World) -> None:
+    """Move the clock to the beginning of a period."""
+    world.advance(PERIOD_MS - world.now_ms % PERIOD_MS)
+
+
+def test_users_in_line_through_a_whole_period_are_compared(world: World) -> None:
+    align(world)
+    line = Line(world, "a", "b", "c")
+    line.serve(60, 5000)
+    assert line.jain() is None, "nobody was in line before this period"
+    line.serve(60, 5000)
+    assert line.jain() == pytest.approx(1.0, abs=0.01)
+    audit(world, line.accepted)
+
+
+def test_who_comes_or_goes_meanwhile_is_left_out(world: World) -> None:
+    align(world)
+    line = Line(world, "a", "b", "c")
+    line.serve(60, 5000)
+    line.come("late")
+    line.serve(40, 5000, again=lambda user: user != "b")
+    line.come("b")
+    line.serve(20, 5000)
+    keys, period = world.keys, str(world.now_ms // PERIOD_MS - 1)
+    served = world.call("HGETALL", keys("service", queue="free", period=period, model="m"))
+    noted = {served[i].decode(): int(served[i + 1]) for i in range(0, len(served), 2)}
+    assert noted["b"] < 0 < noted["late"]
+    reply: Any = world.link.run("survey", "m", 10, 10).result()
+    assert len(reply[5][0][4]) == 2, "a and c"
+    assert line.jain() == pytest.approx(1.0, abs=0.01)
+
+
+def test_who_was_served_nothing_shows(world: World) -> None:
+    align(world)
+    line = Line(world, "a", "b")
+    line.serve(60, 5000)
+    service = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS - 1), model="m")
+    world.call("HSET", service, "starved", 65537 * 100)
+    line.serve(60, 5000)
+    assert line.jain() == pytest.approx(2 / 3, abs=0.01)
+
+
+def test_without_waiting_nothing_is_kept(world: World) -> None:
+    pool = Pool(world)
+    for i in range(5):
+        pool.finish(pool.run(f"t{i}"))
+    assert not audit(world, [f"t{i}" for i in range(5)]).by_kind["service"]
+
+
+def test_the_state_is_bounded_and_goes(world: World) -> None:
+    align(world)
+    pool = Pool(world)
+    pool.configure(max_length=10_000)
+    for i in range(1100):
+        pool.submit(f"a{i}", user=f"u{i}")
+        pool.submit(f"b{i}", user=f"u{i}")
+    for _ in range(11):
+        pool.take(want=100)
+    key = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS), model="m")
+    assert world.call("HLEN", key) == 1000
+    assert 0 < world.call("PTTL", key) <= 900_000
+
+
+def test_jains_index() -> None:
+    def of(*amounts: tuple[int, int]) -> float | None:
+        return jain([str(cost * 65536 + grants).encode() for cost, grants in amounts])
+
+    assert of((700, 5), (700, 5), (700, 5)) == 1.0
+    assert of((700, 10), (0, 0)) == 0.5
+    assert of((300, 5), (100, 5)) == 0.8
+    assert of((300, 4), (100, 5)) is None, "too few grants to tell chance from unfairness"
+    assert of((300, 50)) is None
+    assert of() is None
+    assert of((0, 5), (0, 5)) is None
+
+
+# ---- shares ----------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+A, B, NEW = ("a", "m"), ("b", "m"), ("new", "n")
+
+
+def test_shares_are_of_what_was_served_since_the_oldest_reading() -> None:
+    shares = Shares(Clock())
+    assert shares.served({A: 5.0}) == {A: 5.0}, "without a reading since the beginning"
+    shares.remember({A: 1000.0, B: 1000.0})
+    assert shares.served({A: 1300.0, B: 1100.0, NEW: 400.0}) == {A: 300.0, B: 100.0, NEW: 400.0}
+    assert shares.served({A: 900.0, B: 1100.0}) == {A: 0.0, B: 100.0}, "a refund is no service"
+
+
+def test_what_is_older_than_the_span_is_forgotten() -> None:
+    clock = Clock()
+    shares = Shares(clock)
+    shares.remember({A: 0.0})
+    clock.now = SHARE_SPAN_S / 2
+    shares.remember({A: 900.0})
+    clock.now = SHARE_SPAN_S
+    assert shares.served({A: 1000.0}) == {A: 1000.0}
+    clock.now = 1.5 * SHARE_SPAN_S
+    shares.remember({A: 900.0})
+    assert shares.served({A: 1000.0}) == {A: 100.0}
+    assert len(shares) == 2
+
+
+def test_a_lane_shares_its_model_and_a_queue_everything() -> None:
+    queues = [Queue(name, Settled({}, {})) for name in ("a", "b", "new", "idle")]
+    lanes = [Lane(*lane) for lane in (A, B, NEW)]
+    set_shares(queues, lanes, {A: 300.0, B: 100.0, NEW: 400.0})
+    assert [lane.share for lane in lanes] == [0.75, 0.25, 1.0]
+    assert [queue.share for queue in queues] == [0.375, 0.125, 0.5, 0.0]
+    set_shares(queues, lanes, {A: 0.0, B: 0.0, NEW: 0.0})
+    assert {lane.share for lane in lanes} | {queue.share for queue in queues} == {None}
