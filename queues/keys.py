@@ -49,7 +49,7 @@ KEYS = (
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
     Key("audit", "audit", "stream", "changes made while running: at, who, action, target, before, after", "trimmed: 10,000"),
-    Key("history", "history", "stream", "what each replica counted, ten seconds at a time (dashboard_history.py)", "trimmed: an hour; EXPIRE 2 h"),
+    Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),

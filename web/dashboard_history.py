@@ -40,8 +40,8 @@ _LOG_GAMMA = math.log(_GAMMA)
 class Sketch(msgspec.Struct, array_like=True):
     """How many durations were about so long: quantiles within 2.5 %, and sketches of several replicas can be added.
 
-    Duration d (ms, at least 1) counts in bin ceil(log d / log 1.05), which stands for the middle of what falls in it. (Masson, Rim,
-    Lee: DDSketch, VLDB 2019.)
+    Duration d (ms, at least 1) counts in bin ceil(log d / log 1.05), which stands for the middle of what falls in it. (Masson,
+    Rim, Lee: DDSketch, VLDB 2019.)
     """
 
     bins: dict[int, int] = {}

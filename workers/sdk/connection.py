@@ -53,8 +53,8 @@ class Connection:
     """Owns one socket from dialling to close.
 
     `registered` is set once the gateway has welcomed us, `going` when it wants to be rid of us (`reconnect`
-    says whether to open another connection first, or not to come back at all). After `close_when_idle` the connection ends by itself once
-    its last task is finished and acknowledged, or the gateway's grace is over.
+    says whether to open another connection first, or not to come back at all). After `close_when_idle` the
+    connection ends by itself once its last task is finished and acknowledged, or the gateway's grace is over.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import { language, t } from "../common/i18n.js";
 import uPlot from "../vendor/uplot/uPlot.js";
 
 const HEIGHT = 190;
+const STEPS_MS = [1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000];
 
 /** What a CSS colour of the page comes to: a canvas knows no variables. */
 function resolve(variable) {
@@ -19,6 +20,12 @@ function resolve(variable) {
 
 const hourMinute = seconds =>
   new Date(seconds * 1000).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hour12: false });
+
+/** The step of the axis at or below the lowest value, and the one at or above the highest. */
+const decade = (low, high) => [STEPS_MS.findLast(step => step <= (low ?? 1)) ?? 1, STEPS_MS.find(step => step >= (high ?? 1)) ?? high];
+
+/** 10s, 1m: a step without its zeros. */
+const stepName = ms => duration(ms).replace(/[.,]0(?=\D)/, "");
 
 /**
  * Lines over time with a key that shows the values under the pointer, or `rest` when there is none.
@@ -86,7 +93,7 @@ export class Plot {
       padding: [8, 6, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { x: { time: true }, y: this._log ? { distr: 3, log: 10 } : { range: (_, low, high) => [0, Math.max(high * 1.08, 0.5)] } },
+      scales: { x: { time: true }, y: this._log ? { distr: 3, log: 10, range: (_, low, high) => decade(low, high) } : { range: (_, low, high) => [0, Math.max(high * 1.08, 0.5)] } },
       series: [
         {},
         ...this._series.map(({ tone, dash, fill }) => ({
@@ -100,7 +107,14 @@ export class Plot {
       ],
       axes: [
         { ...axis, space: 60, values: (_, splits) => splits.map(hourMinute), size: 28, gap: 4 },
-        { ...axis, space: 34, values: (_, splits) => splits.map(value => (value === null ? "" : this._format(value))), size: 58, gap: 6 },
+        {
+          ...axis,
+          space: 34,
+          values: (_, splits) => splits.map(this._log ? stepName : this._format),
+          size: 52,
+          gap: 6,
+          ...(this._log ? { splits: (_, __, low, high) => STEPS_MS.filter(step => step >= low && step <= high), filter: (_, splits) => splits } : {}),
+        },
       ],
       hooks: { setCursor: [() => this._drawKey()] },
     };

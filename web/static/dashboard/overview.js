@@ -16,6 +16,7 @@ const MEASURES = [
   ["firstOutputMs", "first"],
 ];
 const MOST_CODES = 6;
+const MANY = 0.02;
 
 export class Overview {
   /** `refresh`: ask the gateway for a new picture soon (after something was done). */
@@ -57,8 +58,7 @@ export class Overview {
   show(picture) {
     this._picture = picture;
     this._figures.show(picture, this._history);
-    const fair = fairShares(picture.queues);
-    this._fill(0, picture.queues.map(row => ({ ...row, fair: fair.get(row.queue) })), row => row.queue);
+    this._fill(0, picture.queues, row => row.queue);
     this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now })), row => row.model);
     this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica })), row => row.workerId);
     for (const table of this._tables) table.element.classList.toggle("stale", !picture.store.up);
@@ -152,13 +152,6 @@ function codeList(key, entries, tone, linked) {
   ];
 }
 
-/** What each queue should have of the service: its weight among those that have work. */
-function fairShares(queues) {
-  const busy = queues.filter(row => row.waiting > 0 || row.running > 0 || row.share > 0);
-  const all = busy.reduce((sum, row) => sum + row.weight, 0);
-  return new Map(busy.map(row => [row.queue, row.weight / all]));
-}
-
 // ---- the figures at the top ----------
 
 class Figures {
@@ -185,9 +178,9 @@ class Figures {
     const ended = total.completed + total.failed + total.cancelled;
     this._set("rate", number(last("completed") + last("failed") + last("cancelled")), t("figure.rate.more", { rate: number(last("accepted")) }));
     this._set("total", duration(total.totalMs.p50), total.totalMs.p95 === null ? "" : t("figure.total.more", { time: duration(total.totalMs.p95) }));
-    this._set("failed", number(total.failed), ended ? t("figure.failed.more", { share: percent(total.failed / ended, 1) }) : "", total.failed ? "bad" : "");
+    this._set("failed", number(total.failed), ended ? t("figure.failed.more", { share: percent(total.failed / ended, 1) }) : "", total.failed > MANY * ended ? "bad" : "");
     const asked = total.accepted + total.refused;
-    this._set("refused", number(total.refused), asked ? t("figure.refused.more", { share: percent(total.refused / asked, 1) }) : "", total.refused ? "warn" : "");
+    this._set("refused", number(total.refused), asked ? t("figure.refused.more", { share: percent(total.refused / asked, 1) }) : "", total.refused > MANY * asked ? "warn" : "");
   }
 
   _set(name, value, more, tone = "") {
@@ -256,11 +249,8 @@ const queueTable = after =>
       {
         name: "queue.share",
         class: "num",
-        sign: row => `${(row.share ?? -1).toFixed(3)}/${row.fair?.toFixed(3)}`,
-        draw: row =>
-          row.share === null || row.share === undefined
-            ? "–"
-            : h("span", { title: t("queue.share.long", { share: percent(row.share, 1), fair: row.fair === undefined ? "–" : percent(row.fair, 1) }) }, gauge(percent(row.share), row.share, { mark: row.fair ?? null })),
+        sign: row => (row.share === null ? "–" : percent(row.share, 1)),
+        draw: row => (row.share === null ? "–" : h("span", { title: t("queue.share.long") }, gauge(percent(row.share, 1), row.share))),
       },
       { name: "queue.wait", class: "num", sign: row => (row.maxWaitMs ? duration(row.maxWaitMs) : t("unlimited")) },
       { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("queue", row.queue, row.paused, after) },

@@ -4,18 +4,12 @@
 import { h, replace, setText } from "../common/dom.js";
 import { onLanguage, t } from "../common/i18n.js";
 
-/** A bar. `share` 0…1; `mark` 0…1 sets a tick; `tone` a CSS colour. Its text stands beside it, so it says nothing itself. */
-export function meter(share, { mark = null, tone = null } = {}) {
+/** A bar. `share` 0…1; `tone` a CSS colour. Its text stands beside it, so it says nothing itself. */
+export function meter(share, { tone = null } = {}) {
   const fill = h("i");
   fill.style.width = `${Math.min(Math.max(share, 0), 1) * 100}%`;
   if (tone) fill.style.setProperty("--tone", tone);
-  const bar = h("span", { class: "meter", "aria-hidden": "true" }, fill);
-  if (mark !== null) {
-    const tick = h("b");
-    tick.style.left = `${Math.min(Math.max(mark, 0), 1) * 100}%`;
-    bar.append(tick);
-  }
-  return bar;
+  return h("span", { class: "meter", "aria-hidden": "true" }, fill);
 }
 
 /** A text with a bar under it. */
