@@ -162,10 +162,10 @@ function field(setting, value, overridden) {
         CHOICES[setting].map(choice => h("option", { value: choice, selected: choice === before }, choice)),
       )
     : h("input", { id, name: setting, type: "number", min: 0, step: setting === "weight" ? "any" : 1, value: before, inputmode: "decimal" });
-  const note = overridden ? h("span", { class: "sub" }, t("change.overridden")) : null;
+  const note = overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null;
   return {
     setting,
-    element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting)), input, note),
+    element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting), note), input),
     changed: () => input.value !== before && (input.value !== "" || overridden),
     value: () => (input.value === "" ? null : CHOICES[setting] ? input.value : Number(input.value)),
   };

@@ -68,7 +68,7 @@ export class Audit {
   }
 }
 
-const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "short", timeStyle: "medium", hour12: false });
+const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hour12: false });
 
 const known = action => (["set", "cancel", "drain"].includes(action) ? t(`audit.${action}`) : action);
 
@@ -89,7 +89,7 @@ function changes(entry) {
 const auditTable = () =>
   new LiveTable(
     [
-      { name: "audit.at", class: "num", sign: row => dateTime(row.at) },
+      { name: "audit.at", sign: row => dateTime(row.at) },
       { name: "audit.who", sign: row => (row.who === OPEN ? t("audit.open") : row.who), draw: row => h("span", { class: "who" }, row.who === OPEN ? t("audit.open") : row.who) },
       { name: "audit.action", sign: row => known(row.action) },
       { name: "audit.target", sign: row => row.target, draw: target },

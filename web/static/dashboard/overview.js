@@ -202,6 +202,9 @@ const changedFlag = overrides => {
 
 const seconds = ms => Math.ceil(ms / 1000) * 1000;
 
+/** A duration in whole seconds. */
+const about = ms => duration(seconds(ms)).replace(/[.,]0(?=\D)/, "");
+
 function limitButtons(kind, name, paused, after) {
   const what = paused ? "resume" : "pause";
   return h(
@@ -278,8 +281,8 @@ const modelTable = after =>
             { class: "who" },
             h("a", { href: `#/tasks?model=${encodeURIComponent(row.model)}` }, h("b", {}, row.model)),
             row.paused ? flag(t("flag.paused")) : null,
-            row.heldUntil > row.now ? flag(t("flag.held", { time: duration(seconds(row.heldUntil - row.now)) }), "bad") : null,
-            row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: duration(seconds(row.nextStartAt - row.now)) }), "info") : null,
+            row.heldUntil > row.now ? flag(t("flag.held", { time: about(row.heldUntil - row.now) }), "bad") : null,
+            row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: about(row.nextStartAt - row.now) }), "info") : null,
             row.waiting > 0 && row.workers === 0 ? flag(t("flag.noworker"), "bad") : null,
             changedFlag(row.overrides),
           ),
@@ -353,7 +356,7 @@ const workerTable = after =>
           return h("span", { class: "gauge" }, shown, meter(row.running / row.slots));
         },
       },
-      { name: "worker.heard", class: "num", sign: row => (row.heartbeatAgeMs < 2000 ? t("now") : t("ago", { time: duration(seconds(row.heartbeatAgeMs)) })) },
+      { name: "worker.heard", class: "num", sign: row => (row.heartbeatAgeMs < 2000 ? t("now") : t("ago", { time: about(row.heartbeatAgeMs) })) },
       { name: "worker.version", class: "num", sign: row => `v${row.version}` },
       {
         name: "worker.replica",
