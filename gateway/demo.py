@@ -49,7 +49,9 @@ def banner(url: str) -> str:
     """What to try, ready to be copied."""
     fast, small = (model.name for model in MODELS)
     return f"""\
-Fairlane runs at {url} with two simulated models, {fast} and {small}. Ctrl-C ends it. Try in another terminal:
+Fairlane runs at {url} with two simulated models, {fast} and {small}. Ctrl-C ends it.
+
+Open {url} in a browser: a playground to watch a task wait, run, break off and come back. Or try in another terminal:
 
 1. An answer:
 

@@ -130,7 +130,7 @@ def _ending(name: str) -> str:
 
 def _load(source: Traversable) -> _File:
     body = source.read_bytes()
-    packed = gzip.compress(body, 9, mtime=0) if len(body) >= SMALLEST_GZIP else None
+    packed = gzip.compress(body, 6, mtime=0) if len(body) >= SMALLEST_GZIP else None
     return _File(TYPES[_ending(source.name)], body, packed, hashlib.sha256(body).hexdigest()[:20])
 
 

@@ -15,7 +15,6 @@ TASK = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """An id that a gateway could have issued."""
 
 PATHS = [
-    "/",
     "/api",
     "/api/",
     "/api/openai/",
@@ -34,7 +33,9 @@ PATHS = [
     "/v1/chat/completions/x",
     "/v1/responses",
     "/health",
-    "/favicon.ico",
+    "/favicon.png",
+    "/static",
+    "/dashboard/",
     "/%00",
     "/%ff%fe",
     "/api/%2e%2e",

@@ -1,4 +1,4 @@
-// The page in the reader's language. Strings are functions of nothing but their key and values: `t("queue.place", { n: 3 })`.
+// The page in the reader's language. Strings are functions of nothing but their key and values: `t(key, { n: 3 })`.
 //
 // A string may hold `{name}` for values; an object { one, other } chooses by the value `n` (English needs it, Chinese does not).
 

@@ -12,7 +12,10 @@ import { h } from "./dom.js";
 
 const WINDOW = 8000; // characters read at a time
 const FRAME_MS = 12;
-const SLOW_MS = 150; // a lexer that takes so long for one window is fighting
+const SLOW_MS = 80; // a lexer that takes so long for one window fights with the text; a usual one takes 2
+const MOST_FIGHTS = 3;
+const REST = 8; // the lexer may take one part in so many of the time
+const PIECE = 4000; // characters of code that are laid out together
 const DEEPEST = 16;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", hellip: "…", mdash: "—", ndash: "–", copy: "©" };
 
@@ -72,7 +75,8 @@ export class TextView {
 
   _begin() {
     this._offset = 0; // up to here the text is settled
-    this._slow = false;
+    this._fights = 0;
+    this._notBefore = 0; // when the lexer may work again, ms
     this._live = []; // nodes of what is not
     this._code = null; // the open code block among them
     this.element.replaceChildren();
@@ -87,8 +91,9 @@ export class TextView {
       this._timer = 0;
       this._draw();
     };
-    this._timer = setTimeout(run, 200); // a hidden page has no frames
-    requestAnimationFrame(run);
+    const wait = this._notBefore - performance.now();
+    this._timer = setTimeout(run, wait > 20 ? wait : 200); // a hidden page has no frames
+    if (wait <= 20) requestAnimationFrame(run);
   }
 
   _draw() {
@@ -106,14 +111,14 @@ export class TextView {
   /** Settle a part of the text, or show its unsettled end. Whether there is more to do now. */
   _step() {
     const rest = this.text.length - this._offset;
-    if (this.mode === "plain" || this._slow) {
+    if (this.mode === "plain" || this._fights >= MOST_FIGHTS) {
       this._settle([plainPart(this.text.slice(this._offset, this._offset + WINDOW))], Math.min(rest, WINDOW));
       return true;
     }
     const window = this.text.slice(this._offset, this._offset + WINDOW);
     const fence = /^\n*( {0,3})(`{3,}|~{3,})([^\n`]*)\n/.exec(window);
     if (fence) return this._stepCode(fence);
-    const cut = rest > WINDOW ? window.lastIndexOf("\n") + 1 || WINDOW : rest;
+    const cut = rest > WINDOW ? cutOf(window) : rest;
     const part = window.slice(0, cut);
     const tokens = this._lex(part);
     if (tokens === null) {
@@ -142,22 +147,22 @@ export class TextView {
   /** A fenced code block: found without the lexer, because it may be long, and grows in place. */
   _stepCode(fence) {
     const begin = this._offset + fence[0].length;
-    const end = new RegExp(`^ {0,3}${fence[2][0]}{${fence[2].length},}[ \\t]*$`, "m");
-    const found = end.exec(this.text.slice(begin));
-    const open = !found && !this._finished;
-    const text = found ? this.text.slice(begin, begin + found.index) : this.text.slice(begin);
-    if (open && this._code) {
-      this._code.data = visible(text);
-      return false;
-    }
-    const code = codeBlock(text, fence[3].trim());
-    if (!open) {
-      this._settle([code], found ? fence[0].length + found.index + found[0].length : this.text.length - this._offset);
-      return true;
-    }
-    this._show([code]);
-    this._code = code.querySelector("code").firstChild;
-    return false;
+    this._code ??= this._beginCode(fence[3].trim());
+    const from = begin + this._code.length;
+    const rest = this.text.slice(from);
+    const end = new RegExp(`^ {0,3}${fence[2][0]}{${fence[2].length},}[ \\t]*$`, "m").exec(rest);
+    this._code.grow(end ? rest.slice(0, end.index) : rest);
+    if (!end && !this._finished) return false;
+    const to = end ? from + end.index + end[0].length : this.text.length;
+    this._live = []; // it stays
+    this._settle([], to - this._offset);
+    return true;
+  }
+
+  _beginCode(info) {
+    const code = new CodeBlock(info);
+    this._show([code.element]);
+    return code;
   }
 
   _lex(text) {
@@ -165,9 +170,12 @@ export class TextView {
     try {
       return new Lexer({ gfm: true }).lex(text);
     } catch {
-      return null; // nested too deeply for it
+      this._fights = MOST_FIGHTS; // nested too deeply for it
+      return null;
     } finally {
-      this._slow = performance.now() - began > SLOW_MS;
+      const took = performance.now() - began;
+      this._notBefore = began + REST * took;
+      if (took > SLOW_MS) this._fights += 1;
     }
   }
 
@@ -202,11 +210,51 @@ export function markdown(text) {
 
 const plainPart = text => h("div", { class: "plain-part", dir: "auto" }, visible(text));
 
+/** Where to cut a text that is longer than a window: before a line that begins a block, else before any line, else anywhere. */
+function cutOf(window) {
+  const line = window.lastIndexOf("\n") + 1;
+  for (let at = line; at > WINDOW / 2; at = window.lastIndexOf("\n", at - 2) + 1) {
+    if (/\S/.test(window[at] ?? "x")) return at;
+  }
+  return line || WINDOW;
+}
+
+/** A code block that grows: in pieces, so that a long one is not laid out anew with every line. */
+class CodeBlock {
+  constructor(info) {
+    const name = info.split(/\s/)[0];
+    this.element = h("pre", { class: "code", tabindex: 0, dataset: name ? { language: name } : {} });
+    this.length = 0; // characters in finished pieces
+    this._open = null;
+  }
+
+  /** What follows the finished pieces. */
+  grow(text) {
+    let rest = text;
+    let begun = 0;
+    do {
+      this._open ??= this._piece();
+      const cut = rest.length > PIECE ? rest.lastIndexOf("\n", PIECE) + 1 || rest.indexOf("\n") + 1 : 0;
+      this._open.data = visible(cut ? rest.slice(0, cut) : rest);
+      if (!cut) break;
+      this._open = null;
+      begun += cut;
+      rest = rest.slice(cut);
+    } while (rest);
+    this.length += begun;
+  }
+
+  _piece() {
+    const text = document.createTextNode("");
+    this.element.append(h("code", {}, text));
+    return text;
+  }
+}
+
 function codeBlock(text, info) {
-  const code = h("code");
-  code.append(document.createTextNode(visible(text)));
-  const name = info.split(/\s/)[0];
-  return h("pre", { class: "code", tabindex: 0, dataset: name ? { language: name } : {} }, code);
+  const code = new CodeBlock(info);
+  code.grow(text);
+  return code.element;
 }
 
 function blocks(tokens, depth) {
@@ -231,6 +279,8 @@ function block(token, depth) {
       return [list(token, depth)];
     case "code":
       return [codeBlock(token.text + "\n", token.lang ?? "")];
+    case "checkbox":
+      return [inline(token, depth)];
     case "hr":
       return [h("hr")];
     case "table":

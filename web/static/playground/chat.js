@@ -13,6 +13,7 @@ const IDLE_MS = 60_000;
  */
 export function chatStream(body, headers, onEvent) {
   const leaving = new AbortController();
+  const sentAt = Date.now();
   const options = { body, headers: { ...headers, Accept: "text/event-stream" }, signal: leaving.signal, timeoutMs: 0 };
   const response = send("/v1/chat/completions", options);
   const source = {
@@ -36,7 +37,7 @@ export function chatStream(body, headers, onEvent) {
       try {
         source.state = "open";
         onEvent({ connection: "open" });
-        await tell(await response, onEvent);
+        await tell(await response, sentAt, onEvent);
         source.state = "ended";
         onEvent({ connection: "ended" });
       } catch (error) {
@@ -49,13 +50,14 @@ export function chatStream(body, headers, onEvent) {
   return source;
 }
 
-async function tell(response, onEvent) {
+/** This surface does not tell when a task began to run, so its times count from `sentAt`. */
+async function tell(response, sentAt, onEvent) {
   let started = false;
   let finishReason = null;
   let usage = null;
   let content = "";
   const begin = model => {
-    if (!started) onEvent({ event: "start", data: { ts: Date.now(), attempt: 1, model, queue: null } });
+    if (!started) onEvent({ event: "start", data: { ts: sentAt, attempt: 1, model, queue: null } });
     started = true;
   };
   for await (const { data } of readEvents(response, { idleMs: IDLE_MS })) {
@@ -73,8 +75,7 @@ async function tell(response, onEvent) {
       return;
     }
     if (chunk.fairlane) {
-      const { queuePosition, estimatedWaitMs } = chunk.fairlane;
-      onEvent({ event: "queued", data: { ts, position: queuePosition, estimatedWaitMs } });
+      onEvent({ event: "queued", data: { ts, position: chunk.fairlane.queuePosition, ...chunk.fairlane } });
       continue;
     }
     usage = chunk.usage ?? usage;

@@ -48,7 +48,8 @@ export class TaskFold {
   }
 
   /**
-   * Take an event { event, data }; what became of the text: "" (nothing), "more" (the delta was added), "new" (another text).
+   * Take an event { event, data }; what became of the text: "" (nothing), "more" (the delta was added), "new" (another text); "thought":
+   * the delta was added to the reasoning.
    */
   feed({ event, data }) {
     switch (event) {
@@ -98,8 +99,11 @@ export class TaskFold {
       this.text += data.delta;
       return "more";
     }
-    if (data.kind === "reasoning") this.reasoning += data.delta;
-    else if (data.kind === "tool") this.tools.push(...data.delta);
+    if (data.kind === "reasoning") {
+      this.reasoning += data.delta;
+      return "thought";
+    }
+    if (data.kind === "tool") this.tools.push(...data.delta);
     else if (data.kind === "finish") this.finishReason = data.delta;
     return "";
   }

@@ -7,6 +7,7 @@ import { t } from "../common/i18n.js";
 import { textOf } from "./fold.js";
 
 const MOST_LINES = 400;
+const MOST_CHARACTERS = 4000; // of one line
 const SOON_MS = 1000;
 
 /**
@@ -27,7 +28,7 @@ export class Readings {
     this._closed = new AbortController();
     this._streamed = false;
     this.moveTo(element);
-    this._timer = setInterval(() => this._drawPoll(), 250);
+    this._timer = setInterval(() => this._drawNext(), 250);
     this._poll();
   }
 
@@ -70,7 +71,9 @@ export class Readings {
   take({ id, event, data }) {
     if (event === "chunk" && data.kind === "text" && data.index === 0) this._chunks += data.delta;
     if (event === "start" || event === "restart") this._chunks = "";
-    this._lines.push(`${id ? `id: ${id}\n` : ""}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+    const text = JSON.stringify(data);
+    const shown = text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)} …` : text;
+    this._lines.push(`${id ? `id: ${id}\n` : ""}event: ${event}\ndata: ${shown}\n\n`);
     while (this._lines.length > MOST_LINES) {
       this._lines.shift();
       this._dropped += 1;
@@ -137,6 +140,10 @@ export class Readings {
   _drawPoll() {
     if (this._problem) setText(this._boxes.poll, explain(this._problem));
     else setText(this._boxes.poll, this._answer ? JSON.stringify(this._answer, null, 2) : "");
+    this._drawNext();
+  }
+
+  _drawNext() {
     const polls = t("readings.polls", { n: this._polls });
     const next = this._next ? ` ${t("readings.next", { wait: duration(Math.max(this._next - Date.now(), 0)) })}` : "";
     setText(this._pollNote, polls + next);

@@ -11,7 +11,7 @@ import { chatStream } from "./chat.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
 import { Readings } from "./readings.js";
 
-const BACK_AFTER_S = 3;
+const BACK_AFTER_S = 4;
 const MOST_DOTS = 14;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
@@ -36,6 +36,7 @@ export class TaskPanel {
     this._source = null; // Follower or a chat stream
     this._readings = null;
     this._view = null;
+    this._thoughts = null;
     this._task = null;
     this._placeAt = 0;
     this._back = 0; // when to reconnect after a cut, ms
@@ -124,7 +125,11 @@ export class TaskPanel {
     const change = this._fold.feed(event);
     if (this._fold.place && event.event === "queued") this._setPlace(this._fold.place);
     if (change === "more") this._view.append(event.data.delta);
-    else if (change === "new") this._view.set(this._fold.text);
+    else if (change === "thought") this._thoughts.append(event.data.delta);
+    else if (change === "new") {
+      this._view.set(this._fold.text);
+      this._thoughts.set(this._fold.reasoning);
+    }
     if (event.id) this._count(event.id);
     if (event.event === "restart") this._chains = [];
     this._readings?.take(event);
@@ -273,7 +278,7 @@ export class TaskPanel {
       h("div", { id: "connection", class: "notice", hidden: true }),
       h("div", { id: "place", class: "place", hidden: true }),
       h("p", { id: "failure", class: "notice bad", hidden: true }),
-      h("details", { id: "reasoning", hidden: true }, h("summary", {}, t("output.reasoning")), h("div", { class: "plain-part" })),
+      h("details", { id: "reasoning", hidden: true }, h("summary", {}, t("output.reasoning")), h("div", { class: "output" })),
       h(
         "div",
         { id: "output-box", hidden: true },
@@ -293,6 +298,8 @@ export class TaskPanel {
     );
     this._view = new TextView(output, this._mode);
     this._view.set(this._fold.text);
+    this._thoughts = new TextView(byId("reasoning").lastChild, "plain");
+    this._thoughts.set(this._fold.reasoning);
     if (ENDED.has(this._fold.state)) this._view.finish();
   }
 
@@ -412,7 +419,6 @@ export class TaskPanel {
     byId("output-box").hidden = this._readings !== null || (!text && !tools.length && state !== "executing" && state !== "completed");
     const thoughts = byId("reasoning");
     thoughts.hidden = !reasoning;
-    setText(thoughts.lastChild, reasoning);
     const toolBox = byId("tools");
     toolBox.hidden = !tools.length;
     if (tools.length) setText(toolBox, JSON.stringify(tools, null, 2));
@@ -452,11 +458,12 @@ export class TaskPanel {
     const fold = this._fold;
     const { waitedMs, firstMs, ranMs, perSecond } = fold.timings;
     const tokens = tokensOf(fold.usage);
-    const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : waitedMs;
+    const told = this._task.openai ? null : waitedMs; // an OpenAI stream does not tell when its turn came
+    const waiting = fold.state === "queued" ? Date.now() - fold.enqueuedAt : told;
     const facts = [
       ["waited", waiting === null ? null : duration(waiting)],
       ["first", firstMs === null ? null : duration(firstMs)],
-      ["ran", ranMs === null ? null : duration(ranMs)],
+      [this._task.openai ? "total" : "ran", ranMs === null ? null : duration(ranMs)],
       ["tokens", tokens.output === null ? null : t("facts.inOut", { input: number(tokens.input), output: number(tokens.output) })],
       ["speed", perSecond === null ? null : t("facts.perSecond", { n: number(perSecond) })],
       ["finish", fold.finishReason],

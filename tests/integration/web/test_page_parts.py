@@ -1,0 +1,269 @@
+"""The pages' own modules in a real browser: strings, snippets that can be run, Markdown, streams that break."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+from tests.integration.web.conftest import OpenBrowser
+from tests.integration.web.test_playground import WORDS, ask, say, state
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+STATIC = Path(__file__).parents[3] / "web" / "static"
+PAGES = ("playground", "dashboard")
+
+
+async def load(page: Page, path: str) -> Any:
+    """What a module of strings exports."""
+    return await page.evaluate("path => import(path).then(module => module.default)", path)
+
+
+async def test_every_string_exists_in_both_languages(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open()
+    common = await load(page, "/static/common/strings.js")
+    for name in PAGES:
+        own = await load(page, f"/static/{name}/strings.js")
+        strings = {code: {**common[code], **own[code]} for code in ("en", "zh")}
+        assert strings["en"].keys() == strings["zh"].keys()
+        for key, text in strings["en"].items():
+            values = [set(re.findall(r"\{(\w+)\}", form)) for form in _forms(text)]
+            for other in _forms(strings["zh"][key]):
+                assert set(re.findall(r"\{(\w+)\}", other)) == set().union(*values), key
+        files = [
+            *(STATIC / name).glob("*.js"),
+            *(STATIC / "common").glob("*.js"),
+            STATIC / name / "index.html",
+        ]
+        used = set()
+        for file in files:
+            text = file.read_text()
+            used |= set(re.findall(r"""\bt\(\s*"([\w.]+)\"""", text))
+            used |= set(re.findall(r"""data-t(?:-label|-placeholder|-title)?="([\w.]+)\"""", text))
+        assert used
+        assert used <= strings["en"].keys()
+
+
+def _forms(text: Any) -> list[str]:
+    return list(text.values()) if isinstance(text, dict) else [text]
+
+
+async def script(page: Page, language: str) -> str:
+    await page.locator(f"#code input[value={language}]").check(force=True)
+    return await page.locator("#code pre").evaluate("e => e.textContent")
+
+
+async def run(*command: str, **environ: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environ, "NO_PROXY": "*", "no_proxy": "*"},
+    )
+    async with asyncio.timeout(40):
+        output, problems = await process.communicate()
+    assert process.returncode == 0, problems.decode()
+    return output.decode()
+
+
+@pytest.mark.slow
+async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_browser: OpenBrowser) -> None:
+    prompt = 'It\'s "quoted" $HOME `date` \\n 小明 \U0001f600\n<b>'
+
+    async def model() -> None:
+        async with talk.worker2(["m"], slots=4) as worker:
+            ready.set()
+            while True:
+                task = await worker.next_task()
+                if task["type"] != "task":
+                    continue
+                said = task["payload"]["messages"][0]["content"]
+                await say(worker, task, [said, "|", *WORDS])
+                await worker.answer(task)
+
+    ready = asyncio.Event()
+    talk.later(model())
+    await ready.wait()
+    page = await (await open_browser(talk.served.url)).open()
+    await page.locator("#user").fill("小明")
+    await ask(page, prompt=prompt)
+    await state(page, "completed")
+    answer = prompt + "|" + "".join(WORDS)
+    output = await run("sh", "-c", await script(page, "curl"))
+    accepted, _, events = output.partition("}")
+    assert json.loads(accepted + "}")["status"] == "queued"
+    assert (
+        "".join(json.loads(text)["delta"] for text in re.findall(r"event: chunk\ndata: (.*)", events))
+        == answer
+    )
+    assert answer in await run(sys.executable, "-c", await script(page, "python"))
+    assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
+
+    await ask(page, prompt=prompt, reading="openai")
+    await state(page, "completed")
+    assert "[DONE]" in await run("sh", "-c", await script(page, "curl"))
+
+    await ask(page, prompt=prompt, reading="poll")
+    await expect(page.locator("#agreed")).to_be_visible()
+    assert '"status":"completed"' in await run("sh", "-c", await script(page, "curl"))
+    assert "'status': 'completed'" in await run(sys.executable, "-c", await script(page, "python"))
+
+    link = page.url.removeprefix(talk.served.url)
+    other = await (await open_browser(talk.served.url)).open(link)
+    await state(other, "completed")
+    assert answer in await run(sys.executable, "-c", await script(other, "python"))
+    assert "event: done" in await run("sh", "-c", await script(other, "curl"))
+
+    await page.locator("#tab-burst").click()
+    for index, count in enumerate((2, 1, 1)):
+        await page.locator(f"#burst-count-{index}").fill(str(count))
+    await page.locator("#burst-send").click()
+    await expect(page.locator("#burst-progress")).to_have_text("4 of 4 ended")
+    burst = page.locator("#burst-code pre")
+    assert (await run("sh", "-c", await burst.evaluate("e => e.textContent"))).count('"taskId"') == 4
+    await page.locator("#burst-code input[value=python]").check(force=True)
+    assert (await run(sys.executable, "-c", await burst.evaluate("e => e.textContent"))).count("taskId") == 4
+
+
+MARKDOWN = """\
+# Title
+
+A *b* **c** ~~d~~ `e` <f> &amp; \\* [g](https://h.example) <https://i.example>
+second line\\
+third
+
+- one
+  - two
+
+    more
+- [x] three
+
+3. four
+4. five
+
+> quote
+> more
+
+| left | right |
+|:--|--:|
+| 1 | `2` |
+
+```py
+if True:
+    print("x")
+```
+after
+---
+    indented
+
+~~~
+never closed
+"""
+
+
+async def test_markdown_looks_the_same_however_it_arrives(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open()
+    drawn = await page.evaluate(
+        """async text => {
+          const { TextView } = await import("/static/common/markdown.js");
+          const drawn = [];
+          for (const size of [1, 2, 3, 7, 50, text.length]) {
+            const box = document.createElement("div");
+            const view = new TextView(box);
+            for (let at = 0; at < text.length; at += size) {
+              view.append(text.slice(at, at + size));
+              view._notBefore = 0;
+              view._fights = 0; // a busy machine is no fight
+              view._draw();
+            }
+            view.finish();
+            while (view._offset < text.length) view._draw();
+            drawn.push(new XMLSerializer().serializeToString(box));
+          }
+          return drawn;
+        }""",
+        MARKDOWN,
+    )
+    assert len(set(drawn)) == 1
+    for part in (
+        *(
+            '<h3 dir="auto">Title</h3>',
+            "<em>b</em> <strong>c</strong> <del>d</del> <code>e</code> &lt;f&gt; &amp; *",
+        ),
+        *(
+            'href="https://h.example/"',
+            'href="https://i.example/"',
+            "<br",
+            "☑ ",
+            '<ol start="3">',
+            "<blockquote>",
+        ),
+        *('<th class="right"', 'data-language="py"', 'print("x")', "never closed"),
+    ):
+        assert part in drawn[0], part
+
+
+async def test_links_lead_out_or_nowhere(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open()
+    safe = {
+        "https://a.example/b": "https://a.example/b",
+        "HTTP://A.example": "http://a.example/",
+        "mailto:a@b.example": "mailto:a@b.example",
+    }
+    unsafe = [
+        *("javascript:alert(1)", " javascript:alert(1)", "java\nscript:alert(1)", "JAVASCRIPT:alert(1)"),
+        *("data:text/html,x", "vbscript:x", "file:///etc/passwd", "blob:http://a/b", "ftp://a/b"),
+        *(
+            "//a.example",
+            "/api/admin/state",
+            "#x",
+            "x",
+            "",
+            "http://",
+            "about:blank",
+            "filesystem:http://a/b",
+        ),
+    ]
+    answers = await page.evaluate(
+        """async all => {
+          const { safeLink } = await import("/static/common/markdown.js");
+          return all.map(safeLink);
+        }""",
+        [*safe, *unsafe],
+    )
+    assert answers == [*safe.values(), *[None] * len(unsafe)]
+
+
+async def test_a_fetched_stream_is_read_as_the_standard_says(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open()
+    events = await page.evaluate(
+        r"""async () => {
+          const { readEvents } = await import("/static/common/sse.js");
+          const bytes = new TextEncoder().encode(
+            ": c\n\nid: 1-1\nevent: a\ndata: one\ndata:two\n\nretry: 50\r\ndata: 😀\r\n\r\ndata\n\nevent: lost\n\ndata: cut");
+          const events = [];
+          for (let size = 1; size < 8; size += 1) {
+            const stream = new ReadableStream({ start(controller) {
+              for (let at = 0; at < bytes.length; at += size) controller.enqueue(bytes.slice(at, at + size));
+              controller.close();
+            } });
+            const read = [];
+            for await (const event of readEvents(new Response(stream))) read.push(event);
+            events.push(JSON.stringify(read));
+          }
+          return [new Set(events).size, JSON.parse(events[0])];
+        }"""
+    )
+    assert events == [
+        1,
+        [
+            {"id": "1-1", "event": "a", "data": "one\ntwo", "retry": None},
+            {"id": None, "event": "message", "data": "\U0001f600", "retry": 50},
+            {"id": None, "event": "message", "data": "", "retry": None},
+        ],
+    ]

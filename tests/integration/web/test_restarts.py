@@ -1,0 +1,67 @@
+"""A gateway that is killed and started again while the page watches: the browser's own EventSource comes back."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+from tests.integration.web.conftest import OpenBrowser
+from tests.integration.web.test_playground import WORDS, plain, shows, state
+from tests.support.processes import gateway_process
+from tests.support.streams import RawStream, event_id, joined_text
+from tests.support.talk import RawWorker
+from websockets.asyncio.client import connect
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 3000}
+
+
+async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with (
+        gateway_process(tmp_path / "a", redis_url, **SETTINGS) as a,
+        gateway_process(tmp_path / "b", redis_url, **SETTINGS) as b,
+        connect(b.ws, proxy=None) as connection,
+    ):
+        worker = RawWorker(connection, 1)
+        page = await (await open_browser(a.url)).open()
+        asked = []
+        page.on("request", lambda request: asked.append(request) if "/events" in request.url else None)
+        await expect(page.locator("#model-hint")).to_be_visible()  # a version 1 worker names no models
+        await page.locator("#send").click()
+        task = await worker.take()
+        for word in WORDS[:3]:
+            await worker.chunk(task, word)
+        await state(page, "executing")
+        await plain(page)
+        await shows(page, "".join(WORDS[:3]))
+
+        await a.kill()
+        await expect(page.locator("#connection")).to_contain_text("Connection lost after event 1-")
+        last = await page.locator("#connection").inner_text()
+        await worker.chunk(task, WORDS[3])
+        await a.start()
+        await shows(page, "".join(WORDS[:4]))
+        await expect(page.locator("#connection")).to_be_hidden()
+
+        a.signal(15)  # in order this time
+        await worker.chunk(task, WORDS[4])
+        assert await a.ended() == 0
+        await worker.chunk(task, WORDS[5])
+        await a.start()
+        for word in WORDS[6:]:
+            await worker.chunk(task, word)
+        await worker.answer(task)
+        await state(page, "completed")
+        await shows(page, "".join(WORDS))
+        await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
+
+        async with await RawStream.open(b.url, f"/api/task/{task['taskId']}/events") as stream:
+            frames = await stream.rest()
+        assert joined_text(frames) == "".join(WORDS)
+        events = await page.locator("#integrity").inner_text()
+        assert events.startswith(f"{len([frame for frame in frames if event_id(frame)])} events")
+        cursors = [(await request.all_headers()).get("last-event-id") for request in asked]
+        assert cursors[0] is None
+        assert last.split("event ")[1].split(".")[0] in cursors
