@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick check bench screenshots lock install install-dev clean
+.PHONY: run test quick check bench fairness screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -41,6 +41,9 @@ bench: install-dev
 screenshots: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m tests.screenshots
+
+fairness: install-dev
+	$(BIN)/python -m bench.fairness
 
 lock: install-dev
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \

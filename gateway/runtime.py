@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -15,6 +16,8 @@ from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
+from fairlane.gateway.metrics.family import Family, Relative
+from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
@@ -63,8 +66,11 @@ ENDS = Ends(
 class Gateway:
     """The parts of a running gateway. Made by `open_gateway`, which also ends it."""
 
-    def __init__(self, settings: Settings, callers: Callers, redis_url: str) -> None:
+    def __init__(
+        self, settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+    ) -> None:
         self.settings = settings
+        self.family = family or Family(Path(), 0, 1)
         self.callers = callers
         self.replica = secrets.token_hex(4)
         self.prefix = pool_prefix()
@@ -102,6 +108,7 @@ class Gateway:
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
+        self._relative = Relative(self.family, self.snapshot)
         self.surveyor = Surveyor(
             self.link,
             self.keys,
@@ -128,6 +135,8 @@ class Gateway:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
         await self.link.start()
         await self.channel.start()
+        if self.family.size > 1:
+            await self._relative.start()
         self.hub.start()
         self.watch.start()
         self.surveyor.start()
@@ -145,6 +154,7 @@ class Gateway:
         await self.watch.close()
         await self.surveyor.close()
         await self.history.close()
+        await self._relative.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()
@@ -196,6 +206,10 @@ class Gateway:
                 await asyncio.sleep(1.0)
 
     # ---- what the calls need ----------
+
+    def snapshot(self) -> Snapshot:
+        """What this process has measured so far."""
+        return take_snapshot(self, self.family.index)
 
     def check_model(self, caller: Caller, model: str) -> None:
         """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
@@ -304,9 +318,11 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(settings: Settings, callers: Callers, redis_url: str) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+) -> AsyncIterator[Gateway]:
     """A started gateway; stopped at the end, whatever happened."""
-    gateway = Gateway(settings, callers, redis_url)
+    gateway = Gateway(settings, callers, redis_url, family)
     try:
         await gateway.start()
         yield gateway

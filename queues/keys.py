@@ -44,6 +44,7 @@ KEYS = (
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
+    Key("line", "j:{models}", "string", "place last served by workers shared by models (their SHA-1)", "EXPIRE 1 h"),
     Key("look", "x", "zset", "task -> next instant (ms) the sweep must look at it", "emptied by ending"),
     Key("pool", "pool", "hash", "bytes of payloads, last sweep, totals of ended tasks", "kept: one per pool"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),

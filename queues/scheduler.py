@@ -239,7 +239,8 @@ class Scheduler:
 
         `cause`: the worker is lost, it failed in a way that a retry may mend, or it declined (costs no try). `end`: what the
         task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over all its connections.
-        `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after 100 attempts anyhow.
+        `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after 100 attempts anyhow,
+        or 1,000 if the last was refused so.
         """
         ends = self._ends
         reply = await self._link.run(

@@ -15,20 +15,21 @@ for i = 4, #ARGV, 2 do
   before[setting] = call('HGET', hash, setting) or cjson.null
   if value == '' then
     call('HDEL', key_overrides(), field)
-    value = call('HGET', key_configured(), field)
+    value = call('HGET', key_configured(), field) or nil
   else
     call('HSET', key_overrides(), field, value)
   end
-  if value then
-    call('HSET', hash, setting, value)
-  else
-    call('HDEL', hash, setting)
-  end
+  set(kind, name, setting, value)
   after[setting] = value or cjson.null
   if kind == 'm' and setting == 'paused' and value ~= '1' then call('HDEL', hash, 'held') end
 end
 if kind == 'm' then
-  call('HSET', hash, 'fixed', '1')
+  call('HDEL', hash, 'fixed')
+  for _, settings in ipairs({ key_configured(), key_overrides() }) do
+    for _, field in ipairs(call('HKEYS', settings)) do
+      if string.find(field, 'm:' .. name .. ':', 1, true) == 1 then call('HSET', hash, 'fixed', '1') end
+    end
+  end
   call('ZADD', key_models(), 'GT', NOW_TEXT, name)
 end
 rules_changed()

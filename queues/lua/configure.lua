@@ -15,12 +15,13 @@ for i = 1, #flat, 2 do after[flat[i]] = flat[i + 1] end
 for field in pairs(before) do
   if not after[field] then
     local kind, name, setting = split(field)
-    call('HDEL', hash_of(kind, name), setting, 'fixed')
+    set(kind, name, setting, nil)
+    call('HDEL', hash_of(kind, name), 'fixed')
   end
 end
 for field, value in pairs(after) do
   local kind, name, setting = split(field)
-  call('HSET', hash_of(kind, name), setting, value)
+  set(kind, name, setting, value)
   if kind == 'q' then
     call('SADD', key_queues(), name)
   else

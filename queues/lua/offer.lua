@@ -31,8 +31,9 @@ for i = 6, #ARGV do
       hold_offer(model, grace)
     else
       call('ZREM', key_offers(model), replica)
-      if call('ZCOUNT', key_offers(model), '(' .. NOW, '+inf') == 0 then call('ZADD', key_offered(), NOW_TEXT, model) end
     end
+    local last = call('ZRANGE', key_offers(model), '0', '0', 'REV', 'WITHSCORES')[2]
+    call('ZADD', key_offered(), whole(math.max(num(last), NOW)), model)
   end
 end
 return 1

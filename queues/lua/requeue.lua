@@ -35,7 +35,7 @@ if hold > 0 then
   local held = call('HGET', key_model(t.m), 'held')
   call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end
-local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7])
+local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0)
 local at = wake(t.m)
 wake_elsewhere(t)
 local later = at and { t.m, math.max(at - NOW, 1) } or {}

@@ -25,7 +25,7 @@ end
 if not is_offered(m) then
   local since = num(call('ZSCORE', key_offered(), m)) -- the longer it has been away, the longer it may be: as long again
   local others = call('ZCOUNT', key_offered(), '(' .. NOW_TEXT, '+inf') > 0
-  return { 'no_worker', others and 1 or 0, since > 0 and NOW - since or 60000 }
+  return { 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 }
 end
 local model, pool = key_model(m), key_pool()
 local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
@@ -37,13 +37,13 @@ if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[
 local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
   and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
 local order = string.format('%.3f', US / 1000 - 2000 * priority)
-if not at_once then
+if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   if refused then return refused end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
   call('HINCRBY', pool, 'bytes', 0 - #payload)
-  return { 'full_bytes', math.floor(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])) }
+  return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])), 1) }
 end
 
 call('SET', key_payload(id), payload)
@@ -54,27 +54,27 @@ end
 call('ZADD', key_recent(), NOW_TEXT, id)
 local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW_TEXT, ei = est_input, ['or'] = order }
 local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', string.format('%d', #payload) }
-local function set(name, value)
+local function put(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value
   t[name] = value
 end
-if key_id ~= '' then set('k', key_id) end
-if est_input ~= '0' then set('ei', est_input) end
-if weight ~= '1.0' then set('w', weight) end
-if priority > 0 then set('pr', ARGV[7]) end
-if max_output ~= '0' then set('mo', max_output) end
-if timeout_ms > 0 then set('dl', whole(NOW + timeout_ms)) end
-if wait_ms > 0 then set('wd', whole(NOW + wait_ms)) end
-if run_ms > 0 then set('rl', ARGV[13]) end
+if key_id ~= '' then put('k', key_id) end
+if est_input ~= '0' then put('ei', est_input) end
+if weight ~= '1.0' then put('w', weight) end
+if priority > 0 then put('pr', ARGV[7]) end
+if max_output ~= '0' then put('mo', max_output) end
+if timeout_ms > 0 then put('dl', whole(NOW + timeout_ms)) end
+if wait_ms > 0 then put('wd', whole(NOW + wait_ms)) end
+if run_ms > 0 then put('rl', ARGV[13]) end
 if linger_ms > 0 then
-  set('lg', ARGV[15])
-  set('lv', whole(NOW + linger_ms))
+  put('lg', ARGV[15])
+  put('lv', whole(NOW + linger_ms))
 end
-if waiting == '1' then set('wt', '1') end
-if stream == '1' then set('sf', '1') end
-if metadata ~= '' then set('md', metadata) end
-if follow == '1' then set('rd', replica) end
+if waiting == '1' then put('wt', '1') end
+if stream == '1' then put('sf', '1') end
+if metadata ~= '' then put('md', metadata) end
+if follow == '1' then put('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
   local V, v, lane_tag, lane_lifts = num(s[7]), num(s[8]), num(s[9]), num(s[10])

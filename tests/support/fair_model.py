@@ -2,10 +2,14 @@
 
 Written from the rule (DESIGN.md §3), not from the scripts: no Redis, no keys. Only what decides is shared: tags are whole
 4,096ths, ties go to the smaller name, and idle flows are forgotten four at a time when a task is settled.
+
+The random steps of test_grant_order.py and every simulation of bench/fairness compare each grant with it.
 """
 
 import math
+from bisect import insort
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 
 def step(cost: float, weight: float) -> int:
@@ -18,7 +22,7 @@ def beyond(change: int, lifted: int) -> int:
     return change if lifted <= 0 else max(change - lifted, 0)
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     id: str
     lane: str
@@ -38,10 +42,8 @@ class Flow:
     tag: int
     lifts: int = 0
     waiting: list[Task] = field(default_factory=list)
+    """In their order."""
     running: int = 0
-
-    def first(self) -> Task:
-        return min(self.waiting, key=lambda task: (task.order, task.id))
 
 
 @dataclass
@@ -80,9 +82,10 @@ class FairModel:
                 flow.lifts += lane.virtual - flow.tag
             flow.tag = lane.virtual
             lane.virtual += 1
-        flow.waiting.append(task)
+        insort(flow.waiting, task, key=attrgetter("order", "id"))
 
     def cancel(self, task: Task) -> None:
+        """A task that waits is cancelled."""
         self.lanes[task.lane].flows[task.user].waiting.remove(task)
 
     def grant(self) -> Task | None:
@@ -93,8 +96,7 @@ class FairModel:
         lane = self.lanes[min(lanes)[1]]
         user = min((flow.tag, user.encode()) for user, flow in lane.waiting().items())[1].decode()
         flow = lane.flows[user]
-        task = flow.first()
-        flow.waiting.remove(task)
+        task = flow.waiting.pop(0)
         self.virtual = max(self.virtual, lane.tag)
         lane.virtual = max(lane.virtual, flow.tag)
         task.charged, task.lane_weight = self.expected(task), lane.weight
@@ -113,14 +115,15 @@ class FairModel:
             output = min(output, task.max_output)
         return max(math.floor(task.cost_in + 2 * output + 0.5), 1)
 
-    def end(self, task: Task, used_in: int, used_out: int) -> None:
-        """A task was completed."""
+    def end(self, task: Task, used_in: int, used_out: int, *, completed: bool = True) -> None:
+        """A running task has ended, or (not `completed`) was stopped."""
         lane = self.lanes[task.lane]
         flow = lane.flows[task.user]
         del self.running[task.id]
         flow.running -= 1
         if self.unit == "tokens":
             self.settle(lane, flow, task, used_in + 2 * used_out - task.charged)
+        if self.unit == "tokens" and completed:
             own, mean = self.user_means.get(task.user, 0), self.mean_output
             self.user_means[task.user] = _stored(own + 0.3 * (used_out - own) if own else max(used_out, 1))
             self.mean_output = _stored(mean + 0.05 * (used_out - mean) if mean else max(used_out, 1))

@@ -190,9 +190,9 @@ class Pool:
         place: Place = record.place
         return place
 
-    def charged(self, queue: str = "free", model: str = "m") -> float:
-        """Cost charged to a lane so far."""
-        return int(self.world.call("HGET", self.world.keys("model", model=model), f"c:{queue}") or 0) / 1000
+    def charged(self, queue: str = "free", model: str = "m") -> int:
+        """Cost charged to a lane so far: tokens, requests or ms."""
+        return int(self.world.call("HGET", self.world.keys("model", model=model), f"c:{queue}") or 0)
 
     def slots(self, model: str = "m") -> dict[str, int]:
         flat = self.world.call("ZRANGE", self.world.keys("slots", model=model), 0, -1, "WITHSCORES")

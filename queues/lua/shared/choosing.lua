@@ -43,18 +43,18 @@ end
 -- What a task takes out of its model's minute: `s` as in ALL_RULES.
 local function spend(model, s, tokens)
   local rpm, tpm = num(s[5]), num(s[6])
-  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(math.max(num(s[7]), US) + 60000000 / rpm)) end
+  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
   if tpm > 0 then
-    call('HSET', key_model(model), 'ttat', whole(math.max(num(s[8]), US) + 60000000 * tokens / tpm))
+    call('HSET', key_model(model), 'ttat', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
     call('HINCRBY', key_spent(model), string.format('%d', math.floor(US / 1000000)), whole(tokens))
     call('PEXPIRE', key_spent(model), '120000')
   end
 end
 
 -- 2, 3: the lane of a model with rules that starts next: its name and tag, and the tag to which the virtual time moves; nil when
--- none may. `skipped` are lanes that were passed over.
-local function choose_lane(model, limit)
-  local line = call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
+-- none may. `skipped` are lanes that were passed over. `line`: lanes and tags, if not those that wait.
+local function choose_lane(model, limit, line)
+  line = line or call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
   local queues, owed = {}, 0
   for _, q in ipairs(call('SMEMBERS', key_queues())) do
     local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')

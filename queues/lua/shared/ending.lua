@@ -43,20 +43,22 @@ local function mean_after(stored, value, share)
   return string.format('%d.%02d', hundredths / 100, hundredths % 100)
 end
 
--- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected.
+-- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected. Is it paced by
+-- tokens?
 local function settle_pace(t, tokens_used)
   local _, _, _, _, counted = read_account(t.ac)
   local more = tokens_used - num(counted)
-  if num(counted) == 0 or more == 0 then return end
+  if num(counted) == 0 then return false end
   local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
-  if tpm == 0 then return end
+  if tpm == 0 or more == 0 then return tpm > 0 end
   call('HSET', key_model(t.m), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
   local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.ga) / 1000)
   if more > 0 or call('HEXISTS', key_spent(t.m), string.format('%d', second)) == 1 then
     call('HINCRBY', key_spent(t.m), string.format('%d', second), whole(more))
     call('PEXPIRE', key_spent(t.m), '120000')
   end
+  return true
 end
 
 -- Settle an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
@@ -69,13 +71,15 @@ local function settle(t, input, output, completed)
   local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
     used = ran_ms
-  elseif unit ~= 'requests' and known then
+  elseif unit == 'requests' then
+    used = 1
+  elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
   local changed = close_account(t, used, s[5], s[6], s[7])
-  if known then settle_pace(t, math.min(input, 4194304) + math.min(output, 4194304)) end
+  local paced = known and settle_pace(t, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
-    if known and unit ~= 'requests' then
+    if known and (unit ~= 'requests' or paced) then
       output = math.min(output, 131072)
       local mean = key_mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')

@@ -6,7 +6,8 @@
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
 -- of the model run and the lane's share of its slots.
 local function interval_of(q, m, drain, mean_ms)
-  local count, time = drain_until_now(drain)
+  local count, time = read_drain(drain)
+  if call('EXISTS', key_flows(q, m)) == 1 then count, time = drain_until_now(drain) end -- (where nobody waits nobody leaves)
   if count >= 20 then return time / count end
   local mean = num(mean_ms)
   if mean == 0 then mean = 1000 end

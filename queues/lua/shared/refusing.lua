@@ -1,3 +1,11 @@
+-- Need a task that comes to a model with rules, for which nobody waits, not wait either?
+local function starts_at_once(q, m, u)
+  local s = call('HMGET', key_model(m), unpack(ALL_RULES))
+  local limit, cap = num(s[1]), num(call('HGET', key_model(m), 'max_running_per_user'))
+  return call('EXISTS', key_lanes(m)) == 0 and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
+    and (cap == 0 or count_of_user(m, u) < cap) and paced_until(m, s, 1) == 0 and choose_lane(m, limit, { q, '0' }) ~= nil
+end
+
 -- Whether a task that has to wait is refused, as submit replies it; nil: it may wait.
 --   1  its user has as many waiting tasks of the model as one may
 --   2  a queue of fixed admission holds as many tasks as it may
@@ -5,12 +13,13 @@
 --      holds more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 2.
 -- Each says how long it will take, as far as can be told, until it would be accepted. `s`: fields of the model as in submit.
 local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
+  local function in_ms(wait) return math.max(math.ceil(wait), 1) end
   local function interval() return interval_of(q, m, call('HGET', key_model(m), 'd:' .. q), s[6]) end
   if ruled then -- 1
     local cap = num(call('HGET', key_model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
     if cap > 0 and waiting >= cap then
-      return { 'user_full', waiting, cap, math.floor(interval() * math.max(call('ZCARD', key_flows(q, m)), 1) * (waiting - cap + 1)) }
+      return { 'user_full', waiting, cap, in_ms(interval() * math.max(call('ZCARD', key_flows(q, m)), 1) * (waiting - cap + 1)) }
     end
   end
   local n, most = num(queue[1]), num(queue[2])
@@ -25,13 +34,13 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
       local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, num(drain[2]))
       local wait = (ahead + 1) * pace + math.max(num(s[3]) - NOW, 0)
-      if wait > longest then return { 'too_long', math.floor(wait), longest, math.ceil(wait - longest) } end
+      if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)
       if own > 0 and num(drain[2]) >= fits then
-        return { 'full', num(drain[2]), fits, math.ceil((num(drain[2]) - fits + 1) * pace) }
+        return { 'full', num(drain[2]), fits, in_ms((num(drain[2]) - fits + 1) * pace) }
       end
       return nil
     end
   end
-  if n >= most then return { 'full', n, most, math.floor(interval() * (n - most + 1)) } end -- 2
+  if n >= most then return { 'full', n, most, in_ms(interval() * (n - most + 1)) } end -- 2
 end

@@ -10,8 +10,10 @@ end
 -- Close the books on a running attempt and put its task back to its old place, or end it.
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
--- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task. Returns 'queued' | 'ended', and the terminal event's id, kind and data.
-local function put_back(id, t, why, cause, begun, failures, nonce, who)
+-- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
+-- model is held. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
+-- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
+local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
   release(id, t)
   local key = key_task(id)
   call('HSET', key, 'hi', history(t, why))
@@ -19,8 +21,11 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who)
     t.bg, t.tr = '1', string.format('%d', num(t.tr) + 1)
     call('HSET', key, 'tr', t.tr)
   end
+  if cause == 'declined' and t.bg then -- a renewal counted it as a try, which it was not
+    call('HSET', key, 'tr', string.format('%d', math.max(num(t.tr) - 1, 0)))
+  end
   local give_up
-  if t.fo or num(t.at) >= 100 then
+  if t.fo or num(t.at) >= (held and 1000 or 100) then
     give_up = failures.lost
   elseif cause ~= 'declined' and t.bg then
     if num(t.tr) >= 3 then give_up = failures.lost end

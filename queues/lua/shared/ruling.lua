@@ -4,6 +4,54 @@ local function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$')
 
 local function hash_of(kind, name) return kind == 'q' and key_queue(name) or key_model(name) end
 
+-- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins anew for all lanes and flows of the model,
+-- and what runs is charged in the new unit when it ends.
+local function begin_anew(model)
+  local hash = key_model(model)
+  local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
+
+  level(key_lanes(model))
+  call('HDEL', hash, 'V')
+  for _, q in ipairs(call('SMEMBERS', key_queues())) do
+    level(key_flows(q, model))
+    level(key_parked(q, model))
+    level(key_debts(q, model))
+    call('DEL', key_lifts(q, model))
+    if call('HEXISTS', hash, 'v:' .. q) == 1 then call('HSET', hash, 'v:' .. q, '0', 'S:' .. q, '0', 'L:' .. q, '0') end
+  end
+  for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
+    local f = call('HMGET', key_task(id), 'q', 'ac')
+    if f[2] then
+      local charged, weight, _, _, tokens, counted = read_account(f[2])
+      call('HINCRBY', hash, 'c:' .. f[1], whole(0 - tonumber(charged)))
+      call('HSET', key_task(id), 'ac', open_account(0, weight, 0, 0, tokens, counted))
+    end
+  end
+end
+
+-- Write a setting; nil: it is not set any more. With a new pace, what is left of the wait for the next start lasts as long as
+-- it does at that pace.
+local PACED = { requests_per_minute = 'tat', tokens_per_minute = 'ttat' }
+local function set(kind, name, setting, value)
+  local hash = hash_of(kind, name)
+  if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then begin_anew(name) end
+  local next_start = PACED[setting]
+  if next_start then
+    local s = call('HMGET', hash, setting, next_start)
+    local left, before, now = num(s[2]) - US, num(s[1]), num(value)
+    if left > 0 and before > 0 and now > 0 then
+      call('HSET', hash, next_start, whole(US + left * before / now))
+    else
+      call('HDEL', hash, next_start)
+    end
+  end
+  if value then
+    call('HSET', hash, setting, value)
+  else
+    call('HDEL', hash, setting)
+  end
+end
+
 -- Count the running tasks of a model as running tasks of their queues: from now on a rule asks for it.
 local function count_running(model)
   for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do

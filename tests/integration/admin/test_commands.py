@@ -13,7 +13,7 @@ import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.talk import Talk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 Done = subprocess.CompletedProcess[str]

@@ -369,7 +369,7 @@ def test_offers_end_by_themselves_and_a_withdrawal_may_have_a_grace(world: World
     world.advance(99_999)
     assert isinstance(pool.submit("c"), Submitted)
     world.advance(1)
-    assert pool.submit("d") == Refused("no_worker")
+    assert pool.submit("d") == Refused("no_worker", retry_ms=1000)
 
 
 def test_a_withdrawn_model_is_offered_no_more_unless_by_another(world: World) -> None:

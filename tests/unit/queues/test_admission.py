@@ -1,0 +1,300 @@
+"""Who is let in: adaptive queues by the wait to expect; what every refusal says of when to come back; where a task stands."""
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World
+from tests.support.pool import Pool
+
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Grant, Refused, Submitted
+
+
+def adaptive(world: World, *, longest: int = 10_000) -> tuple[Pool, Grant]:
+    """An adaptive queue with a limit of one slot that has measured its pace: a task a second. One runs, none waits."""
+    pool = Pool(world, limit=1)
+    (running,) = flowing(pool)
+    pool.set_queue("free", admission="adaptive", max_wait_ms=longest)
+    return pool, running
+
+
+def flowing(pool: Pool, *, every_ms: int = 1000, number: int = 25, queue: str = "free") -> list[Grant]:
+    """A lane that has measured its pace: a task leaves every so often while others wait. One runs at the end, none waits."""
+    for n in range(number):
+        pool.submit(f"warm{queue}{n}", queue=queue, user=f"w{n}")
+        if n % 5 == 0:
+            pool.offer("m")
+    running = pool.take()
+    for _ in range(number - 1):
+        pool.world.advance(every_ms)
+        running = pool.finish(running[0], want=1).grants
+    pool.offer("m")
+    return running
+
+
+def admitted(pool: Pool, number: int, *, users: int = 0, wait_ms: int = 0) -> tuple[int, list[Refused]]:
+    """How many of so many submits are let in, of as many users or one each."""
+    refused = []
+    for n in range(number):
+        user = f"u{n % users if users else n}"
+        answer = pool.submit(f"t{n}", user=user, wait_ms=wait_ms)
+        if isinstance(answer, Refused):
+            refused.append(answer)
+    return number - len(refused), refused
+
+
+def test_an_adaptive_queue_takes_what_can_leave_within_its_longest_wait(world: World) -> None:
+    pool, _ = adaptive(world)
+    let_in, refused = admitted(pool, 30)
+    assert 8 <= let_in <= 11, "ten seconds at one a second"
+    assert {r.reason for r in refused} == {"too_long"}
+    assert all(r.waiting > r.limit == 10_000 and r.retry_ms == r.waiting - r.limit + 1 for r in refused[:1])
+    assert all(r.retry_ms > 0 for r in refused)
+
+
+def test_a_caller_in_a_hurry_is_refused_at_once_and_a_patient_one_is_not(world: World) -> None:
+    pool, _ = adaptive(world)
+    admitted(pool, 5)
+    hasty = pool.submit("hasty", user="h", wait_ms=2000)
+    assert isinstance(hasty, Refused)
+    assert (hasty.reason, hasty.limit) == ("too_long", 2000)
+    deadline = pool.submit("deadline", user="d", timeout_ms=3000)
+    assert isinstance(deadline, Refused)
+    assert (deadline.reason, deadline.limit) == ("too_long", 3000)
+    assert isinstance(pool.submit("patient", user="p"), Submitted)
+
+
+def test_one_user_fills_the_queue_for_himself_only(world: World) -> None:
+    pool, _ = adaptive(world)
+    let_in, refused = admitted(pool, 40, users=1)
+    assert 8 <= let_in <= 11
+    assert {r.reason for r in refused} <= {"full", "too_long"}
+    assert isinstance(pool.submit("other", user="other"), Submitted)
+
+
+def test_a_lane_that_holds_as_much_as_can_leave_is_full_for_those_in_line(world: World) -> None:
+    """Many users of one task each: a second one of theirs is refused, a newcomer is let in while his own wait fits."""
+    pool, _ = adaptive(world)
+    for n in range(30):
+        world.call("HSET", world.keys("queue", queue="free"), "admission", "fixed" if n < 12 else "adaptive")
+        if n < 12:
+            pool.submit(f"t{n}", user="u0")
+    full = pool.submit("more", user="u0", wait_ms=10_000)
+    assert isinstance(full, Refused)
+    new = pool.submit("new", user="new")
+    assert isinstance(new, Submitted)
+    again = pool.submit("again", user="new")
+    assert isinstance(again, Refused)
+    assert again.reason == "full"
+    assert (again.waiting, again.limit) == (13, 10)
+    assert again.retry_ms > 0
+
+
+def test_while_no_pace_is_known_the_fixed_length_holds(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.set_queue("free", admission="adaptive", max_wait_ms=1, max_length=3)
+    let_in, refused = admitted(pool, 5)
+    assert (let_in, {r.reason for r in refused}) == (3, {"full"})
+
+
+def test_a_queue_without_a_longest_wait_has_its_fixed_length(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.set_queue("free", admission="adaptive", max_length=3)
+    flowing(pool, number=4)
+    let_in, refused = admitted(pool, 5)
+    assert (let_in, {r.reason for r in refused}) == (3, {"full"})
+
+
+@pytest.mark.parametrize("idle_ms", [30_000, 600_000, 7_200_000])
+def test_time_without_anybody_waiting_is_no_stall(world: World, idle_ms: int) -> None:
+    """After a quiet night the first that has to wait is let in: nobody left because nobody was there."""
+    pool, grant = adaptive(world)
+    pool.finish(grant)
+    world.advance(idle_ms)
+    pool.offer("m")
+    pool.run("busy", queue="paid", user="p")
+    answer = pool.submit("first")
+    assert isinstance(answer, Submitted), answer
+    assert 0 < answer.place.wait_ms < 5000
+    assert answer.place.wait_ms == pool.place("first").wait_ms
+
+
+def test_the_wait_that_a_full_queue_names_counts_no_idle_time(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.offer("m", "m2")
+    (grant,) = flowing(pool, number=4)
+    pool.finish(grant)
+    world.advance(3_600_000)
+    pool.offer("m", "m2")
+    pool.set_queue("free", max_length=1)
+    pool.submit("there", "m2")
+    refused = pool.submit("here")
+    assert isinstance(refused, Refused)
+    assert 0 < refused.retry_ms < 10_000
+
+
+def test_a_lane_that_stalls_is_measured_as_slower_and_slower(world: World) -> None:
+    pool, _ = adaptive(world)
+    pool.submit("a")
+    waits = []
+    for _ in range(6):
+        world.advance(5000)
+        waits.append(pool.place("a").wait_ms)
+    assert waits == sorted(waits)
+    assert waits[-1] > 2 * waits[0] > 0
+    assert isinstance(pool.submit("c", user="v", wait_ms=1500), Refused)
+
+
+def test_pace_recovers_when_a_lane_moves_again(world: World) -> None:
+    pool = Pool(world, limit=1)
+    (grant,) = flowing(pool, every_ms=10_000, number=30)
+    pool.set_queue("free", max_length=100)
+    for n in range(80):
+        pool.submit(f"t{n}", user=f"u{n}")
+    slow = pool.place("t79").wait_ms
+    running = [grant]
+    for _ in range(40):
+        world.advance(100)
+        running = pool.finish(running[0], want=1).grants
+    assert pool.place("t79").wait_ms < slow / 4
+
+
+# ---- where a task stands ----------
+
+
+def test_the_wait_is_the_lanes_measured_pace_and_its_bounds_embrace_it(world: World) -> None:
+    pool = Pool(world, limit=1)
+    flowing(pool, number=40)
+    for n in range(20):
+        pool.submit(f"t{n}", user=f"u{n}")
+    for n in range(20):
+        place = pool.place(f"t{n}")
+        assert place.position == n + 1
+        assert abs(place.wait_ms - 1000 * (n + 1)) <= 60 * (n + 1)
+        assert 0 <= place.low_ms <= place.wait_ms <= place.high_ms
+
+
+def test_waits_shrink_as_others_leave(world: World) -> None:
+    pool = Pool(world, limit=1)
+    running = flowing(pool)
+    for n in range(8):
+        pool.submit(f"t{n}", user=f"u{n}")
+    seen = []
+    for _ in range(8):
+        place = pool.place("t7")
+        seen.append((place.position, place.wait_ms))
+        world.advance(1000)
+        running = pool.finish(running[0], want=1).grants
+    assert [position for position, _ in seen] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [wait for _, wait in seen] == sorted((wait for _, wait in seen), reverse=True)
+
+
+@pytest.mark.parametrize("state", ["cold", "measured", "parked", "paused", "held"])
+def test_the_three_waits_are_in_order_whatever_the_state(world: World, state: str) -> None:
+    pool = Pool(world, limit=2)
+    if state == "measured":
+        flowing(pool)
+    if state == "parked":
+        pool.set_model(max_running_per_user=1)
+    pool.submit("runs")
+    pool.submit("waits")
+    pool.submit("behind", user="v")
+    grants = pool.take(want=1)
+    if state == "parked":
+        pool.take(want=2)
+    if state == "paused":
+        pool.set_model(paused=True)
+    if state == "held":
+        pool.requeue(grants[0], "declined", hold_ms=30_000)
+    for task in ("waits", "behind"):
+        place = pool.place(task)
+        if pool.state(task) == "queued":
+            assert place.position >= 1
+            assert (30_000 if state == "held" else 0) <= place.low_ms <= place.wait_ms <= place.high_ms
+        else:
+            assert place == (0, 0, 0, 0)
+
+
+# ---- refusals ----------
+
+
+def refusals(world: World) -> dict[str, Refused]:
+    """One of each kind."""
+    world.limits = Limits(max_queued_bytes=100, max_queue_length=50)
+    pool = Pool(world, limit=1)
+    found = {}
+
+    def refuse(name: str, task: str, model: str = "m", **more: object) -> None:
+        answer = pool.submit(task, model, **more)  # type: ignore[arg-type]
+        assert isinstance(answer, Refused), name
+        assert answer.reason == name
+        found[name] = answer
+
+    refuse("no_worker", "x", "unheard-of")
+    flowing(pool)
+    refuse("full_bytes", "big", payload=b"x" * 200)
+    pool.set_queue("free", max_length=1)
+    pool.submit("a")
+    refuse("full", "b", user="v")
+    pool.set_model(max_waiting_per_user=1)
+    refuse("user_full", "c")
+    pool.set_model(max_waiting_per_user=None)
+    pool.set_queue("free", admission="adaptive", max_wait_ms=500)
+    refuse("too_long", "d", user="v")
+    pool.offer(withdrawn=["m"])
+    refuse("no_worker", "e")
+    return found
+
+
+def test_every_refusal_says_when_to_come_back(world: World) -> None:
+    found = refusals(world)
+    assert set(found) == {"no_worker", "full_bytes", "full", "user_full", "too_long"}
+    for name, refused in found.items():
+        assert 0 < refused.retry_ms <= 120_000, (name, refused)
+
+
+def test_a_burst_that_leaves_in_one_moment_still_says_when_to_come_back(world: World) -> None:
+    pool = Pool(world)
+    for n in range(60):
+        pool.submit(f"t{n}", user=f"u{n}")
+    pool.take(want=30)
+    pool.set_queue("free", max_length=1)
+    refused = pool.submit("x")
+    assert isinstance(refused, Refused)
+    assert refused.retry_ms > 0
+
+
+@pytest.mark.parametrize("grace", [0, 2000])
+def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_was(
+    world: World, grace: int
+) -> None:
+    pool = Pool(world)
+    world.advance(1000)
+    pool.offer(withdrawn=["m"], grace_ms=grace)
+    world.advance(grace)
+    for away in (0, 1000, 5000):
+        world.advance(away)
+        refused = pool.submit("a")
+        assert isinstance(refused, Refused)
+        assert refused.reason == "no_worker"
+        assert not refused.others_offered, "nobody offers anything"
+        assert 0 < refused.retry_ms <= 6001
+
+
+def test_a_refused_task_is_no_part_of_the_books(world: World) -> None:
+    pool, _ = adaptive(world)
+    admitted(pool, 30)
+    accepted = [f"warmfree{n}" for n in range(25)]
+    accepted += [f"t{n}" for n in range(30) if pool.record(f"t{n}")]
+    audit(world, accepted)
+
+
+def test_a_task_that_needs_not_wait_is_not_refused_where_rules_hold_either(world: World) -> None:
+    pool = Pool(world)
+    pool.configure(max_length=1)
+    pool.offer("m", "m2")
+    pool.set_queue("paid", max_running=5)
+    pool.submit("a", "m")
+    answer = pool.submit("b", "m2", want=1)
+    assert isinstance(answer, Submitted), answer
+    assert [grant.task_id for grant in answer.grants] == ["b"]
+    audit(world, "ab")

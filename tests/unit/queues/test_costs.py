@@ -1,0 +1,277 @@
+"""What is charged: the estimate at the start, what is used while running, the rest at the end; each exactly once."""
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World
+from tests.support.pool import Pool
+
+from fairlane.queues.tasks import Grant, State
+
+
+def lane_tag(pool: Pool, queue: str = "free", model: str = "m") -> int:
+    """Start tag of a lane, waiting or idle, in units of cost / weight."""
+    call, keys = pool.world.call, pool.world.keys
+    tag = call("ZSCORE", keys("lanes", model=model), queue)
+    return int(tag or call("HGET", keys("model", model=model), f"S:{queue}") or 0) // 4096
+
+
+def flow_tag(pool: Pool, user: str = "u", queue: str = "free", model: str = "m") -> int:
+    """Start tag of a flow, wherever it stands."""
+    for kind in ("flows", "parked", "debts"):
+        tag = pool.world.call("ZSCORE", pool.world.keys(kind, queue=queue, model=model), user)
+        if tag is not None:
+            return int(float(tag)) // 4096
+    return 0
+
+
+# ---- estimates ----------
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "cost"), [(0, 0, 512), (100, 50, 200), (100, 100_000, 100 + 2 * 4096), (0, 10, 20)]
+)
+def test_before_anything_is_known_a_task_costs_what_its_request_says(
+    world: World, size: int, most: int, cost: int
+) -> None:
+    pool = Pool(world)
+    pool.run("a", estimated_input=size, max_output=most)
+    assert (pool.charged(), flow_tag(pool)) == (cost, cost)
+
+
+@pytest.mark.parametrize(("most", "ms"), [(0, 5120), (500, 10_000), (100_000, 81_920)])
+def test_slot_seconds_are_guessed_from_the_output_until_some_are_known(
+    world: World, most: int, ms: int
+) -> None:
+    pool = Pool(world)
+    pool.configure(unit="slot_seconds")
+    pool.run("a", max_output=most)
+    assert pool.charged() == ms
+
+
+def test_slot_seconds_are_settled_by_the_time_the_slot_was_held(world: World) -> None:
+    pool = Pool(world)
+    pool.configure(unit="slot_seconds")
+    grant = pool.run("a")
+    world.advance(2345)
+    pool.finish(grant, used=(-1, -1))
+    assert pool.charged() == 2345
+    pool.run("b")
+    assert pool.charged() == 2 * 2345, "the next is expected to take as long"
+
+
+def test_slot_seconds_of_a_user_come_before_those_of_the_model(world: World) -> None:
+    pool = Pool(world)
+    pool.configure(unit="slot_seconds")
+    for task, user, ms in (("a", "u", 10_000), ("b", "v", 1000)):
+        grant = pool.run(task, user=user)
+        world.advance(ms)
+        pool.finish(grant)
+    before = pool.charged()
+    pool.run("c", user="v")
+    assert pool.charged() - before == 1000
+    before = pool.charged()
+    pool.run("d", user="new")
+    assert 1000 < pool.charged() - before < 10_000, "the model's mean"
+
+
+@pytest.mark.parametrize("how", ["failed", "late finish", "stop over", "after output"])
+def test_slot_seconds_are_paid_however_the_task_ends(world: World, how: str) -> None:
+    pool = Pool(world)
+    pool.configure(unit="slot_seconds")
+    grant = pool.run("a")
+    if how == "after output":
+        pool.append(grant, 2)
+    if how in ("late finish", "stop over"):
+        pool.cancel("a")
+    pool.sweep()
+    pool.pass_time(2000)
+    match how:
+        case "failed":
+            pool.finish(grant, state=State.FAILED, used=(-1, -1))
+        case "late finish":
+            pool.finish(grant, used=(-1, -1))
+        case "after output":
+            pool.requeue(grant)
+        case _:
+            pool.pass_time(58_000)
+    assert pool.charged() == (60_000 if how == "stop over" else 2000)
+
+
+@pytest.mark.parametrize("unit", ["tokens", "slot_seconds", "requests"])
+def test_what_comes_back_unserved_is_not_charged(world: World, unit: str) -> None:
+    pool = Pool(world)
+    pool.configure(unit=unit)
+    grant = pool.run("a", estimated_input=50)
+    world.advance(1500)
+    pool.renew(grant, output=5000)
+    pool.requeue(grant)
+    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (0, 0, 0)
+    audit(world, "a")
+
+
+# ---- while running ----------
+
+
+def test_a_stream_pays_while_it_runs_what_it_uses_beyond_its_estimate(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", estimated_input=100, max_output=50)
+    pool.renew(grant, output=40)
+    assert (pool.charged(), flow_tag(pool)) == (200, 200), "nothing beyond the estimate yet"
+    pool.renew(grant, output=500)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (1100, 1100, 1100)
+    pool.renew(grant, output=500)
+    pool.renew(grant, output=300)
+    assert pool.charged() == 1100, "once"
+    pool.renew(grant)
+    assert pool.charged() == 1100
+
+
+@pytest.mark.parametrize("used", [(100, 700), (100, 10), (-1, -1), (0, 0)])
+@pytest.mark.parametrize("renewed", [(), (60,), (60, 900), (900, 900, 950)])
+def test_all_charges_of_a_task_together_are_its_cost(
+    world: World, used: tuple[int, int], renewed: tuple[int, ...]
+) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", estimated_input=100, max_output=50)
+    for output in renewed:
+        pool.renew(grant, output=output)
+    pool.finish(grant, used=used)
+    known = used != (-1, -1)
+    cost = used[0] + 2 * used[1] if known else max(200, *(100 + 2 * n for n in renewed), 0)
+    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (cost, cost, cost)
+    audit(world, "a")
+
+
+def test_charges_while_running_follow_a_flow_wherever_it_stands(world: World) -> None:
+    """Idle, in line, parked; and a lane that is idle or waits."""
+    pool = Pool(world)
+    pool.set_model(max_running_per_user=1)
+    grant = pool.run("a", estimated_input=100, max_output=50)
+    pool.renew(grant, output=100)
+    pool.submit("b")
+    pool.renew(grant, output=200)
+    assert pool.take() == []
+    pool.renew(grant, output=300)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (700, 700, 700)
+    pool.cancel("b")
+    pool.renew(grant, output=400)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (900, 900, 900)
+    audit(world, "ab")
+
+
+def test_a_long_stream_makes_room_for_others_before_it_ends(world: World) -> None:
+    pool = Pool(world, limit=2)
+    stream = pool.run("stream", user="long", estimated_input=1, max_output=10)
+    for n in range(4):
+        pool.submit(f"l{n}", user="long", estimated_input=1, max_output=10)
+        pool.submit(f"s{n}", user="short", estimated_input=1, max_output=10)
+    pool.renew(stream, output=100_000)
+    running = pool.take()
+    users = []
+    for _ in range(4):
+        users.append(running[0].user)
+        running = pool.finish(running[0], used=(1, 10), want=1).grants
+    assert users == ["short"] * 4
+
+
+def test_an_ended_task_is_charged_no_more_by_renewals(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", estimated_input=100, max_output=50)
+    pool.cancel("a")
+    assert pool.renew(grant, output=9000) == [2]
+    assert pool.charged() == 200
+    pool.finish(grant, used=(100, 9000))
+    assert pool.charged() == 18_100
+    assert pool.renew(grant, output=99_000) == [2]
+    assert pool.charged() == 18_100
+
+
+def test_absurd_usage_is_cut(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.renew(grant, output=10**15)
+    assert pool.charged() == 2 * 4_194_304
+    pool.finish(grant, used=(10**15, 10**15))
+    assert pool.charged() == 3 * 4_194_304
+
+
+@pytest.mark.parametrize("unit", ["tokens", "requests", "slot_seconds"])
+def test_what_a_lane_was_charged_is_what_its_tasks_cost(world: World, unit: str) -> None:
+    pool = Pool(world, limit=3)
+    pool.configure(3, unit)
+    cost = {"free": 0, "paid": 0}
+    for n in range(30):
+        queue = "free" if n % 3 else "paid"
+        pool.submit(f"t{n}", queue=queue, user=f"u{n % 4}", estimated_input=7 * n, max_output=13 * n)
+    running: list[Grant] = pool.take(want=3)
+    for n in range(30):
+        grant = running.pop(0)
+        world.advance(17 * n)
+        pool.renew(*running, output=n)
+        pool.finish(grant, used=(n, 3 * n), want=0)
+        ran = world.now_ms - grant.granted_ms
+        cost[grant.queue] += {"tokens": n + 6 * n, "requests": 1, "slot_seconds": ran}[unit]
+        running += pool.take()
+    assert running == []
+    assert {queue: pool.charged(queue) for queue in cost} == cost
+
+
+# ---- another unit ----------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("tokens", "requests"),
+        ("requests", "tokens"),
+        ("tokens", "slot_seconds"),
+        ("slot_seconds", "requests"),
+    ],
+)
+def test_another_unit_of_cost_leaves_nobody_behind(world: World, before: str, after: str) -> None:
+    """Turns counted in thousands of tokens mean nothing in requests: both lanes and both users go on evenly."""
+    pool = Pool(world, limit=2)
+    pool.configure(2, before)
+    pool.set_queue("paid", weight=1.0)
+    for n in range(60):
+        for queue in ("free", "paid"):
+            for user in ("u", "v"):
+                pool.submit(
+                    f"{queue}{user}{n}", queue=queue, user=user, estimated_input=9000, max_output=4000
+                )
+    running = pool.take(want=2)
+
+    def serve(number: int) -> list[tuple[str, str]]:
+        served = []
+        for _ in range(number):
+            world.advance(500)
+            grant = running.pop(0)
+            served.append((grant.queue, grant.user))
+            running.extend(pool.finish(grant, used=(9000, 100), want=1).grants)
+        return served
+
+    serve(9)
+    pool.set_model(cost=after)
+    served = serve(48)[4:]
+    for queue in ("free", "paid"):
+        for user in ("u", "v"):
+            assert 9 <= served.count((queue, user)) <= 13, (queue, user)
+    audit(world, [f"{q}{u}{n}" for n in range(60) for q in ("free", "paid") for u in "uv"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cost"),
+    [("tokens", "requests", 1), ("requests", "tokens", 130), ("tokens", "slot_seconds", 2500)],
+)
+def test_a_task_that_runs_while_the_unit_changes_costs_what_it_costs_in_the_new_one(
+    world: World, before: str, after: str, cost: int
+) -> None:
+    pool = Pool(world)
+    pool.configure(unit=before)
+    grant = pool.run("a", estimated_input=100, max_output=50)
+    pool.submit("b")
+    pool.set_model(cost=after)
+    world.advance(2500)
+    pool.finish(grant, used=(100, 15))
+    assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (cost, cost, cost)
+    audit(world, "ab")

@@ -1,0 +1,329 @@
+"""Requests and tokens per minute pace a model at its provider's rate, and a provider's 429 holds it. The script names the
+instant of the next start: a millisecond earlier nothing starts, at it something does."""
+
+import random
+from itertools import combinations
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World
+from tests.support.pool import Pool
+
+from fairlane.queues.tasks import Grant, State, Submitted
+
+
+def fill(pool: Pool, number: int, **more: int) -> None:
+    for n in range(number):
+        pool.submit(f"t{n:04d}", user=f"u{n % 7}", **more)
+
+
+def starts_exactly(pool: Pool, later: tuple[tuple[str, int], ...]) -> list[Grant]:
+    """What a replica is given that asks at the instant named; nothing is there to be had a millisecond before."""
+    ((model, ms),) = later
+    assert ms > 0
+    pool.world.advance(ms - 1)
+    early = pool.ask(model)
+    assert (early.grants, early.later) == ([], ((model, 1),))
+    pool.world.advance(1)
+    return pool.take(model)
+
+
+@pytest.mark.parametrize("rate", [1, 7, 60, 600, 100_000])
+def test_requests_are_spread_evenly_over_the_minute(world: World, rate: int) -> None:
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=rate)
+    fill(pool, 5)
+    first = pool.ask(want=5)
+    assert len(first.grants) == 1
+    gap = -(-60_000 // rate)
+    assert first.later == (("m", gap),)
+    for _ in range(3):
+        (grant,) = starts_exactly(pool, (("m", gap),))
+        assert grant.granted_ms == world.now_ms
+
+
+def windows_hold(instants_us: list[int], rate: int) -> None:
+    """No window of any length w holds more than 1 + w x rate starts."""
+    for (i, start), (j, end) in combinations(enumerate(instants_us), 2):
+        assert j - i + 1 <= 1 + (end - start) * rate / 60e6 + 1e-6, (i, j, end - start)
+
+
+@pytest.mark.parametrize("rate", [13, 90, 1200])
+def test_no_window_of_any_length_holds_more_than_its_rate(world: World, rate: int) -> None:
+    pool, chance = Pool(world), random.Random(rate)
+    pool.set_model(requests_per_minute=rate)
+    fill(pool, 80)
+    starts: list[int] = []
+    for _ in range(150):
+        world.advance(chance.choice((0, 0.3, 1, 20, 60_000 / rate, 3 * 60_000 / rate)))
+        starts += [world.now_us] * len(pool.take(want=chance.choice((1, 5))))
+    assert len(starts) > 20
+    windows_hold(starts, rate)
+
+
+def test_a_quiet_minute_allows_no_burst(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=60)
+    world.advance(600_000)
+    pool.offer("m")
+    fill(pool, 5)
+    assert len(pool.take(want=5)) == 1
+
+
+def test_a_submit_that_could_take_at_once_is_paced_too_and_told_when(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=60)
+    first, second = pool.submit("a", want=1), pool.submit("b", want=1, user="v")
+    assert isinstance(first, Submitted)
+    assert isinstance(second, Submitted)
+    assert (len(first.grants), second.grants, second.later) == (1, [], (("m", 1000),))
+    third = pool.submit("c", user="w")
+    assert isinstance(third, Submitted)
+    assert third.later == (("m", 1000),), "also where nobody asks to take"
+
+
+def test_every_call_that_could_start_a_task_names_the_instant(world: World) -> None:
+    pool = Pool(world)
+    grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(3)]
+    pool.set_model(requests_per_minute=60)
+    grants.append(pool.run("paced", user="p"))
+    fill(pool, 3)
+    assert pool.finish(grants[0], want=1).later == (("m", 1000),)
+    assert pool.finish(grants[1], want=0).later == (("m", 1000),)
+    assert pool.requeue(grants[2], "declined").later == (("m", 1000),)
+    assert pool.ask(want=0).later == (("m", 1000),), "a wake-up handed on"
+    assert pool.ask("m", "other").later == (("m", 1000),)
+
+
+def test_of_several_models_only_the_paced_one_waits(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("m", "m2")
+    pool.set_model("m", requests_per_minute=60)
+    for n in range(3):
+        pool.submit(f"a{n}", "m")
+        pool.submit(f"b{n}", "m2")
+    asked = pool.ask("m", "m2", want=6)
+    assert sorted(grant.model for grant in asked.grants) == ["m", "m2", "m2", "m2"]
+    assert asked.later == (("m", 1000),)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wait"), [(1, 600, 100), (600, 1, 60_000), (60, 60, 1000), (1, None, 0)]
+)
+def test_a_new_rate_holds_from_the_next_start_on(
+    world: World, before: int, after: int | None, wait: int
+) -> None:
+    """Right behind a start the next is due one interval of the new rate later, not of the old one."""
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=before)
+    fill(pool, 3)
+    pool.take()
+    pool.set_model(requests_per_minute=after)
+    asked = pool.ask()
+    assert (len(asked.grants), asked.later) == ((0, (("m", wait),)) if wait else (1, ()))
+
+
+def test_a_raised_token_rate_shortens_a_long_wait(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=100)
+    fill(pool, 3, estimated_input=900, max_output=100)
+    pool.take()
+    assert pool.ask().later == (("m", 600_000),)
+    pool.set_model(tokens_per_minute=10_000)
+    assert pool.ask().later == (("m", 6000),)
+
+
+def test_a_rate_from_the_configuration_is_scaled_like_one_set_while_running(world: World) -> None:
+    from tests.support.direct import drive
+
+    pool = Pool(world)
+    drive(pool.scheduler.configure({}, {"m": {"requests_per_minute": 1}}))
+    fill(pool, 3)
+    pool.take()
+    drive(pool.scheduler.configure({}, {"m": {"requests_per_minute": 60}}))
+    assert pool.ask().later == (("m", 1000),)
+
+
+# ---- tokens ----------
+
+
+def minute_holds(spent: list[tuple[int, int]], limit: int) -> None:
+    """No sliding minute holds more tokens than the limit."""
+    for start, _ in spent:
+        total = sum(tokens for at, tokens in spent if start <= at < start + 60_000_000)
+        assert total <= limit, (start, total)
+
+
+def test_no_sliding_minute_holds_more_tokens_than_its_limit(world: World) -> None:
+    pool, chance = Pool(world), random.Random(4)
+    pool.set_model(tokens_per_minute=1000)
+    sizes: dict[str, int] = {}
+    for n in range(60):
+        tokens = chance.choice((10, 90, 300, 900))
+        sizes[f"t{n}"] = tokens
+        pool.submit(f"t{n}", user=f"u{n % 5}", estimated_input=tokens - 1, max_output=1)
+    spent: list[tuple[int, int]] = []
+    while len(spent) < 60:
+        asked = pool.ask(want=3)
+        spent += [(world.now_us, sizes[grant.task_id]) for grant in asked.grants]
+        world.advance(chance.choice((0, 700, asked.later[0][1] if asked.later else 100)))
+    minute_holds(spent, 1000)
+
+
+def test_the_instant_named_for_tokens_is_exact(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=600)
+    fill(pool, 4, estimated_input=99, max_output=1)
+    asked = pool.ask()
+    assert asked.later == (("m", 10_000),)
+    for _ in range(3):
+        asked = pool.ask()
+        assert len(starts_exactly(pool, asked.later)) == 1
+
+
+def test_a_request_larger_than_the_limit_starts_in_an_empty_minute(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=100)
+    pool.submit("small", user="u", estimated_input=9, max_output=1)
+    pool.take()
+    pool.submit("huge", user="v", estimated_input=4999, max_output=1)
+    pool.submit("next", user="w", estimated_input=9, max_output=1)
+    asked = pool.ask()
+    assert starts_exactly(pool, asked.later)[0].task_id == "huge"
+    asked = pool.ask()
+    assert asked.later == (("m", 50 * 60_000),)
+
+
+@pytest.mark.parametrize(
+    ("used", "wait"),
+    [((99, 1), 10_000), ((9, 1), 1000), ((0, 0), 0), ((999, 1), 100_000), ((-1, -1), 10_000)],
+)
+def test_what_was_used_corrects_the_pace_both_ways(world: World, used: tuple[int, int], wait: int) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=600)
+    fill(pool, 2, estimated_input=99, max_output=1)
+    (grant,) = pool.take()
+    finished = pool.finish(grant, used=used, want=1)
+    if wait:
+        assert finished.later == (("m", wait),)
+    else:
+        assert len(finished.grants) == 1
+
+
+def test_a_correction_frees_the_minute_for_others(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=600)
+    pool.submit("a", estimated_input=599, max_output=1)
+    (grant,) = pool.take()
+    pool.submit("b", user="v", estimated_input=499, max_output=1)
+    world.advance(15_000)
+    pool.renew(grant)
+    finished = pool.finish(grant, used=(99, 1), want=1)
+    assert [grant.task_id for grant in finished.grants] == ["b"]
+
+
+def test_tokens_that_were_not_counted_are_not_given_back(world: World) -> None:
+    """A task that began under another rule did not take from the minute: what it used less than expected frees nothing of it."""
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=600_000)
+    pool.submit("before", estimated_input=999, max_output=1)
+    (grant,) = pool.take()
+    pool.set_model(requests_per_minute=None, tokens_per_minute=1000)
+    pool.submit("a", user="v", estimated_input=999, max_output=1)
+    pool.submit("b", user="w", estimated_input=999, max_output=1)
+    assert len(pool.take()) == 1
+    world.advance(1)
+    finished = pool.finish(grant, used=(0, 0), want=1)
+    assert (finished.grants, finished.later) == ([], (("m", 60_999),))
+
+
+def test_a_paced_model_learns_how_much_its_tasks_write_whatever_its_cost(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(tokens_per_minute=6000, cost="requests")
+    for n in range(6):
+        pool.submit(f"t{n}", estimated_input=10, max_output=4000)
+    (grant,) = pool.take()
+    pool.finish(grant, used=(10, 90))
+    world.advance(120_000)
+    pool.take()
+    assert pool.ask().later == (("m", 1000),), "a hundred tokens, as the last one"
+
+
+# ---- hold ----------
+
+
+def test_a_refusal_by_the_provider_holds_the_model_and_costs_no_try(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.submit("b", user="v")
+    pool.renew(grant)
+    ended = pool.requeue(grant, "declined", hold_ms=5000)
+    assert (ended.outcome, ended.later) == ("queued", (("m", 5000),))
+    started = {grant.task_id: grant for grant in starts_exactly(pool, ended.later) + pool.take()}
+    assert sorted(started) == ["a", "b"]
+    assert (started["a"].attempt, started["a"].tries) == (2, 0)
+    audit(world, "ab")
+
+
+def test_a_held_model_starts_nothing_by_any_call(world: World) -> None:
+    pool = Pool(world)
+    grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(2)]
+    pool.requeue(grants[0], "declined", hold_ms=3000)
+    answer = pool.submit("b", want=1, user="v")
+    assert isinstance(answer, Submitted)
+    assert (answer.grants, answer.later) == ([], (("m", 3000),))
+    finished = pool.finish(grants[1], want=1)
+    assert (finished.grants, finished.later) == ([], (("m", 3000),))
+    assert answer.place.wait_ms >= 3000, "and whoever waits is told so"
+    assert pool.place("b").low_ms >= 3000
+
+
+def test_the_longest_hold_wins(world: World) -> None:
+    pool = Pool(world)
+    grants = [pool.run(f"r{n}", user=f"r{n}") for n in range(3)]
+    assert pool.requeue(grants[0], "declined", hold_ms=3000).later == (("m", 3000),)
+    assert pool.requeue(grants[1], "declined", hold_ms=9000).later == (("m", 9000),)
+    assert pool.requeue(grants[2], "declined", hold_ms=1000).later == (("m", 9000),)
+
+
+def test_whoever_says_that_a_model_is_not_paused_ends_its_hold(world: World) -> None:
+    pool = Pool(world)
+    pool.requeue(pool.run("a"), "declined", hold_ms=60_000)
+    pool.set_model(concurrency=4)
+    assert pool.take() == [], "another change does not"
+    pool.set_model(paused=False)
+    assert pool.taken() == ["a"]
+
+
+def test_a_hold_of_a_grant_that_is_over_holds_nothing(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.cancel("a")
+    assert pool.requeue(grant, "declined", hold_ms=60_000).outcome == "stale"
+    assert pool.submit("b", want=1).grants  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("hold_ms", "most"), [(0, 100), (1000, 1000)])
+def test_a_task_that_is_refused_for_ever_ends_at_last(world: World, hold_ms: int, most: int) -> None:
+    pool = Pool(world)
+    pool.submit("a")
+    world.call("HSET", world.keys("task", id="a"), "at", most - 10)
+    for _ in range(9):
+        (grant,) = pool.take()
+        assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "queued"
+        world.advance(hold_ms)
+    (grant,) = pool.take()
+    assert grant.attempt == most
+    assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "ended"
+    assert (pool.state("a"), pool.code("a")) == (State.FAILED, "WORKER_LOST")
+    audit(world, "a")
+
+
+def test_a_hold_also_stands_when_its_task_ends(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.append(grant, 2)
+    assert pool.requeue(grant, "declined", hold_ms=5000).outcome == "ended"
+    answer = pool.submit("b", want=1)
+    assert isinstance(answer, Submitted)
+    assert (answer.grants, answer.later) == ([], (("m", 5000),))
