@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONFIRM_S = 3.0
 LOOK_S = 0.05
+SILENT = "The worker's replica did not confirm that it drains the worker; try again"
 _WORKER_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -34,15 +35,18 @@ async def drain(gateway: "Gateway", caller: Caller, request: Request) -> None:
         if worker is None:
             raise ApiError(404, "WORKER_NOT_FOUND", "No such worker is connected")
         if not worker["draining"]:
-            await _tell(gateway, worker)
-            await write_down(
-                gateway,
-                caller.key_id or NOBODY,
-                "drain",
-                f"worker {worker_id}",
-                {"draining": False, "name": worker["name"], "replica": worker["replica"]},
-                {"draining": True},
-            )
+            told, confirmed = await _tell(gateway, worker)
+            if told:
+                await write_down(
+                    gateway,
+                    caller.key_id or NOBODY,
+                    "drain",
+                    f"worker {worker_id}",
+                    {"draining": False, "name": worker["name"], "replica": worker["replica"]},
+                    {"draining": True},
+                )
+            if not confirmed:
+                raise ApiError(503, "REPLICA_SILENT", SILENT, retry_after_ms=1000)
     except StoreError:
         raise gateway.store_unavailable() from None
     answer = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
@@ -56,29 +60,20 @@ async def _find(gateway: "Gateway", worker_id: str) -> dict[str, Any] | None:
     return next((row for row in rows if row["workerId"] == worker_id), None)
 
 
-async def _tell(gateway: "Gateway", worker: dict[str, Any]) -> None:
-    """Let the worker's replica drain it, and wait until it says so. Raises ApiError when it does not in time, StoreError."""
+async def _tell(gateway: "Gateway", worker: dict[str, Any]) -> tuple[bool, bool]:
+    """Let the worker's replica drain it, and wait for it: whether it was told, and whether it says so. Raises StoreError."""
     worker_id, replica = worker["workerId"], worker["replica"]
     if gateway.drain_worker(worker_id):
-        return
+        return True, True
+    channel, message = gateway.keys.channel(replica), b"d\n" + worker_id.encode()
     loop = asyncio.get_running_loop()
     give_up = loop.time() + CONFIRM_S
     told = False
     while loop.time() < give_up:
         # again until somebody listens: the other replica may just be connecting anew
-        if not told:
-            told = bool(
-                await gateway.link.command(
-                    "PUBLISH", gateway.keys.channel(replica), b"d\n" + worker_id.encode()
-                )
-            )
+        told = told or bool(await gateway.link.command("PUBLISH", channel, message))
         row = await _find(gateway, worker_id)
         if row is None or row["draining"]:
-            return  # gone is as good
+            return told, True  # gone is as good
         await asyncio.sleep(LOOK_S)
-    raise ApiError(
-        503,
-        "REPLICA_SILENT",
-        "The worker's replica did not confirm that it drains the worker; try again",
-        retry_after_ms=1000,
-    )
+    return told, False
