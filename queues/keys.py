@@ -127,6 +127,7 @@ MODEL = {
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",
     "out": "mean output, tokens",
+    "pace": "mean pace of a task, tokens a second",
     "ms": "mean duration of an attempt, ms",
     "used": "last grant, us",
     "users": "flows in line, over all lanes",
