@@ -11,7 +11,18 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, limits, metrics, native, openai, pages
+from fairlane.gateway.api import (
+    admin,
+    admin_feed,
+    admin_tasks,
+    admin_workers,
+    health,
+    limits,
+    metrics,
+    native,
+    openai,
+    pages,
+)
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -54,6 +65,9 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/api/sse-stream"): Route(native.events, "reader"),
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
     ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
+    ("GET", "/api/admin/feed"): Route(admin_feed.feed, "admin"),
+    ("GET", "/api/admin/history"): Route(admin_feed.history, "admin"),
+    ("GET", "/api/admin/tasks"): Route(admin_tasks.search, "admin"),
     ("GET", "/metrics"): Route(metrics.metrics, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
@@ -67,10 +81,17 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
-    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
-    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
+    ("GET", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)"), Route(admin_tasks.detail, "admin")),
+    ("POST", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)/cancel"), Route(admin_tasks.cancel, "admin")),
+    (
+        "POST",
+        re.compile(r"/api/admin/workers/(?P<worker_id>[^/]+)/drain"),
+        Route(admin_workers.drain, "admin"),
+    ),
     ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
     ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
+    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
+    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -11,6 +11,7 @@ from typing import Literal
 
 import structlog
 
+from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
@@ -27,13 +28,14 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.web.dashboard import SharedFeed
+from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
@@ -80,9 +82,10 @@ class Gateway:
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
+        self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
         self.store_down_since: float | None = None
-        self.measures = Recorder(settings.models)
+        self.measures = HourRecorder(settings.models)
         self.tracer = tracer_for(settings)
         self._drain_until = 0.0
         self.link = RedisLink(
@@ -101,6 +104,7 @@ class Gateway:
             max_queued_bytes=settings.max_queued_bytes,
         )
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
+        self.history = History(self.link, self.keys, self.replica, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
@@ -139,6 +143,7 @@ class Gateway:
         self.hub.start()
         self.watch.start()
         self.surveyor.start()
+        self.history.start()
         self.dispatcher.start()
         self.ready = True
         log.info("gateway ready", replica=self.replica)
@@ -147,9 +152,11 @@ class Gateway:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
         self.ready = False
         self.stopping = True
+        await self.live.close()
         await self.dispatcher.close()
         await self.watch.close()
         await self.surveyor.close()
+        await self.history.close()
         await self._relative.close()
         await self.hub.close()
         await self.channel.close()
@@ -170,6 +177,7 @@ class Gateway:
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.05)
         self.closing.begin()
+        await self.live.close()
         self.hub.wake_all()
         until = time.monotonic() + 2.0
         while len(self.closing) and time.monotonic() < until:
@@ -251,6 +259,13 @@ class Gateway:
         """How long what runs may still take, once the gateway drains."""
         return max(int((self._drain_until - time.monotonic()) * 1000), 0)
 
+    def drain_worker(self, worker_id: str) -> bool:
+        """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
+
+        It may finish what it runs: no task may run for longer than the longest time-out.
+        """
+        return self.workers.drain_worker(worker_id, self.settings.max_task_timeout_ms)
+
     def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
         self.dispatcher.cancel_soon(task_id, by)
@@ -303,6 +318,8 @@ class Gateway:
         elif kind == b"s":
             _, task_id, attempt, why = message.decode().split("\n", 3)
             self.dispatcher.on_stop(task_id, int(attempt), why)
+        elif kind == b"d":
+            self.drain_worker(message[2:].decode())
 
 
 @contextlib.asynccontextmanager

@@ -50,6 +50,7 @@ KEYS = (
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
     Key("audit", "audit", "stream", "changes made while running: at, who, action, target, before, after", "trimmed: 10,000"),
+    Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
@@ -126,6 +127,7 @@ MODEL = {
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",
     "out": "mean output, tokens",
+    "pace": "mean pace of a task, tokens a second",
     "ms": "mean duration of an attempt, ms",
     "used": "last grant, us",
     "users": "flows in line, over all lanes",
@@ -180,7 +182,7 @@ class Keys:
         return self.prefix + _PART.sub(fill, self._patterns[name])
 
     def channel(self, replica: str) -> str:
-        """The pub/sub channel of a replica: wake-ups, stop requests and events of the tasks it reads."""
+        """The pub/sub channel of a replica: wake-ups, requests to stop a task or drain a worker, events of the tasks it reads."""
         return f"{self.prefix}c:{replica}"
 
 

@@ -19,6 +19,7 @@ NAMES = (
     "renew",
     "sweep",
     "position",
+    "search",
     "follow",
     "configure",
     "change",

@@ -31,7 +31,7 @@ end
 local model, pool = key_model(m), key_pool()
 local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
 local s = call('HMGET', model, 'concurrency', 'rules', 'held', 'cost', 'out', 'ms', 'V', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q,
-  'used')
+  'used', 'pace')
 local limit = num(s[1])
 local ruled = s[2] == '1' or queue[4] == '1'
 if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
@@ -89,7 +89,7 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
     if flow_start < v then note_lift(q, m, u, v - flow_start) end
     flow_start, v = v, v + 1
   end
-  local cost, weight_of_lane = expected_cost(t, s[4], s[5], s[6]), lane_weight(queue[3])
+  local cost, weight_of_lane = first_charge(t, s[4], s[6], s[13]), lane_weight(queue[3])
   t.ac = open_account(cost, queue[3] or '1', lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
   call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
   call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(math.max(v, flow_start)),

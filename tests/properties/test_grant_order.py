@@ -48,7 +48,7 @@ SET_QUEUE = st.tuples(
 SET_MODEL = st.tuples(
     st.just("set_model"),
     st.one_of(
-        st.tuples(st.just("concurrency"), st.sampled_from((None, 1, 2, 4))),
+        st.tuples(st.just("concurrency"), st.sampled_from((0, 1, 2, 4))),
         st.tuples(st.just("cost"), st.sampled_from(("tokens", "requests", "slot_seconds"))),
         st.tuples(st.just("paused"), st.booleans()),
         st.tuples(st.just("max_running_per_user"), st.sampled_from((None, 1, 2))),
@@ -57,8 +57,22 @@ SET_MODEL = st.tuples(
 PLAIN = (SUBMIT, SUBMIT, SUBMIT, FINISH, FINISH, TAKE, CANCEL, WAIT)
 STEPS = st.lists(st.one_of(*PLAIN), min_size=5, max_size=90)
 RULED_STEPS = st.lists(
-    st.one_of(*PLAIN, SUBMIT, TAKE, REQUEUE, RENEW, SET_QUEUE, SET_MODEL), min_size=5, max_size=90
+    st.one_of(*PLAIN, SUBMIT, SUBMIT, TAKE, REQUEUE, RENEW, SET_QUEUE, SET_MODEL), min_size=40, max_size=90
 )
+RULES = st.fixed_dictionaries(
+    {
+        queue: st.fixed_dictionaries(
+            {
+                "reserved": st.sampled_from((None, None, 1, 2)),
+                "lendable": st.sampled_from((None, 0, 1)),
+                "borrow": st.sampled_from((None, None, 0, 1)),
+                "max_running": st.sampled_from((None, None, 1, 2)),
+            }
+        )
+        for queue in WEIGHTS
+    }
+)
+"""What holds from the beginning."""
 
 
 class Both:
@@ -192,6 +206,7 @@ ORDER = settings(
 )
 
 
+@pytest.mark.timeout(0)
 @ORDER
 @given(
     steps=STEPS, limit=st.sampled_from((0, 1, 2, 5)), unit=st.sampled_from(("tokens", "tokens", "requests"))
@@ -208,17 +223,22 @@ def test_the_scripts_grant_in_the_order_of_the_model(
         both.finish(0, 100, True)
 
 
+@pytest.mark.timeout(0)
 @ORDER
 @given(
     steps=RULED_STEPS,
-    limit=st.sampled_from((0, 1, 2, 5)),
+    rules=RULES,
+    limit=st.sampled_from((0, 1, 2, 3, 5)),
     unit=st.sampled_from(("tokens", "requests", "slot_seconds")),
 )
 def test_they_do_so_whatever_rules_are_set_while_they_run(
-    order_world: World, steps: list[Any], limit: int, unit: str
+    order_world: World, steps: list[Any], rules: dict[str, dict[str, Value]], limit: int, unit: str
 ) -> None:
     order_world.empty()
     both = Both(order_world, limit, unit)
+    for queue, values in rules.items():
+        for change in values.items():
+            both.set_queue(queue, change)
     for name, *args in steps:
         getattr(both, name)(*args)
         both.compare_charges()

@@ -26,6 +26,11 @@ def beyond(change: int, lifted: int) -> int:
     return min(change - lifted, 0) if change < 0 else change
 
 
+def forgiven(change: int, lifted: int) -> int:
+    """What lifts of `lifted` have forgiven of a charge."""
+    return max(min(change, lifted), 0)
+
+
 @dataclass(eq=False)
 class Task:
     id: str
@@ -35,7 +40,7 @@ class Task:
     cost_in: int
     max_output: int
     weight: float
-    charged: float = 0.0
+    charged: int = 0
     lane_weight: float = 1.0
     lane_lifts: int = 0
     flow_lifts: int = 0
@@ -101,7 +106,7 @@ class FairModel:
         self.limit, self.unit = limit, unit
         self.virtual = 0
         self.running: dict[str, Task] = {}
-        self.mean_output = 0.0
+        self.pace = 0.0
         self.user_means: dict[str, float] = {}
         self.mean_ms = 0.0
         self.user_ms: dict[str, float] = {}
@@ -153,7 +158,7 @@ class FairModel:
         self.virtual = max(self.virtual, moves_to)
         lane.virtual = max(lane.virtual, flow.tag)
         lane.lifts -= lane.tag - tag
-        task.charged, task.lane_weight = self.expected(task), lane.weight
+        task.charged, task.lane_weight = self.first_charge(task), lane.weight
         task.lane_lifts, task.flow_lifts = lane.lifts, flow.lifts
         lane.tag = tag + step(task.charged, lane.weight)
         flow.tag += step(task.charged, task.weight)
@@ -218,17 +223,26 @@ class FairModel:
         for task in self.running.values():
             task.charged, task.lane_lifts, task.flow_lifts = 0, 0, 0
 
-    def expected(self, task: Task) -> float:
+    def due(self, task: Task, output: int, ran_ms: int) -> int:
+        """What a running task has to have paid when it has produced so many tokens."""
         if self.unit == "requests":
             return 1
-        means = self.mean_output if self.unit == "tokens" else 0
-        output = self.user_means.get(task.user) or means or min(task.max_output, 4096) or 256
+        if self.unit == "slot_seconds":
+            return ran_ms
+        ahead = 15 * self.pace or 256
+        likely = min(self.user_means.get(task.user, 0) or math.inf, task.max_output or math.inf)
+        paid = min(output + ahead, likely) if output <= likely else output + ahead / 2
+        return max(math.floor(task.cost_in + 2 * paid + 0.5), 1)
+
+    def first_charge(self, task: Task) -> int:
+        """What a task is charged at its grant."""
+        if self.unit != "slot_seconds":
+            return self.due(task, 0, 0)
+        output = self.user_means.get(task.user) or min(task.max_output, 4096) or 256
         if task.max_output:
             output = min(output, task.max_output)
-        if self.unit == "slot_seconds":
-            ms = self.user_ms.get(task.user) or self.mean_ms or 20 * output
-            return max(math.floor(ms + 0.5), 1)
-        return max(math.floor(task.cost_in + 2 * output + 0.5), 1)
+        ms = self.user_ms.get(task.user) or self.mean_ms or 20 * output
+        return max(math.floor(ms + 0.5), 1)
 
     def end(
         self, task: Task, used_in: int, used_out: int, *, completed: bool = True, ran_ms: int = 0
@@ -239,7 +253,7 @@ class FairModel:
         self.settle(lane, flow, task, used - task.charged)
         if completed and self.unit != "requests":
             self.user_means[task.user] = _mean(self.user_means.get(task.user, 0), used_out, 0.3)
-            self.mean_output = _mean(self.mean_output, used_out, 0.05)
+            self.pace = _mean(self.pace, min(used_out * 1000 / max(ran_ms, 1), 1000), 0.1)
         if completed and self.unit == "slot_seconds":
             self.user_ms[task.user] = _mean(self.user_ms.get(task.user, 0), ran_ms, 0.3)
         if completed:
@@ -266,17 +280,15 @@ class FairModel:
         self.submit(task)
 
     def renew(self, task: Task, output: int, ran_ms: int) -> None:
-        """A running task is charged for what it has used beyond what it was charged."""
-        used = 0
-        if self.unit == "slot_seconds":
-            used = ran_ms
-        elif self.unit == "tokens":
-            used = task.cost_in + 2 * output
-            self.user_means[task.user] = max(self.user_means.get(task.user, 0), output)
-        if used > task.charged:
+        """A running task is charged what it should have paid by now; a lift forgives each charge once."""
+        more = self.due(task, output, ran_ms) - task.charged
+        if more > 0 and self.unit != "requests":
             lane = self.lanes[task.lane]
-            self.settle(lane, lane.flows[task.user], task, used - task.charged)
-            task.charged = used
+            flow = lane.flows[task.user]
+            self.settle(lane, flow, task, more)
+            task.charged += more
+            task.lane_lifts += forgiven(step(more, task.lane_weight), lane.lifts - task.lane_lifts)
+            task.flow_lifts += forgiven(step(more, task.weight), flow.lifts - task.flow_lifts)
 
     def settle(self, lane: Lane, flow: Flow, task: Task, more: float) -> None:
         if more:

@@ -87,7 +87,10 @@ class Supervisor:
     # ---- staying connected -----------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
-        """Open a connection, and the next when it has ended or its gateway asks for that. Never returns."""
+        """Open a connection, and the next when it has ended or its gateway asks for that.
+
+        Returns when an operator has taken this worker out (`drain` without `reconnect`) and all it ran is finished.
+        """
         while True:
             connection = self._connection()
             link = asyncio.create_task(connection.run(), name="fairlane connection")
@@ -101,6 +104,12 @@ class Supervisor:
                     await asyncio.wait([link])
             finally:
                 await _cancel(going, welcomed)
+            if connection.going.is_set() and not connection.reconnect:
+                self._log.info("taken out by the gateway: not coming back")
+                for other in self._open.values():
+                    other.close_when_idle()
+                await asyncio.wait(self._open)
+                return
             if link.done():
                 delay = self._after(link)
             else:

@@ -9,7 +9,7 @@ local function describe(id, t, event_id, start)
 end
 
 -- Tokens that a task is expected to write: by the user's running mean, else the model's, else what the request allows (4,096
--- at most, as nothing is known yet).
+-- at most, as nothing is known yet). Models are paced by it; what is charged is `output_due`.
 local function expected_output(t, model_mean)
   local asked = num(t.mo)
   local output = num(call('GET', key_mean(t.m, t.u)))
@@ -17,6 +17,24 @@ local function expected_output(t, model_mean)
   if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
   if asked > 0 then output = math.min(output, asked) end
   return output
+end
+
+-- Tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
+-- its mean `pace` (tokens a second; 256 tokens while it is unknown), but no more than is likely to come by the user's running
+-- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
+-- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
+local function output_due(t, output, pace)
+  local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', key_mean(t.m, t.u)))
+  if ahead == 0 then ahead = 256 end
+  if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
+  if likely == 0 then return output + ahead end
+  if output > likely then return output + ahead / 2 end
+  return math.min(output + ahead, likely)
+end
+
+-- Cost of a task in tokens, a whole number: input + 2 x output.
+local function token_cost(input, output)
+  return math.max(math.floor(math.min(num(input), 16777216) + 2 * math.min(output, 4194304) + 0.5), 1)
 end
 
 -- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
@@ -27,17 +45,12 @@ local function expected_ms(t, model_ms)
   return ms
 end
 
--- Expected cost of a task, a whole number in its model's unit: tokens = input + 2 x output, requests = 1, slot_seconds = the ms
--- that it runs.
-local function expected_cost(t, unit, model_mean, model_ms)
+-- What a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
+-- slot_seconds = the ms that it is expected to run.
+local function first_charge(t, unit, model_ms, pace)
   if unit == 'requests' then return 1 end
-  local cost
-  if unit == 'slot_seconds' then
-    cost = expected_ms(t, model_ms)
-  else
-    cost = math.min(num(t.ei), 16777216) + 2 * expected_output(t, model_mean)
-  end
-  return math.max(math.floor(cost + 0.5), 1)
+  if unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, model_ms) + 0.5), 1) end
+  return token_cost(t.ei, output_due(t, 0, pace))
 end
 
 -- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
@@ -83,7 +96,7 @@ local function next_lane(model)
   if not q then return nil end
   local queue = call('HMGET', key_queue(q), 'weight', 'strict')
   local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held')
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held', 'pace')
   local limit = num(s[1])
   if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return nil end
   if num(s[13]) > NOW then return nil, num(s[13]) end
@@ -98,7 +111,7 @@ local function next_lane(model)
   if chosen ~= q then
     lane.weight = call('HGET', key_queue(chosen), 'weight')
     lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
+      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen, 'held', 'pace')
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
     lane.tag, lane.s[9] = lift_lane(chosen, model)
@@ -141,7 +154,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, flow_line[2])
     else
-      local cost, tokens, counted = expected_cost(t, s[3], s[4], s[5]), 0, '0'
+      local cost, tokens, counted = first_charge(t, s[3], s[5], s[14]), 0, '0'
       if lane.rules then
         counted = '1'
         if num(lane.rules[6]) > 0 then tokens = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5) end

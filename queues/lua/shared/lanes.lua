@@ -176,6 +176,11 @@ local function beyond(step, lifted)
   return step < 0 and math.min(step - lifted, 0) or step
 end
 
+-- The lifts that an attempt remembers after a charge of `step`: what they forgave of it, they do not forgive again.
+local function lifts_seen(seen, step, lifts_now)
+  return tonumber(seen) + math.max(math.min(step, num(lifts_now) - tonumber(seen)), 0)
+end
+
 -- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `lane_tag`, `lifts_now`, `charged`: fields S:queue,
 -- L:queue, c:queue of its model. Returns what of them has changed, for the caller to store.
 local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged)
