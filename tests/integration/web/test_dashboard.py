@@ -359,6 +359,22 @@ async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_brows
     await expect(row(page, "queues", "paid_stream").locator("[data-action=resume]")).to_be_focused()
 
 
+async def test_a_hidden_tab_lets_go_of_its_connection(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    live = talk.served.gateway.live
+    for hidden, watchers in ((True, 0), (False, 1)):
+        await page.evaluate(
+            """hidden => {
+              Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+        await until(lambda watchers=watchers: live.watchers == watchers, f"{watchers} to watch")
+        shown = "paused" if hidden else "live ·"
+        await expect(page.locator("#live")).to_contain_text(shown)
+
+
 async def tab_to(page: Page, target: Locator) -> None:
     """Press the tabulator until the target has the focus."""
     for _ in range(60):
@@ -416,6 +432,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
     await accessible(page)
 
 
+@pytest.mark.slow
 async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
     """CPU time of the gateway's process beyond what it uses without them, with ten models and 200 tasks that wait.
 

@@ -13,7 +13,7 @@ import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
 
 const IDLE_MS = 10_000;
-const HIDDEN_MS = 5_000;
+const HIDDEN_MS = 2_000;
 
 const page = startPage({ name: "dashboard", strings });
 const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, hiding: 0 };
