@@ -23,8 +23,8 @@ FILTERS = {"state": "st", "user": "u", "queue": "q", "model": "m", "worker": "wk
 """Parameters of a search, and the fields of a task's record that must equal them."""
 DEFAULT_FOUND = 50
 MOST_FOUND = 200
-LOOK_AT = 1000
-MOST_CALLS = 10
+LOOK_AT = 250
+MOST_CALLS = 40
 """A search looks at LOOK_AT tasks at a time, so that the store answers others between, and goes through all that are kept."""
 MAX_VALUE = 256
 

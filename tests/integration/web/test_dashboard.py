@@ -188,8 +188,11 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
         rows = page.locator("#tasks tbody tr")
         await expect(rows).to_have_count(4)
+        await page.get_by_label("State").focus()
         await page.get_by_label("State").select_option("executing")
         await expect(rows).to_have_count(1)
+        await expect(page.get_by_label("State")).to_be_focused()
+        assert page.url.endswith("#/tasks?state=executing")
         await expect(rows).to_contain_text("ann")
         await page.get_by_label("State").select_option("")
         await page.get_by_label("Task id or user").fill("ben")
@@ -294,8 +297,8 @@ async def test_ten_thousand_tasks_may_wait(redis_url: str, tmp_path: Path, open_
         tasks = [
             TaskSpec(new_task_id(now), "m", "free_batch", f"user {n % 500}", b"{}") for n in range(10_000)
         ]
-        for at in range(0, len(tasks), 500):
-            await asyncio.gather(*(scheduler.submit(t, 0, scheduler.nonce()) for t in tasks[at : at + 500]))
+        for at in range(0, len(tasks), 200):
+            await asyncio.gather(*(scheduler.submit(t, 0, scheduler.nonce()) for t in tasks[at : at + 200]))
         page = await (await open_browser(talk.served.url)).open("/dashboard")
         await expect(page.locator("[data-figure=waiting]")).to_have_text("10,000")
         await expect(cell(page, "queues", "free_batch", "Waiting")).to_have_text("10,000 of 20,000")
@@ -356,6 +359,22 @@ async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_brows
     await expect(row(page, "queues", "paid_stream").locator("[data-action=resume]")).to_be_focused()
 
 
+async def test_a_hidden_tab_lets_go_of_its_connection(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    live = talk.served.gateway.live
+    for hidden, watchers in ((True, 0), (False, 1)):
+        await page.evaluate(
+            """hidden => {
+              Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+        await until(lambda watchers=watchers: live.watchers == watchers, f"{watchers} to watch")
+        shown = "paused" if hidden else "live ·"
+        await expect(page.locator("#live")).to_contain_text(shown)
+
+
 async def tab_to(page: Page, target: Locator) -> None:
     """Press the tabulator until the target has the focus."""
     for _ in range(60):
@@ -413,6 +432,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
     await accessible(page)
 
 
+@pytest.mark.slow
 async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
     """CPU time of the gateway's process beyond what it uses without them, with ten models and 200 tasks that wait.
 
@@ -428,7 +448,7 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
             body = {"model": f"m{n % 10}", "async": True, "messages": []}
             await http.post("/api/openai", json=body, headers={"X-Fairlane-User": f"u{n}"})
         await until(lambda: all(worker.busy for worker in workers), "the workers to be busy")
-        idle = await cpu_share(gateway.pid, 4.0)
+        idle = await cpu_share(gateway.pid, 3.0)
         async with contextlib.AsyncExitStack() as stack:
             browser = await open_browser(gateway.url)
             asked: list[str] = []
@@ -437,10 +457,8 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
             await expect(page.locator("[data-figure=waiting]")).to_have_text("196")
             assert [url for url in asked if "/api/admin" in url] == ["/api/admin/feed", "/api/admin/history"]
             readers = [await stack.enter_async_context(reading(http)) for _ in range(9)]
-            await until(lambda: all(readers), "every tab to have a picture")
-            before = [len(pictures) for pictures in readers]
-            watched = await cpu_share(gateway.pid, 10.5)
-            assert all(len(pictures) > seen + 5 for pictures, seen in zip(readers, before, strict=True))
+            watched = await cpu_share(gateway.pid, 8.0)  # their coming included
+            assert all(len(pictures) > 3 for pictures in readers)
     print(f"{idle:.2%} of a core alone, {watched:.2%} with ten tabs")
     assert watched - idle < 0.05
 

@@ -14,8 +14,8 @@ const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURICompon
 
 const patch = (kind, name, values) => call(pathOf(kind, name), { method: "PATCH", body: values });
 
-/** Do something and tell how it went; `after` is called when it was done. */
-async function carryOut(work, after) {
+/** Do something and tell how it went; `after` is called when it was done. The feed shows it within a second anyhow. */
+async function carryOut(work, after = () => {}) {
   try {
     toast(await work(), "good");
   } catch (problem) {
@@ -26,7 +26,7 @@ async function carryOut(work, after) {
 }
 
 /** Pause or resume a queue or model (`kind`). */
-export async function pause(kind, name, paused, after) {
+export async function pause(kind, name, paused) {
   const what = paused ? "pause" : "resume";
   const sure = await askAgain({
     title: t(`ask.${what}.${kind}`, { name }),
@@ -38,11 +38,11 @@ export async function pause(kind, name, paused, after) {
   await carryOut(async () => {
     await patch(kind, name, { paused: paused || null }); // null: as configured, which is not paused
     return t(`done.${what}`, { name });
-  }, after);
+  });
 }
 
 /** Drain a worker of the state's list. */
-export async function drain(worker, after) {
+export async function drain(worker) {
   const name = worker.name || worker.workerId;
   const sure = await askAgain({
     title: t("ask.drain", { name }),
@@ -54,7 +54,7 @@ export async function drain(worker, after) {
   await carryOut(async () => {
     await call(`/api/admin/workers/${worker.workerId}/drain`, { method: "POST", body: {} });
     return t("done.drain", { name });
-  }, after);
+  });
 }
 
 /** Cancel a task of a list or of its own page. */
@@ -83,7 +83,7 @@ export function valueText(value) {
 export const settingName = name => (t(`setting.${name}`) === `setting.${name}` ? name : t(`setting.${name}`));
 
 /** Ask for other limits of a queue or model, then once more, then change them. */
-export async function change(kind, name, after) {
+export async function change(kind, name) {
   let now;
   try {
     now = await patch(kind, name, {}); // changes nothing and says what holds
@@ -109,7 +109,7 @@ export async function change(kind, name, after) {
   await carryOut(async () => {
     await patch(kind, name, wanted);
     return t("done.change", { name });
-  }, after);
+  });
 }
 
 /** The values that the reader wants other than they are; null when they think better of it. */

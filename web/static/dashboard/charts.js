@@ -40,7 +40,7 @@ export class Plot {
     this._data = null;
     this._rest = [];
     this._plot = null;
-    this._box = h("div", { class: "plot", role: "img" });
+    this._box = h("div", { class: "plot", role: "img", "aria-label": label() });
     this._key = h("ul", { class: "plot-key" });
     this._none = h("p", { class: "empty", hidden: true });
     this.element = h("div", {}, this._box, this._none, this._key);
@@ -177,12 +177,13 @@ export class RatePlot extends Plot {
 /** Its latencies; `what`: totalMs, waitMs or firstOutputMs. */
 export class LatencyPlot extends Plot {
   constructor() {
-    super({ series: QUANTILES, format: duration, log: true, label: () => t("plot.time.long", { what: t(`plot.${this._short}`) }) });
-    this._short = "total";
+    let short = "total";
+    super({ series: QUANTILES, format: duration, log: true, label: () => t("plot.time.long", { what: t(`plot.${short}`) }) });
+    this._choose = what => (short = what);
   }
 
   show(history, what, short) {
-    this._short = short;
+    this._choose(short);
     const positive = value => (value === null ? null : Math.max(value, 1)); // a logarithm has no zero
     const data = [history.at.map(at => at / 1000), ...QUANTILES.map(({ of }) => history[what][of].map(positive))];
     this.update(

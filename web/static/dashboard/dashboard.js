@@ -13,7 +13,7 @@ import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
 
 const IDLE_MS = 10_000;
-const HIDDEN_MS = 5_000;
+const HIDDEN_MS = 2_000;
 
 const page = startPage({ name: "dashboard", strings });
 const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, hiding: 0 };
@@ -91,9 +91,6 @@ document.addEventListener("visibilitychange", () => {
   } else startFeed();
 });
 
-/** A new picture comes each second by itself: what was done is seen then. */
-const refresh = () => {};
-
 // ---- drawing ----------
 
 function draw() {
@@ -150,12 +147,18 @@ function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id] = path.split("/");
   if (state.shown === location.hash && state.view) return;
+  const wanted = new URLSearchParams(query ?? "");
+  if (name === "tasks" && !id && state.view instanceof Tasks) {
+    state.shown = location.hash;
+    state.view.use(wanted);
+    return;
+  }
   leave();
   state.shown = location.hash;
-  if (name === "tasks" && id) state.view = new Task(decodeURIComponent(id));
-  else if (name === "tasks") state.view = new Tasks(new URLSearchParams(query ?? ""), { names });
+  if (name === "tasks" && id) state.view = new Task(id);
+  else if (name === "tasks") state.view = new Tasks(wanted, { names });
   else if (name === "audit") state.view = new Audit();
-  else state.view = new Overview({ refresh });
+  else state.view = new Overview();
   const view = ["tasks", "audit"].includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
@@ -167,7 +170,8 @@ function route() {
 }
 
 addEventListener("hashchange", () => {
+  const before = state.view;
   route();
-  scrollTo(0, 0);
+  if (state.view !== before) scrollTo(0, 0);
 });
 onLanguage(draw);

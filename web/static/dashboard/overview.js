@@ -19,9 +19,7 @@ const MOST_CODES = 6;
 const MANY = 0.02;
 
 export class Overview {
-  /** `refresh`: ask the gateway for a new picture soon (after something was done). */
-  constructor({ refresh }) {
-    this._refresh = refresh;
+  constructor() {
     this._history = null;
     this._picture = null;
     this._measure = 0;
@@ -29,7 +27,7 @@ export class Overview {
     this._rates = new RatePlot();
     this._times = new LatencyPlot();
     this._codes = h("div");
-    this._tables = [queueTable(refresh), modelTable(refresh), workerTable(refresh)];
+    this._tables = [queueTable(), modelTable(), workerTable()];
     this._empties = ["queues.empty", "models.empty", "workers.empty"].map(key => h("p", { class: "empty", dataset: { t: key }, hidden: true }, t(key)));
     this._counts = ["queues", "models", "workers"].map(() => h("span", { class: "muted small" }));
     this.element = h(
@@ -205,19 +203,19 @@ const seconds = ms => Math.ceil(ms / 1000) * 1000;
 /** A duration in whole seconds. */
 const about = ms => duration(seconds(ms)).replace(/[.,]0(?=\D)/, "");
 
-function limitButtons(kind, name, paused, after) {
+function limitButtons(kind, name, paused) {
   const what = paused ? "resume" : "pause";
   return h(
     "div",
     {},
-    rowButton(what, t(`action.${what}`), () => pause(kind, name, !paused, after), { label: t(`action.${what}.label`, { name }) }),
-    rowButton("change", t("action.change"), () => change(kind, name, after), { label: t("action.change.label", { name }) }),
+    rowButton(what, t(`action.${what}`), () => pause(kind, name, !paused), { label: t(`action.${what}.label`, { name }) }),
+    rowButton("change", t("action.change"), () => change(kind, name), { label: t("action.change.label", { name }) }),
   );
 }
 
 const fullTone = share => (share >= 0.9 ? "var(--bad)" : share >= 0.6 ? "var(--warn)" : null);
 
-const queueTable = after =>
+const queueTable = () =>
   new LiveTable(
     [
       {
@@ -256,12 +254,12 @@ const queueTable = after =>
         draw: row => (row.share === null ? "–" : h("span", { title: t("queue.share.long") }, gauge(percent(row.share, 1), row.share))),
       },
       { name: "queue.wait", class: "num", sign: row => (row.maxWaitMs ? duration(row.maxWaitMs) : t("unlimited")) },
-      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("queue", row.queue, row.paused, after) },
+      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("queue", row.queue, row.paused) },
     ],
     "queues.title",
   );
 
-const modelTable = after =>
+const modelTable = () =>
   new LiveTable(
     [
       {
@@ -317,12 +315,12 @@ const modelTable = after =>
         draw: row => h("span", { title: t("model.jain.long") }, row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
       },
       { name: "model.workers", class: "num", sign: row => (row.workers ? t("model.workers.n", { n: row.workers, slots: number(row.slots) }) : "0") },
-      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("model", row.model, row.paused, after) },
+      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("model", row.model, row.paused) },
     ],
     "models.title",
   );
 
-const workerTable = after =>
+const workerTable = () =>
   new LiveTable(
     [
       {
@@ -368,7 +366,7 @@ const workerTable = after =>
         class: "end",
         sign: row => JSON.stringify([row.draining, row.running]),
         draw: row =>
-          h("div", {}, rowButton("drain", t("action.drain"), () => drain(row, after), { label: t("action.drain.label", { name: row.name || row.workerId }), danger: true, disabled: row.draining })),
+          h("div", {}, rowButton("drain", t("action.drain"), () => drain(row), { label: t("action.drain.label", { name: row.name || row.workerId }), danger: true, disabled: row.draining })),
       },
     ],
     "workers.title",

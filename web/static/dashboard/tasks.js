@@ -55,6 +55,16 @@ export class Tasks {
     this._table.close();
   }
 
+  /** Search for something else; the fields stay where they are. */
+  use(wanted) {
+    this._wanted = wanted;
+    this._pages = 1;
+    const held = document.activeElement?.id;
+    this._drawForm();
+    if (held) document.getElementById(held)?.focus();
+    this._read();
+  }
+
   /** A picture of the feed: queues and models may have become known. */
   show() {
     const known = JSON.stringify(this._names());
