@@ -65,8 +65,12 @@ class Clients:
         keys: Mapping[str, Key],
         model: str,
         names: Mapping[str, Sequence[str]] = NOBODYS,
+        expire_s: float = 0,
     ) -> None:
-        """`keys`: by client of the requests. `names`: by client, the users that its calls say they are for, in turn."""
+        """`keys`: by client of the requests. `names`: by client, the users that its calls say they are for, in turn.
+
+        With `expire_s` what is never read ends by its own timeout, so long after the first request was sent.
+        """
         self.calls: list[Call] = []
         self.began_ns = 0
         """The zero of the requests' times."""
@@ -78,6 +82,7 @@ class Clients:
         self._numbers = itertools.count(1)
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._ending = False
+        self._expire_s = expire_s
         self._open: set[httpx.AsyncClient] = {next(self._replicas) for _ in urls}
 
     async def send(self, requests: Iterable[tuple[Request, Reading]], again: Again | None = None) -> None:
@@ -108,7 +113,8 @@ class Clients:
     async def end(self) -> None:
         """End what has not ended: who knows the task's id cancels it, the others hang up. Nothing is sent again."""
         self._ending = True
-        left = [call for call in self.calls if call.status in ("under way", "accepted")]
+        ended_by_us = {"under way"} if self._expire_s else {"under way", "accepted"}
+        left = [call for call in self.calls if call.status in ended_by_us]
         replica = next(self._replicas)
         gate = asyncio.Semaphore(CANCELS_AT_ONCE)
 
@@ -141,7 +147,7 @@ class Clients:
             "messages": _fill(payload, call.request.input),
             "mode": call.request.queue.rpartition("_")[2],
             "priority": call.request.priority,
-            "timeout": TIMEOUT_MS,
+            "timeout": self._timeout_ms(call),
             "metadata": call.number,
         }
         call.headers = self._keys[call.request.client].headers
@@ -154,6 +160,11 @@ class Clients:
             call.status = f"HTTP {error!r}"
         for request in again(call) if again and not self._ending else ():
             self._begin(request, call.reading, again)
+
+    def _timeout_ms(self, call: Call) -> int:
+        if not self._expire_s or call.reading is not Reading.UNREAD:
+            return TIMEOUT_MS
+        return round(1000 * self._expire_s - (time.monotonic_ns() - self.began_ns) / 1e6)
 
     async def _read(self, call: Call, replica: httpx.AsyncClient, body: dict[str, Any]) -> None:
         match call.reading:
@@ -240,10 +251,14 @@ class Clients:
 
 @contextlib.asynccontextmanager
 async def clients(
-    urls: Sequence[str], keys: Mapping[str, Key], model: str, names: Mapping[str, Sequence[str]] = NOBODYS
+    urls: Sequence[str],
+    keys: Mapping[str, Key],
+    model: str,
+    names: Mapping[str, Sequence[str]] = NOBODYS,
+    expire_s: float = 0,
 ) -> AsyncIterator[Clients]:
     """Callers of these gateways; nothing of them remains."""
-    callers = Clients(urls, keys, model, names)
+    callers = Clients(urls, keys, model, names, expire_s)
     try:
         yield callers
     finally:

@@ -22,9 +22,6 @@ from bench.fairness.measures import jain, percentile, service
 from bench.fairness.shares import lognormal
 from bench.fairness.simulator import SECOND, Request, Run, Task, simulate
 
-LATE_US = 5_000
-"""What HTTP moves an arrival by, about: the simulation is repeated with arrivals moved at random, by so much in the mean."""
-REPLAYS = 3
 DRAIN_S = 60
 """How long after the last arrival victims' tasks may take to end."""
 
@@ -33,7 +30,7 @@ Arrival = tuple[Request, Reading]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is."""
+    """How large an experiment is: its services shall be long beside what a busy machine adds to them."""
 
     slots: int = 20
     """The model's concurrency. The workers have a few more, so that it is the limit that binds."""
@@ -59,6 +56,8 @@ class Experiment:
     """By client, the users that its calls say they are for."""
     again: Again | None = None
     """What is sent when a call has ended."""
+    expire_s: float = 0
+    """When tasks that nobody reads end by their own timeout, s; 0: they are cancelled at the end."""
 
     @property
     def keys(self) -> dict[str, Key]:
@@ -113,6 +112,7 @@ def isolation(scale: Scale, *, flooded: bool, seed: int = 5) -> Experiment:
         ONE_QUEUE,
         service_s,
         awaited=lambda request: request.client != FLOODER,
+        expire_s=scale.length_s + DRAIN_S / 2,
     )
 
 
@@ -161,20 +161,12 @@ def shares(scale: Scale, *, large_where_heavy: bool, seed: int = 7) -> Experimen
 # ---- the two ways to run it ----------
 
 
-def replays(experiment: Experiment, world: World, count: int = REPLAYS) -> list[Run]:
-    """The simulation, and again with each arrival a few ms later: what differs between these is chance."""
-    runs = []
-    for n in range(count):
-        rng = random.Random(n)
-        requests = [
-            replace(request, at_us=request.at_us + round(rng.expovariate(1 / LATE_US) if n else 0))
-            for request in experiment.requests
-        ]
-        requests.sort(key=lambda request: request.at_us)
-        policy = Fairlane(world, experiment.scale.slots, experiment.queues)
-        until_us = experiment.end_us + DRAIN_S * SECOND
-        runs.append(simulate(policy, requests, slots=experiment.scale.slots, until_us=until_us))
-    return runs
+def simulated(experiment: Experiment, world: World, requests: Iterable[Request] | None = None) -> Run:
+    """The simulation of an experiment, as it is planned or with `requests` as they came."""
+    policy = Fairlane(world, experiment.scale.slots, experiment.queues)
+    until_us = experiment.end_us + DRAIN_S * SECOND
+    given = experiment.requests if requests is None else requests
+    return simulate(policy, given, slots=experiment.scale.slots, until_us=until_us)
 
 
 @dataclass(frozen=True)
@@ -194,7 +186,7 @@ async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = Fa
     model = experiment.name
     await stack.set(model, concurrency=experiment.scale.slots, paused=together or None)
     async with (
-        clients(stack.urls, experiment.keys, model, experiment.names) as callers,
+        clients(stack.urls, experiment.keys, model, experiment.names, experiment.expire_s) as callers,
         slots_watched(stack, model, experiment.scale.slots) as slots,
     ):
         await callers.send(experiment.arrivals, experiment.again)
@@ -209,6 +201,24 @@ async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = Fa
         ledger = await closed_ledger(stack, model, callers.calls)
         run = as_run(callers.calls, ledger.records, callers.began_ns, experiment)
     return Live(run, slots, ledger)
+
+
+def as_they_came(experiment: Experiment, live: Live) -> list[Request]:
+    """An experiment's requests at the instants at which the store had them, each with the time that it held its slot.
+
+    What a machine that is busy with other things did to arrivals and services is in them; what is left is the scheduler's.
+    """
+    times = live.ledger.times
+    begin_us = 1000 * min(at.enqueued for at in times.values()) - experiment.requests[0].at_us
+    requests = []
+    for call in live.ledger.calls:
+        if at := times.get(call.number):
+            ran = call.number in live.ledger.completed
+            held_us = 1000 * (at.ended - at.granted) if ran else 0
+            token_us = held_us // call.request.output or call.request.token_us
+            requests.append(replace(call.request, at_us=1000 * at.enqueued - begin_us, token_us=token_us))
+    requests.sort(key=lambda request: request.at_us)
+    return requests
 
 
 def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, experiment: Experiment) -> Run:
@@ -241,37 +251,38 @@ class Figure(NamedTuple):
     scale: float | None = None
 
 
-def figures(experiment: Experiment, run: Run, live: Live | None = None) -> Iterator[Figure]:
-    """The figures of a run in the simulator's terms, in the same order for all; `live`: where it came from, if not simulated.
+def waits(experiment: Experiment, waited_s: Sequence[float]) -> Iterator[Figure]:
+    """Of the victims. 5 % of a wait are 5 % of the mean service time: most waits are near zero."""
+    for q in (0.5, 0.99):
+        yield Figure(f"victims' wait, p{100 * q:g}", percentile(waited_s, q), "s", experiment.mean_service_s)
 
-    1 Waits of the victims from their acceptance to the grant, on the store's clock, and 2 from the caller's sending to the
-    worker's beginning. 5 % of a wait are 5 % of the mean service time: most waits are near zero, where a part of the wait itself
-    means nothing. 3 Shares of the service, by queue where there are several, else by user, and Jain's index over the service of
-    all users by weight: 5 % of the figure itself.
+
+def waited(run: Run) -> list[float]:
+    """How long the victims waited in a run, s."""
+    return [task.wait_us / SECOND for task in run.granted() if task.client != FLOODER]
+
+
+def waited_in_store(live: Live) -> list[float]:
+    """How long they waited from acceptance to the grant, on the store's clock, s."""
+    victims = [call.number for call in live.ledger.calls if call.request.client != FLOODER]
+    times = [live.ledger.times[number] for number in victims]
+    return [(at.granted - at.enqueued) / 1000 for at in times]
+
+
+def parts(experiment: Experiment, run: Run) -> Iterator[Figure]:
+    """Shares of the service after the warm-up, by queue where there are several, else by user.
+
+    With several queues also Jain's index over the service of all users, by the weight of their queue.
     """
-    begin_us = experiment.scale.warm_up_s * SECOND
-    if len(experiment.queues) == 1:
-        seen = [task.wait_us / SECOND for task in run.granted() if task.client != FLOODER]
-        granted = seen if live is None else list(victims_waits(live))
-        for what, waits in (("granted", granted), ("begun by the worker", seen)):  # 1, 2
-            for q in (0.5, 0.99):
-                name = f"victims' wait until {what}, p{100 * q:g}"
-                yield Figure(name, percentile(waits, q), "s", experiment.mean_service_s)
-    served = service(run, begin_us, experiment.end_us)
+    served = service(run, experiment.scale.warm_up_s * SECOND, experiment.end_us)
     queue_of = {request.client: request.queue for request in experiment.requests}
-    group_of = queue_of if len(experiment.queues) > 1 else {client: client for client in queue_of}
+    several = len(experiment.queues) > 1
     groups: dict[str, float] = {}
-    for client, got in served.items():
-        groups[group_of[client]] = groups.get(group_of[client], 0.0) + got
-    for name in [*experiment.queues] if len(experiment.queues) > 1 else sorted(groups):  # 3
+    for client, got in sorted(served.items()):
+        group = queue_of[client] if several else client
+        groups[group] = groups.get(group, 0.0) + got
+    for name in experiment.queues if several else groups:
         yield Figure(f"share of {name}", 100 * groups[name] / sum(groups.values()), "%")
-    if len(experiment.queues) > 1:
+    if several:
         weighted = [got / experiment.queues[queue_of[client]] for client, got in served.items()]
         yield Figure("Jain's index over the users, by weight", jain(weighted), "")
-
-
-def victims_waits(live: Live) -> Iterator[float]:
-    """What the victims waited from acceptance to the grant, s."""
-    for call in live.ledger.calls:
-        if call.request.client != FLOODER:
-            yield live.ledger.waits_ms[call.task_id] / 1000

@@ -36,10 +36,6 @@ TOKEN = secrets.token_hex(16)
 KEYS = Keys(pool_prefix())
 
 
-class NoStore(Exception):
-    """Neither Redis nor Valkey is installed."""
-
-
 @dataclass(frozen=True)
 class Key:
     """A caller's key; its secret lives as long as this process."""
@@ -102,8 +98,7 @@ class Stack:
 async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterator[Stack]:
     """Redis, gateways and workers, with `slots` worker slots in all; the workers take any model."""
     binary = redis_binary() or valkey_binary()
-    if binary is None:
-        raise NoStore
+    assert binary is not None, "neither redis-server nor Valkey is installed"
     settings: dict[str, Any] = {
         "keys": [key.entry() for key in (*keys, Key(OPERATOR, admin=True))],
         "workers": [{"id": "workers", "sha256": _digest(TOKEN)}],

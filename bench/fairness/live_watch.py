@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.support.audit import audit
 from tests.support.direct import World
@@ -18,7 +19,8 @@ from bench.fairness.live_stack import KEYS, Stack
 from bench.fairness.live_worker import Record
 
 EVERY_S = 0.02
-ENDING_S = 60.0
+ENDING_S = 120.0
+TIMED_OUT = ("TIMEOUT", "QUEUE_TIMEOUT")
 GATE = "6 end to end"
 
 
@@ -58,6 +60,14 @@ async def slots_watched(stack: Stack, model: str, limit: int) -> AsyncIterator[S
         await asyncio.gather(watching, return_exceptions=True)
 
 
+class Times(NamedTuple):
+    """When a task came, was granted and ended, by the store's clock, ms; 0: never."""
+
+    enqueued: int
+    granted: int
+    ended: int
+
+
 @dataclass
 class Ledger:
     """What the clients saw, what the workers ran and what the store knows of one model's tasks, after all have ended."""
@@ -65,10 +75,12 @@ class Ledger:
     calls: Sequence[Call]
     records: Sequence[Record]
     states: Mapping[str, int]
-    """Tasks of the model by their state in the store."""
-    waits_ms: Mapping[str, int]
-    """By task id: from acceptance to the last grant, on the store's clock."""
-    numbers: Mapping[int, int]
+    """Tasks of the model by their state in the store; those out of time apart from the failed ones."""
+    times: Mapping[int, Times]
+    """By number of the call."""
+    completed: frozenset[int]
+    """Numbers of the calls whose task completed, whether somebody read its result or not."""
+    tasks: Mapping[int, int]
     """By number of the call: how many tasks the store has of it. One that hung up early may have none."""
 
     def checks(self, what: str, slots: Slots) -> Iterator[Check]:
@@ -79,12 +91,12 @@ class Ledger:
         refused = sum(call.status.startswith("HTTP") for call in self.calls)
         yield at_most(GATE, f"{what}: calls refused or failed, of {len(self.calls):,}", refused, 0)
         stored, told = sum(self.states.values()), {call.number for call in self.calls if call.task_id}
-        lost = len(told - self.numbers.keys())
+        lost = len(told - self.tasks.keys())
         yield at_most(GATE, f"{what}: of {len(told):,} accepted tasks, unknown to the store", lost, 0)
-        twice = sum(count > 1 for count in self.numbers.values())
+        twice = sum(count > 1 for count in self.tasks.values())
         yield at_most(GATE, f"{what}: calls that became two tasks", twice, 0)
-        unended = stored - sum(self.states.get(state, 0) for state in ("completed", "cancelled"))
-        yield at_most(GATE, f"{what}: tasks neither completed nor cancelled at the end", unended, 0)
+        unended = stored - sum(self.states.get(state, 0) for state in ("completed", "cancelled", "expired"))
+        yield at_most(GATE, f"{what}: tasks neither completed nor cancelled nor out of time", unended, 0)
         written = {record.number: record.output for record in self.records}
         torn = sum(
             written.get(call.number) != call.request.output
@@ -119,9 +131,13 @@ async def closed_ledger(stack: Stack, model: str, calls: Sequence[Call]) -> Ledg
     finally:
         world.close()
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["m"] == model}
-    waits_ms = {
-        task: int(record["ga"]) - int(record["en"]) for task, record in tasks.items() if "ga" in record
+    times = {
+        int(record["md"]): Times(*(int(record.get(name, 0)) for name in ("en", "ga", "ed")))
+        for record in tasks.values()
     }
-    numbers = Counter(int(record["md"]) for record in tasks.values())
-    states = Counter(record["st"] for record in tasks.values())
-    return Ledger(calls, stack.records(model), states, waits_ms, numbers)
+    completed = frozenset(int(record["md"]) for record in tasks.values() if record["st"] == "completed")
+    counts = Counter(int(record["md"]) for record in tasks.values())
+    states = Counter(
+        "expired" if record.get("co") in TIMED_OUT else record["st"] for record in tasks.values()
+    )
+    return Ledger(calls, stack.records(model), states, times, completed, counts)
