@@ -39,7 +39,7 @@ KEYS = (
     Key("running", "r:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
     Key("load", "g:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
     Key("spent", "z:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
-    Key("service", "j:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),

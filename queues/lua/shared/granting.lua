@@ -181,7 +181,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local lane_waits = true
       if call('EXISTS', flow) == 1 then
         call('ZADD', flows, flow_tag, u)
-        note_served(q, model, u, cost / flow_weight(t))
+        note_served(q, model, u, cost / flow_weight(t), 1)
       else
         note_left(q, model, u)
         call('ZREM', flows, u)

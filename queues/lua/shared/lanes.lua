@@ -197,6 +197,7 @@ local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_t
   end
   if in_line then
     call('ZINCRBY', key_flows(q, m), flow_step, u)
+    note_served(q, m, u, more / flow_weight(t), 0)
   elseif call('EXISTS', key_parked(q, m)) == 1 and call('ZSCORE', key_parked(q, m), u) then
     call('ZINCRBY', key_parked(q, m), flow_step, u)
   else

@@ -166,6 +166,23 @@ def test_who_comes_or_goes_meanwhile_is_left_out(world: World) -> None:
     assert line.jain() == pytest.approx(1.0, abs=0.01)
 
 
+def test_what_a_task_used_counts_and_not_what_it_was_expected_to(world: World) -> None:
+    align(world)
+    line = Line(world, "short", "long")
+    for _ in range(30):  # longer than is paid for in advance
+        for _ in range(2):
+            world.advance(10_000)
+            line.pool.renew(line.running)
+        used = (0, 1000) if line.running.user == "long" else (0, 250)
+        (line.running,) = line.pool.finish(line.running, used=used, want=1).grants
+        line.come(line.running.user, 1)
+    service = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS - 1), model="m")
+    flat = world.call("HGETALL", service)
+    served = {flat[i].decode(): int(flat[i + 1]) >> 16 for i in range(0, len(flat), 2)}
+    assert served["long"] == pytest.approx(served["short"], rel=0.3)
+    assert line.jain() == pytest.approx(1.0, abs=0.02)
+
+
 def test_who_was_served_nothing_shows(world: World) -> None:
     align(world)
     line = Line(world, "a", "b")
