@@ -1,9 +1,9 @@
-# Fairlane. `make run` starts a gateway to try, `make test` runs the tests, `make check` what CI runs besides.
+# Fairlane. `make run` starts a gateway to try, `make test` runs the tests, `make fuzz` the long random ones, `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test quick fuzz check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -28,6 +28,9 @@ test: install-dev
 
 quick: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
+
+fuzz: install-dev
+	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py
 
 check: install-dev
 	$(BIN)/ruff format --check .

@@ -11,7 +11,18 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.api import admin, health, limits, native, openai, pages
+from fairlane.gateway.api import (
+    admin,
+    admin_feed,
+    admin_tasks,
+    admin_workers,
+    health,
+    limits,
+    metrics,
+    native,
+    openai,
+    pages,
+)
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
@@ -26,6 +37,7 @@ from fairlane.gateway.errors import (
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tracing import end_request, trace_request
 from fairlane.web.pages import PAGES
 
 log = structlog.get_logger("fairlane.gateway")
@@ -53,6 +65,10 @@ EXACT: dict[tuple[str, str], Route] = {
     ("GET", "/api/sse-stream"): Route(native.events, "reader"),
     ("GET", "/api/admin/state"): Route(admin.state, "admin"),
     ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
+    ("GET", "/api/admin/feed"): Route(admin_feed.feed, "admin"),
+    ("GET", "/api/admin/history"): Route(admin_feed.history, "admin"),
+    ("GET", "/api/admin/tasks"): Route(admin_tasks.search, "admin"),
+    ("GET", "/metrics"): Route(metrics.metrics, "admin"),
     ("GET", "/health/live"): Route(health.live, "open"),
     ("GET", "/health/ready"): Route(health.ready, "open"),
     ("HEAD", "/health/live"): Route(health.live, "open"),
@@ -65,10 +81,17 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
     ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
     ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
-    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
-    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
+    ("GET", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)"), Route(admin_tasks.detail, "admin")),
+    ("POST", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)/cancel"), Route(admin_tasks.cancel, "admin")),
+    (
+        "POST",
+        re.compile(r"/api/admin/workers/(?P<worker_id>[^/]+)/drain"),
+        Route(admin_workers.drain, "admin"),
+    ),
     ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
     ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
+    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
+    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -118,6 +141,8 @@ class App:
                 request.status,
                 time.monotonic() - request.began,
             )
+            if request.span is not None:
+                end_request(request.span, request.status)
 
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
@@ -125,6 +150,8 @@ class App:
         gateway = self._gateway
         if route.access == "open":
             return route.call(gateway, request)
+        if gateway.tracer is not None and route.submits:
+            request.span = trace_request(gateway.tracer, request)
         refused = gateway.callers.refuse_request(request)
         if refused is not None:
             raise ApiError(403, "FORBIDDEN", refused)

@@ -70,9 +70,16 @@ class Caller:
         """Whether the key covers a model."""
         return "*" in self.models or model in self.models
 
-    def may_see(self, key_id: str, user: str) -> bool:
+    def owns(self, key_id: str, user: str) -> bool:
         """Whether a task that `user` submitted with the key `key_id` is this caller's own."""
         return key_id == self.key_id and user == self.user
+
+    def may_see(self, key_id: str, user: str) -> bool:
+        """Whether this caller may read and cancel such a task: their own, and with an admin key any.
+
+        In an open gateway everybody may call what is for admins, and still users do not see each other's tasks by mistake.
+        """
+        return self.owns(key_id, user) or (self.admin and not self.open)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
+from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,6 +52,7 @@ class Request:
         "route",
         "scope",
         "send",
+        "span",
         "started",
         "status",
     )
@@ -66,6 +68,8 @@ class Request:
         self.status = 499
         """Of the answer; 499 until it begins: the caller left before."""
         self.began = time.monotonic()
+        self.span: Span | None = None
+        """Where traces are made; the tasks of the request belong to it."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
         self._headers: dict[bytes, bytes] | None = None

@@ -6,30 +6,36 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import structlog
 
+from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
+from fairlane.gateway.metrics.family import Family, Relative
+from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
+from fairlane.gateway.tracing import tracer_for
 from fairlane.gateway.waiting import QueueWatch
 from fairlane.queues.channel import Channel
 from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.web.dashboard import SharedFeed
+from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
@@ -61,8 +67,11 @@ ENDS = Ends(
 class Gateway:
     """The parts of a running gateway. Made by `open_gateway`, which also ends it."""
 
-    def __init__(self, settings: Settings, callers: Callers, redis_url: str) -> None:
+    def __init__(
+        self, settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+    ) -> None:
         self.settings = settings
+        self.family = family or Family(Path(), 0, 1)
         self.callers = callers
         self.replica = secrets.token_hex(4)
         self.prefix = pool_prefix()
@@ -73,9 +82,11 @@ class Gateway:
         self.closing = Closing()
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
+        self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
         self.store_down_since: float | None = None
-        self.measures = Recorder(settings.models)
+        self.measures = HourRecorder(settings.models)
+        self.tracer = tracer_for(settings)
         self._drain_until = 0.0
         self.link = RedisLink(
             redis_url,
@@ -93,11 +104,14 @@ class Gateway:
             max_queued_bytes=settings.max_queued_bytes,
         )
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
+        self.history = History(self.link, self.keys, self.replica, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
+        self.dispatcher.tracer = self.tracer
+        self._relative = Relative(self.family, self.snapshot)
         self.surveyor = Surveyor(
             self.link,
             self.keys,
@@ -124,9 +138,12 @@ class Gateway:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
         await self.link.start()
         await self.channel.start()
+        if self.family.size > 1:
+            await self._relative.start()
         self.hub.start()
         self.watch.start()
         self.surveyor.start()
+        self.history.start()
         self.dispatcher.start()
         self.ready = True
         log.info("gateway ready", replica=self.replica)
@@ -135,12 +152,17 @@ class Gateway:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
         self.ready = False
         self.stopping = True
+        await self.live.close()
         await self.dispatcher.close()
         await self.watch.close()
         await self.surveyor.close()
+        await self.history.close()
+        await self._relative.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()
+        if self.tracer is not None:
+            await self.tracer.close()
 
     async def drain(self) -> None:
         """Not ready, no new grants; what runs may finish within `drain_ms`, the other callers are told to come back.
@@ -155,6 +177,7 @@ class Gateway:
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.05)
         self.closing.begin()
+        await self.live.close()
         self.hub.wake_all()
         until = time.monotonic() + 2.0
         while len(self.closing) and time.monotonic() < until:
@@ -188,6 +211,10 @@ class Gateway:
                 await asyncio.sleep(1.0)
 
     # ---- what the calls need ----------
+
+    def snapshot(self) -> Snapshot:
+        """What this process has measured so far."""
+        return take_snapshot(self, self.family.index)
 
     def check_model(self, caller: Caller, model: str) -> None:
         """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
@@ -231,6 +258,13 @@ class Gateway:
     def drain_left_ms(self) -> int:
         """How long what runs may still take, once the gateway drains."""
         return max(int((self._drain_until - time.monotonic()) * 1000), 0)
+
+    def drain_worker(self, worker_id: str) -> bool:
+        """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
+
+        It may finish what it runs: no task may run for longer than the longest time-out.
+        """
+        return self.workers.drain_worker(worker_id, self.settings.max_task_timeout_ms)
 
     def cancel_soon(self, task_id: str, by: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
@@ -284,12 +318,16 @@ class Gateway:
         elif kind == b"s":
             _, task_id, attempt, why = message.decode().split("\n", 3)
             self.dispatcher.on_stop(task_id, int(attempt), why)
+        elif kind == b"d":
+            self.drain_worker(message[2:].decode())
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(settings: Settings, callers: Callers, redis_url: str) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+) -> AsyncIterator[Gateway]:
     """A started gateway; stopped at the end, whatever happened."""
-    gateway = Gateway(settings, callers, redis_url)
+    gateway = Gateway(settings, callers, redis_url, family)
     try:
         await gateway.start()
         yield gateway

@@ -12,9 +12,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -24,6 +26,7 @@ from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.callers import Callers
 from fairlane.gateway.keys import with_first_start_keys
 from fairlane.gateway.logs import configure_logging
+from fairlane.gateway.metrics.family import Family
 from fairlane.gateway.protocols import HttpProtocol, WorkerProtocol
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
@@ -101,13 +104,14 @@ async def serve(
     reload: Callable[[], tuple[Settings, Callers]] | None = None,
     updates: Connection | None = None,
     parent: int | None = None,
+    family: Family | None = None,
 ) -> None:
     """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone.
 
     New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, callers, redis_url) as gateway:
+    async with open_gateway(settings, callers, redis_url, family) as gateway:
         server = make_server(gateway, settings)
 
         def stop() -> None:
@@ -274,8 +278,16 @@ class Supervisor:
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reread)
+        with tempfile.TemporaryDirectory(prefix="fairlane-") as folder:
+            await self._supervise_in(Path(folder), stop)
+
+    async def _supervise_in(self, folder: Path, stop: asyncio.Event) -> None:
+        size = self._settings.processes
         async with store(self._settings) as redis_url:
-            keepers = [asyncio.create_task(self._keep(redis_url)) for _ in range(self._settings.processes)]
+            keepers = [
+                asyncio.create_task(self._keep(redis_url, Family(folder, index, size)))
+                for index in range(size)
+            ]
             try:
                 await stop.wait()
             finally:
@@ -288,14 +300,14 @@ class Supervisor:
                         child.kill()
                 await asyncio.gather(*keepers)
 
-    async def _keep(self, redis_url: str) -> None:
+    async def _keep(self, redis_url: str, family: Family) -> None:
         """Keep one process running; a short-lived one is started again later and later."""
         pause = 0.1
         while not self._stopping:
             theirs, ours = self._context.Pipe(duplex=False)
             child = self._context.Process(
                 target=_child_main,
-                args=(self._settings, self._callers, redis_url, self._listener, theirs),
+                args=(self._settings, self._callers, redis_url, self._listener, theirs, family),
                 daemon=False,
             )
             child.start()
@@ -330,9 +342,24 @@ class Supervisor:
 
 
 def _child_main(
-    settings: Settings, callers: Callers, redis_url: str, listener: socket.socket, updates: Connection
+    settings: Settings,
+    callers: Callers,
+    redis_url: str,
+    listener: socket.socket,
+    updates: Connection,
+    family: Family,
 ) -> None:
     configure_logging(settings.log_format, settings.log_level)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    run_loop(serve(settings, callers, redis_url, sockets=[listener], updates=updates, parent=parent.sentinel))
+    run_loop(
+        serve(
+            settings,
+            callers,
+            redis_url,
+            sockets=[listener],
+            updates=updates,
+            parent=parent.sentinel,
+            family=family,
+        )
+    )

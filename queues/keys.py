@@ -44,11 +44,13 @@ KEYS = (
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
+    Key("line", "j:{models}", "string", "place last served by workers shared by models (their SHA-1)", "EXPIRE 1 h"),
     Key("look", "x", "zset", "task -> next instant (ms) the sweep must look at it", "emptied by ending"),
     Key("pool", "pool", "hash", "bytes of payloads, last sweep, totals of ended tasks", "kept: one per pool"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
     Key("audit", "audit", "stream", "changes made while running: at, who, action, target, before, after", "trimmed: 10,000"),
+    Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
@@ -88,6 +90,7 @@ RECORD = {
     "wt": "1: a caller waits for it",
     "sf": "1: the caller wants tokens as they come",
     "md": "metadata, JSON",
+    "tp": "traceparent of the trace that it belongs to",
     "pb": "bytes of the payload",
     "rd": "replicas with readers, comma-separated",
     "at": "attempt",
@@ -124,6 +127,7 @@ MODEL = {
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",
     "out": "mean output, tokens",
+    "pace": "mean pace of a task, tokens a second",
     "ms": "mean duration of an attempt, ms",
     "used": "last grant, us",
     "users": "flows in line, over all lanes",
@@ -178,7 +182,7 @@ class Keys:
         return self.prefix + _PART.sub(fill, self._patterns[name])
 
     def channel(self, replica: str) -> str:
-        """The pub/sub channel of a replica: wake-ups, stop requests and events of the tasks it reads."""
+        """The pub/sub channel of a replica: wake-ups, requests to stop a task or drain a worker, events of the tasks it reads."""
         return f"{self.prefix}c:{replica}"
 
 

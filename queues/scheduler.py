@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +28,9 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
 )
+
+MOST_AUDITED = 10_000
+"""Entries of the audit record that are kept, about; as in change.lua."""
 
 EventFields = tuple[str, bytes]
 """Type and data of an event that is to be logged."""
@@ -118,6 +122,7 @@ class Scheduler:
             limits.max_queued_bytes,
             b"1" if task.follow else b"0",
             worker,
+            task.traceparent,
         )
 
     @staticmethod
@@ -323,6 +328,47 @@ class Scheduler:
             return None
         return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2:]))
 
+    async def search(
+        self,
+        source: Literal["running", "recent"],
+        wanted: Mapping[str, str],
+        *,
+        after: str = "",
+        most: int = 50,
+        look_at: int = 1000,
+    ) -> tuple[list[tuple[str, dict[str, str]]], str]:
+        """Tasks whose record has the `wanted` fields, newest first, with their records; at most `most`, of at most `look_at`.
+
+        `running`: all that hold a slot; `recent`: the last 10,000 that were submitted. The second value is the task behind
+        which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.
+        """
+        args = [text for pair in wanted.items() for text in pair]
+        reply = await self._link.run("search", source, after, look_at, most, *args)
+        return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
+
+    async def note(
+        self, who: str, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> None:
+        """Write into the audit record what an operator did that is no change of a setting."""
+        written = [b"before", msgspec.json.encode(before), b"after", msgspec.json.encode(after)]
+        await self._link.command(
+            "XADD",
+            self._keys("audit"),
+            "MAXLEN",
+            "~",
+            MOST_AUDITED,
+            "*",
+            "at",
+            time.time_ns() // 1_000_000,
+            "who",
+            who,
+            "action",
+            action,
+            "target",
+            target,
+            *written,
+        )
+
     async def follow(
         self, task_id: str, after: str = "-", *, count: int = 500, keep_alive: bool = False
     ) -> tuple[Record, list[Entry]] | None:
@@ -451,6 +497,7 @@ def _grant(raw: list[Any]) -> Grant:
         raw[15].decode(),
         int(raw[16]),
         raw[17],
+        raw[18].decode(),
     )
 
 

@@ -52,6 +52,8 @@ class TaskSpec:
     follow: bool = False
     """The submitting replica reads its events."""
     metadata: bytes = b""
+    traceparent: str = ""
+    """The trace that it belongs to (W3C Trace Context); '' = none."""
 
 
 class Grant(NamedTuple):
@@ -78,6 +80,7 @@ class Grant(NamedTuple):
     granted_ms: int
     start: bytes
     """Data of the `start` event, as it is logged."""
+    traceparent: str = ""
 
 
 class Place(NamedTuple):

@@ -232,6 +232,7 @@ def task_frame(
     model: str,
     stream: bool,
     timeout_ms: int,
+    traceparent: str = "",
 ) -> bytes:
     """The `task` frame with `payload` spliced in unparsed. Version 1 gets its four keys and nothing else."""
     head = b'{"type":"task","taskType":%b,"taskId":"%b","payload":%b' % (
@@ -241,9 +242,11 @@ def task_frame(
     )
     if version == 1:
         return head + b"}"
-    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d}' % (
+    trace = b',"traceparent":"%b"' % traceparent.encode() if traceparent else b""
+    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b}' % (
         attempt,
         encoder.encode(model),
         b"true" if stream else b"false",
         timeout_ms,
+        trace,
     )

@@ -1,7 +1,7 @@
 """Fairlane as a policy: the real scripts on a real Redis, whose clock follows the simulation's.
 
 Everything that the laboratory says to the scheduler stands in this file, in the words of one gateway with one worker. The plain
-model of the rule (tests/support/fair_model.py) is told the same, and each grant of the scripts has to be the model's.
+model of the rule (tests/support/fair_model.py) is told the same, and each grant and charge of the scripts has to be the model's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ LEFT = Fragment(b'"by":"client"', "")
 
 
 class Disagreement(AssertionError):
-    """The scripts granted another task than the rule says."""
+    """The scripts granted another task, or charged another cost, than the rule says."""
 
 
 class Fairlane:
@@ -108,15 +108,20 @@ class Fairlane:
             if self._now_us - self._renewed.get(task, -RENEW_US) >= RENEW_US
         ]
         if due:
-            held = [(self._grants[task], "w", True, -1) for task, _ in due]
+            held = [(self._grants[task], "w", True, output) for task, output in due]
             assert set(drive(self._scheduler.renew(held))) == {1}
+            for task, output in due:
+                self._model.renew(self._twins[task], output, self._ran_ms(task))
+                self._compare_charge(task)
             self._renewed.update((task, self._now_us) for task, _ in due)
         drive(self._scheduler.sweep())
 
     def _end(self, task: Task, output: int, slots: int, *, completed: bool) -> Sequence[Task]:
         """The worker says that a task has ended, or stopped after it was cancelled."""
         self._renewed.pop(task, None)
-        self._model.end(self._twins.pop(task), task.request.input, output, completed=completed)
+        self._model.end(
+            self._twins.pop(task), task.request.input, output, completed=completed, ran_ms=self._ran_ms(task)
+        )
         reply = self._scheduler.finish(
             self._grants.pop(task),
             State.COMPLETED,
@@ -138,7 +143,18 @@ class Fairlane:
             raise Disagreement(f"after {self._now_us} us the scripts granted {granted}, the rule {expected}")
         tasks = [self._tasks.pop(task_id) for task_id in granted]
         self._grants.update(zip(tasks, grants, strict=True))
+        for task in tasks:
+            self._compare_charge(task)
         return tasks
+
+    def _ran_ms(self, task: Task) -> int:
+        return self._world.now_ms - self._grants[task].granted_ms
+
+    def _compare_charge(self, task: Task) -> None:
+        account = self._world.call("HGET", self._world.keys("task", id=_id(task)), "ac")
+        charged, due = int(account.split()[0]), self._twins[task].charged
+        if charged != due:
+            raise Disagreement(f"after {self._now_us} us {_id(task)} was charged {charged}, the rule {due}")
 
 
 def _id(task: Task) -> str:

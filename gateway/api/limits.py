@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from fairlane.gateway.audit import NOBODY
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, Request
@@ -24,8 +25,6 @@ DEFAULT_ENTRIES = 100
 MOST_ENTRIES = 1000
 NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
 _ENTRY_ID = re.compile(r"[0-9]{1,15}-[0-9]{1,15}")
-NOBODY = "(open)"
-"""Who changed something in a gateway without keys; no key can be named so."""
 
 
 async def change_queue(gateway: "Gateway", caller: Caller, request: Request) -> None:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.admission import submit
+from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import TERMINAL, Fragment, Place, Record, State, TaskSpec
@@ -115,6 +117,7 @@ async def _accept(
         options=options,
     )
     gateway.check_model(caller, model)
+    follow(request, task)
     if asynchronous:
         await _answer_later(gateway, request, task)
     elif stream:
@@ -318,7 +321,7 @@ def not_found(task_id: str) -> ApiError:
 
 
 async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
-    """The record of a caller's own task. Raises ApiError(404) for any other."""
+    """The record of a task that the caller may see. Raises ApiError(404) for any other."""
     record = None
     if could_be_ours(task_id, now_ms()):
         try:
@@ -413,7 +416,9 @@ async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
     task_id = request.path_params["task_id"]
     record = await find(gateway, caller, task_id)
     state = record.state
-    if state not in TERMINAL:
+    if not caller.owns(record.fields.get("k", ""), record.fields["u"]):
+        state = await cancel_as_admin(gateway, caller, task_id, record)
+    elif state not in TERMINAL:
         end = Fragment(fragment_cancelled("client"), "CANCELLED")
         state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "client")
     body = msgspec.json.encode({"taskId": task_id, "status": state})

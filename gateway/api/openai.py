@@ -24,6 +24,7 @@ from fairlane.gateway.errors import (
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
@@ -168,7 +169,7 @@ def _task(
         metadata=_metadata(request),
         at_once=True,
     )
-    return make_task(
+    task = make_task(
         gateway.settings,
         caller,
         task_id=new_task_id(time.time_ns() // 1_000_000),
@@ -178,6 +179,8 @@ def _task(
         fields=fields,
         options=options,
     )
+    follow(request, task)
+    return task
 
 
 def _number(request: Request, name: bytes) -> int | float | None:

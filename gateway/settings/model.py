@@ -167,7 +167,7 @@ class CallerKey(_Part):
     """
 
     admin: bool = False
-    """Whether this key may see what all callers' tasks do (`fairlane status`) and change limits while running."""
+    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits."""
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
@@ -352,6 +352,12 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe log lines to write. No level logs prompts, answers or keys."""
 
+    otlp_endpoint: str | None = None
+    """Where traces go: the base URL of an OpenTelemetry collector that takes OTLP over HTTP
+    (`http://collector:4318`). Needs the extra `fairlane[otel]`. Not set: no traces, and nothing of OpenTelemetry
+    is loaded; a caller's `traceparent` still reaches the worker. A wrong one loses the spans, with a line in the log.
+    """
+
     cors_origins: list[str] = []
     """Web origins (`https://app.example`) whose pages may call the gateway, or `*`. None, because any page a
     user visits could otherwise use a gateway on loopback.
@@ -412,6 +418,13 @@ class Settings(BaseModel):
     def model(self, name: str) -> ModelSettings:
         """The settings of a model, the defaults when it is not listed."""
         return self.models.get(name) or ModelSettings()
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_web_address(cls, value: str | None) -> str | None:
+        if value is not None and not (value.startswith(("http://", "https://")) and urlsplit(value).hostname):
+            raise ValueError("must be a URL that begins with http:// or https://")
+        return value
 
     @field_validator("redis_url")
     @classmethod

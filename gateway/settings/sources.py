@@ -51,6 +51,7 @@ SEED_NAMES = (
     SeedName("STREAM_FLUSH_INTERVAL_MS", "stream_flush_interval_ms"),
     SeedName("STREAM_FLUSH_SIZE", "stream_flush_size"),
     SeedName("LLM_DEBUG", "llm_debug"),
+    SeedName("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp_endpoint"),
 )
 """Where two set the same thing, the first one counts."""
 

@@ -9,25 +9,25 @@
 local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local replies = {}
 
--- Charge a running task what it has used beyond what it was charged: it need not end to be paid for.
+-- Charge a running task what it should have paid for by now: it need not end to be paid for.
 local function charge_running(id, f, output)
-  local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11] }
-  local unit, used = call('HGET', key_model(t.m), 'cost'), nil
+  local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11], mo = f[14] }
+  local s = call('HMGET', key_model(t.m), 'cost', 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q, 'pace')
+  local unit, due = s[1], nil
   if unit == 'slot_seconds' then
-    used = NOW - num(f[13])
+    due = NOW - num(f[13])
   elseif unit ~= 'requests' and output >= 0 then
-    output = math.min(output, 4194304)
-    used = num(f[12]) + 2 * output
-    local mean = key_mean(t.m, t.u)
-    if output > num(call('GET', mean)) then call('SET', mean, whole(math.min(output, 131072)), 'EX', '3600') end
+    due = token_cost(f[12], output_due(t, output, s[5]))
   end
   local charged, weight, lane_lifts, own_lifts, tokens, counted = read_account(t.ac)
-  if not used or used <= tonumber(charged) then return end
-  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
+  local more = due and due - tonumber(charged) or 0
+  if more <= 0 then return end
   local lifts = lifts_of(t.q, t.m, t.u)
-  local changed = charge(t, used - tonumber(charged), weight, lane_lifts, own_lifts, lifts, s[1], s[2], s[3])
+  local changed = charge(t, more, weight, lane_lifts, own_lifts, lifts, s[2], s[3], s[4])
   call('HSET', key_model(t.m), unpack(changed))
-  call('HSET', key_task(id), 'ac', open_account(used, weight, lane_lifts, own_lifts, tokens, counted))
+  lane_lifts = lifts_seen(lane_lifts, tag_step(more, lane_weight(weight)), s[3])
+  own_lifts = lifts_seen(own_lifts, tag_step(more, flow_weight(t)), lifts)
+  call('HSET', key_task(id), 'ac', open_account(due, weight, lane_lifts, own_lifts, tokens, counted))
 end
 
 local at = 4
@@ -35,7 +35,7 @@ even_if_full()
 for i = 1, held do
   local id = ARGV[at]
   local key = key_task(id)
-  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga')
+  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo')
   if f[2] ~= ARGV[at + 1] or f[3] ~= ARGV[at + 2] then
     replies[i] = 0
   elseif f[1] ~= 'executing' then

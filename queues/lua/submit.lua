@@ -14,6 +14,7 @@ local keep_ms, linger_ms, waiting, stream = ARGV[14], tonumber(ARGV[15]), ARGV[1
 local metadata, payload = ARGV[18], ARGV[19]
 local replica, want, nonce, grant_ms = ARGV[20], tonumber(ARGV[21]), ARGV[22], tonumber(ARGV[23])
 local default_length, byte_limit, follow, worker = tonumber(ARGV[24]), tonumber(ARGV[25]), ARGV[26], ARGV[27]
+local traceparent = ARGV[28]
 
 local key = key_task(id)
 if call('EXISTS', key) == 1 then
@@ -30,7 +31,7 @@ end
 local model, pool = key_model(m), key_pool()
 local queue = call('HMGET', key_queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
 local s = call('HMGET', model, 'concurrency', 'rules', 'held', 'cost', 'out', 'ms', 'V', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q,
-  'used')
+  'used', 'pace')
 local limit = num(s[1])
 local ruled = s[2] == '1' or queue[4] == '1'
 if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
@@ -54,27 +55,28 @@ end
 call('ZADD', key_recent(), NOW_TEXT, id)
 local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW_TEXT, ei = est_input, ['or'] = order }
 local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', string.format('%d', #payload) }
-local function set(name, value)
+local function put(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value
   t[name] = value
 end
-if key_id ~= '' then set('k', key_id) end
-if est_input ~= '0' then set('ei', est_input) end
-if weight ~= '1.0' then set('w', weight) end
-if priority > 0 then set('pr', ARGV[7]) end
-if max_output ~= '0' then set('mo', max_output) end
-if timeout_ms > 0 then set('dl', whole(NOW + timeout_ms)) end
-if wait_ms > 0 then set('wd', whole(NOW + wait_ms)) end
-if run_ms > 0 then set('rl', ARGV[13]) end
+if key_id ~= '' then put('k', key_id) end
+if est_input ~= '0' then put('ei', est_input) end
+if weight ~= '1.0' then put('w', weight) end
+if priority > 0 then put('pr', ARGV[7]) end
+if max_output ~= '0' then put('mo', max_output) end
+if timeout_ms > 0 then put('dl', whole(NOW + timeout_ms)) end
+if wait_ms > 0 then put('wd', whole(NOW + wait_ms)) end
+if run_ms > 0 then put('rl', ARGV[13]) end
 if linger_ms > 0 then
-  set('lg', ARGV[15])
-  set('lv', whole(NOW + linger_ms))
+  put('lg', ARGV[15])
+  put('lv', whole(NOW + linger_ms))
 end
-if waiting == '1' then set('wt', '1') end
-if stream == '1' then set('sf', '1') end
-if metadata ~= '' then set('md', metadata) end
-if follow == '1' then set('rd', replica) end
+if waiting == '1' then put('wt', '1') end
+if stream == '1' then put('sf', '1') end
+if metadata ~= '' then put('md', metadata) end
+if traceparent ~= '' then put('tp', traceparent) end
+if follow == '1' then put('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
   local V, v, lane_tag, lane_lifts = num(s[7]), num(s[8]), num(s[9]), num(s[10])
@@ -87,7 +89,7 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
     if flow_start < v then note_lift(q, m, u, v - flow_start) end
     flow_start, v = v, v + 1
   end
-  local cost, weight_of_lane = expected_cost(t, s[4], s[5], s[6]), lane_weight(queue[3])
+  local cost, weight_of_lane = first_charge(t, s[4], s[6], s[13]), lane_weight(queue[3])
   t.ac = open_account(cost, queue[3] or '1', lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
   call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
   call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(math.max(v, flow_start)),

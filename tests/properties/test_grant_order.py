@@ -4,12 +4,13 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.support.direct import World, drive
 from tests.support.fair_model import FairModel, Task
 from tests.support.servers import Server
 
+from fairlane.queues.rules import Value
 from fairlane.queues.tasks import Fragment, Grant, State, TaskSpec
 
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
@@ -30,9 +31,48 @@ FINISH = st.tuples(st.just("finish"), st.integers(0, 9), st.sampled_from((0, 7, 
 TAKE = st.tuples(st.just("take"), st.integers(1, 3))
 CANCEL = st.tuples(st.just("cancel"), st.integers(0, 9))
 WAIT = st.tuples(st.just("wait"), st.sampled_from((1, 1500)))
-STEPS = st.lists(
-    st.one_of(SUBMIT, SUBMIT, SUBMIT, FINISH, FINISH, TAKE, CANCEL, WAIT), min_size=5, max_size=90
+REQUEUE = st.tuples(st.just("requeue"), st.integers(0, 9))
+RENEW = st.tuples(st.just("renew"), st.integers(0, 9), st.sampled_from((0, 30, 20_000)))
+SET_QUEUE = st.tuples(
+    st.just("set_queue"),
+    st.sampled_from(sorted(WEIGHTS)),
+    st.one_of(
+        st.tuples(st.just("weight"), st.sampled_from((1.0, 5.0, 0.5))),
+        st.tuples(st.just("paused"), st.booleans()),
+        st.tuples(st.just("max_running"), st.sampled_from((None, 1, 2))),
+        st.tuples(st.just("reserved"), st.sampled_from((None, 1, 2))),
+        st.tuples(st.just("lendable"), st.sampled_from((None, 0, 1))),
+        st.tuples(st.just("borrow"), st.sampled_from((None, 0, 1))),
+    ),
 )
+SET_MODEL = st.tuples(
+    st.just("set_model"),
+    st.one_of(
+        st.tuples(st.just("concurrency"), st.sampled_from((0, 1, 2, 4))),
+        st.tuples(st.just("cost"), st.sampled_from(("tokens", "requests", "slot_seconds"))),
+        st.tuples(st.just("paused"), st.booleans()),
+        st.tuples(st.just("max_running_per_user"), st.sampled_from((None, 1, 2))),
+    ),
+)
+PLAIN = (SUBMIT, SUBMIT, SUBMIT, FINISH, FINISH, TAKE, CANCEL, WAIT)
+STEPS = st.lists(st.one_of(*PLAIN), min_size=5, max_size=90)
+RULED_STEPS = st.lists(
+    st.one_of(*PLAIN, SUBMIT, SUBMIT, TAKE, REQUEUE, RENEW, SET_QUEUE, SET_MODEL), min_size=40, max_size=90
+)
+RULES = st.fixed_dictionaries(
+    {
+        queue: st.fixed_dictionaries(
+            {
+                "reserved": st.sampled_from((None, None, 1, 2)),
+                "lendable": st.sampled_from((None, 0, 1)),
+                "borrow": st.sampled_from((None, None, 0, 1)),
+                "max_running": st.sampled_from((None, None, 1, 2)),
+            }
+        )
+        for queue in WEIGHTS
+    }
+)
+"""What holds from the beginning."""
 
 
 class Both:
@@ -47,6 +87,8 @@ class Both:
                 {"m": {"concurrency": limit or None, "cost": unit}},
             )
         )
+        order = [queue.decode() for queue in world.call("SMEMBERS", world.keys("queues"))]
+        self.model.lanes = {queue: self.model.lanes[queue] for queue in order}
         self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
         self.running: list[tuple[Grant, Task]] = []
         self.waiting: list[Task] = []
@@ -92,7 +134,7 @@ class Both:
             models=["m"],
             nonce=self.scheduler.nonce(),
         )
-        self.model.end(task, task.cost_in, used)
+        self.model.end(task, task.cost_in, used, ran_ms=self.world.now_ms - grant.granted_ms)
         self.compare(self.scheduler.finished(reply.result()).grants, int(take))
 
     def cancel(self, which: int) -> None:
@@ -107,6 +149,45 @@ class Both:
     def wait(self, ms: int) -> None:
         self.world.advance(ms)
 
+    def requeue(self, which: int) -> None:
+        if self.running:
+            grant, task = self.running.pop(which % len(self.running))
+            drive(self.scheduler.requeue(grant, "gone", cause="declined", begun=False))
+            self.model.requeue(task)
+            self.waiting.append(task)
+
+    def renew(self, which: int, output: int) -> None:
+        if self.running:
+            grant, task = self.running[which % len(self.running)]
+            assert drive(self.scheduler.renew([(grant, "w", True, output)])) == [1]
+            self.model.renew(task, output, self.world.now_ms - grant.granted_ms)
+
+    def set_queue(self, queue: str, change: tuple[str, Value]) -> None:
+        drive(self.scheduler.change("queue", queue, dict([change]), "ops"))
+        name, value = change
+        counts = name in ("max_running", "reserved")
+        setattr(self.model.lanes[queue], name, (value or 0) if counts else value)
+        self.model.rules_changed()
+
+    def set_model(self, change: tuple[str, Value]) -> None:
+        drive(self.scheduler.change("model", "m", dict([change]), "ops"))
+        match change:
+            case "concurrency", limit:
+                self.model.limit = int(limit or 0)
+            case "cost", unit:
+                self.model.set_unit(str(unit))
+            case "paused", paused:
+                self.model.paused = bool(paused)
+            case _, cap:
+                self.model.user_cap = int(cap or 0)
+        self.model.rules_changed()
+
+    def compare_charges(self) -> None:
+        """What each running task was charged so far."""
+        for grant, task in self.running:
+            account = self.world.call("HGET", self.world.keys("task", id=grant.task_id), "ac")
+            assert int(account.split()[0]) == task.charged
+
 
 @pytest.fixture(scope="module")
 def order_world(redis_server: Server) -> Any:
@@ -115,12 +196,18 @@ def order_world(redis_server: Server) -> Any:
     world.close()
 
 
-@settings(
+ORDER = settings(
     max_examples=3000 if LONG else 200,
     deadline=None,
     derandomize=not LONG,
     suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink] if LONG else [Phase.generate],
+    print_blob=True,
 )
+
+
+@pytest.mark.timeout(0)
+@ORDER
 @given(
     steps=STEPS, limit=st.sampled_from((0, 1, 2, 5)), unit=st.sampled_from(("tokens", "tokens", "requests"))
 )
@@ -131,6 +218,35 @@ def test_the_scripts_grant_in_the_order_of_the_model(
     both = Both(order_world, limit, unit)
     for name, *args in steps:
         getattr(both, name)(*args)
+    while both.running or both.waiting:
+        both.take(50)
+        both.finish(0, 100, True)
+
+
+@pytest.mark.timeout(0)
+@ORDER
+@given(
+    steps=RULED_STEPS,
+    rules=RULES,
+    limit=st.sampled_from((0, 1, 2, 3, 5)),
+    unit=st.sampled_from(("tokens", "requests", "slot_seconds")),
+)
+def test_they_do_so_whatever_rules_are_set_while_they_run(
+    order_world: World, steps: list[Any], rules: dict[str, dict[str, Value]], limit: int, unit: str
+) -> None:
+    order_world.empty()
+    both = Both(order_world, limit, unit)
+    for queue, values in rules.items():
+        for change in values.items():
+            both.set_queue(queue, change)
+    for name, *args in steps:
+        getattr(both, name)(*args)
+        both.compare_charges()
+    for queue in WEIGHTS:
+        for setting in ("paused", "max_running", "reserved", "lendable", "borrow"):
+            both.set_queue(queue, (setting, None))
+    for setting in ("paused", "max_running_per_user"):
+        both.set_model((setting, None))
     while both.running or both.waiting:
         both.take(50)
         both.finish(0, 100, True)

@@ -3,42 +3,49 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.queues.keys import KEYS, RECORD
+from fairlane.queues.keys import KEYS, RECORD, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
 _KINDS = {key.name: key.kind for key in KEYS}
 
 
+_READ = """
+local reads = { hash = 'HGETALL', zset = 'ZRANGE', set = 'SMEMBERS', stream = 'XRANGE', string = 'GET' }
+local ranges = { zset = { '0', '-1', 'WITHSCORES' }, stream = { '-', '+' } }
+local found = {}
+for i, name in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', name).ok
+  local value = redis.call(reads[kind], name, unpack(ranges[kind] or {}))
+  found[i] = { name, kind, redis.call('PTTL', name), value }
+end
+return found
+"""
+
+
 class Snapshot:
-    """Every key of a pool, by name of its kind and by its parts."""
+    """Every key of a pool, at one moment, by name of its kind and by its parts."""
 
     def __init__(self, world: World) -> None:
-        names = sorted(world.call("KEYS", "*"))
-        kinds = world.connection.pipeline([("TYPE", name) for name in names])
-        self.ttls = dict(zip(names, world.connection.pipeline([("PTTL", n) for n in names]), strict=True))
-        reads = [_read(name, kind.decode()) for name, kind in zip(names, kinds, strict=True)]
-        values = world.connection.pipeline(reads)
+        self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
-        self.names: dict[tuple[str, tuple[str, ...]], bytes] = {}
-        for name, kind, value in zip(names, kinds, values, strict=True):
-            if not value:  # it expired just now
-                continue
+        for name, kind, ttl, value in world.call("EVAL", _READ, 0):
             key, parts = _identify(name.decode(), world.prefix)
             assert _KINDS[key] == kind.decode(), f"{name!r} is a {kind.decode()}"
             self.by_kind[key][parts] = _shape(kind.decode(), value)
-            self.names[key, parts] = name
+            self.ttls[key, parts] = ttl
 
     def one(self, key: str, *parts: str) -> Any:
         """The value of a key; {} when there is none."""
         return self.by_kind[key].get(parts, {})
 
     def ttl(self, key: str, *parts: str) -> int:
-        return int(self.ttls[self.names[key, parts]])
+        return self.ttls[key, parts]
 
 
 def audit(world: World, accepted: Iterable[str]) -> Snapshot:
@@ -89,7 +96,65 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     ended = Counter(record["st"] for record in tasks.values() if record["st"] in TERMINAL)
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
+    check_rules(shot, holding)
     return shot
+
+
+def running_of_user(shot: Snapshot, model: str, user: str) -> int:
+    """Tasks of a user that hold a slot of a model, over all queues."""
+    return sum(
+        len(members) for (_, _, m, u), members in shot.by_kind["busy"].items() if (m, u) == (model, user)
+    )
+
+
+def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -> None:
+    """The marks that say where rules hold, what they count, and who is parked."""
+    strict = any(
+        _set(fields, "paused", "max_running", "reserved") or "borrow" in fields
+        for fields in shot.by_kind["queue"].values()
+    )
+    assert shot.one("pool").get("strict", "0") == str(int(strict))
+    for (queue,), fields in shot.by_kind["queue"].items():
+        assert fields.get("strict", "0") == str(int(strict)), queue
+    for (model,), fields in shot.by_kind["model"].items():
+        rules = _set(
+            fields,
+            "paused",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "max_running_per_user",
+            "max_waiting_per_user",
+        )
+        assert fields.get("rules", "0") == str(int(rules)), (model, fields)
+        held = {task for (_, m, _), tasks in holding.items() if m == model for task in tasks}
+        if rules or strict:
+            assert all(shot.one("task", task)["ac"].endswith(" 1") for task in held), "all are counted"
+        cap = int(fields.get("max_running_per_user", 0))
+        for (queue, parked_at), users in shot.by_kind["parked"].items():
+            if parked_at == model:
+                for user in users:
+                    assert 0 < cap <= running_of_user(shot, model, user), (queue, user, "is parked")
+    for (queue, model), cost in settled_costs(shot).items():
+        assert cost >= 0, (queue, model, cost)
+
+
+def settled_costs(shot: Snapshot) -> dict[tuple[str, str], int]:
+    """Cost charged to each lane beside what its running tasks were charged so far: it never shrinks."""
+    costs = {
+        (field[2:], model): int(value)
+        for (model,), fields in shot.by_kind["model"].items()
+        for field, value in fields.items()
+        if field.startswith("c:")
+    }
+    for (model,), tasks in shot.by_kind["slots"].items():
+        for task in tasks:
+            record = shot.one("task", task)
+            costs[record["q"], model] -= int(record["ac"].split()[0])
+    return costs
+
+
+def _set(fields: dict[str, str], *names: str) -> bool:
+    return any(fields.get(name, "0") != "0" for name in names)
 
 
 def check_log(task: str, record: dict[str, str], log: list[Any]) -> None:
@@ -165,17 +230,6 @@ def _grouped(
     return dict(groups)
 
 
-def _read(name: bytes, kind: str) -> tuple[bytes | str, ...]:
-    return {
-        "hash": ("HGETALL", name),
-        "zset": ("ZRANGE", name, "0", "-1", "WITHSCORES"),
-        "set": ("SMEMBERS", name),
-        "stream": ("XRANGE", name, "-", "+"),
-        "string": ("GET", name),
-        "none": ("GET", name),
-    }[kind]
-
-
 def _shape(kind: str, value: Any) -> Any:
     if kind == "hash":
         return {value[i].decode(): value[i + 1].decode() for i in range(0, len(value), 2)}
@@ -186,20 +240,20 @@ def _shape(kind: str, value: Any) -> Any:
     return value
 
 
+@cache
 def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """Which key of the map it is, and its parts. Fails for a name that the map does not know."""
     assert name.startswith(prefix), name
     rest = name[len(prefix) :]
-    for key in KEYS:
-        pattern = re.sub(r"\\\{(#?)(\w+)\\\}", _group, re.escape(key.pattern).replace("\\#", "#"))
-        match = re.fullmatch(pattern, rest, re.DOTALL)
+    for key, pattern in _PATTERNS:
+        match = pattern.fullmatch(rest)
         if not match:
             continue
         parts = match.groupdict()
         if "model_len" in parts:  # the length says where the model ends and the user begins
             tail, length = f"{parts['model']}:{parts['user']}".encode(), int(parts["model_len"])
             parts["model"], parts["user"] = tail[:length].decode(), tail[length + 1 :].decode()
-        return key.name, tuple(parts.values())
+        return key, tuple(parts.values())
     raise AssertionError(f"no key of the map has the name {name!r}")
 
 
@@ -207,3 +261,11 @@ def _group(match: re.Match[str]) -> str:
     if match.group(1):
         return rf"(?P<{match.group(2)}_len>\d+)"
     return rf"(?P<{match.group(2)}>{'[^:]*' if match.group(2) in ('queue', 'period') else '.*'})"
+
+
+def _pattern(key: Key) -> re.Pattern[str]:
+    text = re.escape(key.pattern).replace("\\#", "#")
+    return re.compile(re.sub(r"\\\{(#?)(\w+)\\\}", _group, text), re.DOTALL)
+
+
+_PATTERNS = [(key.name, _pattern(key)) for key in KEYS]

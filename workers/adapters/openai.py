@@ -97,7 +97,10 @@ class OpenAIAdapter:
         stream = task.stream and task.type != "openaiEmbedding"
         clock = _Clock(self._limits, context.remaining(), stream=stream)
         request = self._http().build_request(
-            "POST", self._base_url + PATHS[task.type], content=self._body(task, stream)
+            "POST",
+            self._base_url + PATHS[task.type],
+            content=self._body(task, stream),
+            headers={"traceparent": task.traceparent} if task.traceparent else None,
         )
         response = await self._send(request, clock)
         try:

@@ -53,8 +53,8 @@ class Connection:
     """Owns one socket from dialling to close.
 
     `registered` is set once the gateway has welcomed us, `going` when it wants to be rid of us (`reconnect`
-    says whether to open another connection first). After `close_when_idle` the connection ends by itself once
-    its last task is finished and acknowledged, or the gateway's grace is over.
+    says whether to open another connection first, or not to come back at all). After `close_when_idle` the
+    connection ends by itself once its last task is finished and acknowledged, or the gateway's grace is over.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ class Connection:
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
             case effects.HandOver():
-                self._log.info("the gateway is going; %d ms to finish", effect.grace_ms)
+                who = "the gateway is going" if effect.reconnect else "an operator takes this worker out"
+                self._log.info("%s; %d ms to finish", who, effect.grace_ms)
                 self.reconnect = effect.reconnect
                 self._close_at = self._loop.time() + effect.grace_ms / 1000
                 self.going.set()

@@ -15,6 +15,7 @@ from fairlane.workers.sdk.errors import TaskError, shorten
 from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.session import Session, Slots, Start, Stop
 from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
+from fairlane.workers.tracing import Attributes, Span, Tracer, read_traceparent
 
 GRACE_SHARE = 0.8
 """Part of a cancel's grace that a handler gets; the rest is for the answer's way back."""
@@ -35,7 +36,9 @@ class Pool:
         state: SimpleNamespace,
         log: logging.Logger,
         on_change: Callable[[], None],
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._registry = registry
         self._slots = slots
         self._state = state
@@ -98,6 +101,7 @@ class _Running:
         self._answer_timer: asyncio.TimerHandle | None = None
         message = start.task
         self._task = Task.from_message(message)
+        self._span = None if pool._tracer is None else _begin_span(pool._tracer, self._task)
         self._context = Context(
             self._task,
             state=pool._state,
@@ -130,6 +134,8 @@ class _Running:
             self._answer_timer.cancel()
         # A task that was cancelled before its first step has not answered yet.
         self._session.finish(self._output, self._cancelled_result())
+        if self._span is not None:
+            self._span.end("WORKER_ERROR")
         self._pool._forget(self._session, self._output.key)
 
     async def _run(self) -> None:
@@ -148,6 +154,8 @@ class _Running:
             self._context.log.exception("the handler failed")
             result = self._failed("WORKER_ERROR", shorten(f"{type(error).__name__}: {error}"))
         self._session.finish(self._output, result)
+        if self._span is not None:
+            self._span.end(result.error_info.code if result.error_info else "")
 
     async def _produce(self) -> protocol.TaskResult:
         route = self._pool._registry.find(self._task.model, self._task.type)
@@ -185,6 +193,8 @@ class _Running:
             )
         if self._first_output is None:
             self._first_output = self._loop.time()
+            if self._span is not None:
+                self._span.event("first_output")
         if not self._session.emit(self._output, encoded):
             await self._wait_for_room()
 
@@ -233,6 +243,19 @@ class _Running:
             ttft_ms=None if first is None else _ms(first - self._started),
             total_ms=_ms(self._loop.time() - self._started),
         )
+
+
+def _begin_span(tracer: Tracer, task: Task) -> Span:
+    """The span of a task on this worker; what its handler calls with `task.traceparent` belongs to it."""
+    attributes: Attributes = {
+        "gen_ai.request.model": task.model,
+        "fairlane.task.id": task.task_id,
+        "fairlane.task.type": task.type,
+        "fairlane.attempt": task.attempt,
+    }
+    span = tracer.span(f"handle {task.model}", "consumer", read_traceparent(task.traceparent), attributes)
+    task.traceparent = span.traceparent
+    return span
 
 
 def _settle(room: "asyncio.Future[None]") -> None:

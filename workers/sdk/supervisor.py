@@ -15,6 +15,7 @@ from fairlane.workers.sdk.handlers import Registry
 from fairlane.workers.sdk.ledger import Ledger
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session import Session, Slots
+from fairlane.workers.tracing import Tracer
 
 ACK_WAIT_S = 10.0
 """How long a draining worker waits for the last acknowledgements once its last handler has ended."""
@@ -42,6 +43,7 @@ class Supervisor:
         state: SimpleNamespace,
         log: logging.Logger,
         rng: random.Random,
+        tracer: Tracer | None = None,
     ) -> None:
         self._url = url
         self._token = token
@@ -53,7 +55,9 @@ class Supervisor:
         self._slots = Slots(slots)
         self._ledger = Ledger()
         self._changed = asyncio.Event()
-        self._pool = Pool(registry, self._slots, state=state, log=log, on_change=self._on_change)
+        self._pool = Pool(
+            registry, self._slots, state=state, log=log, on_change=self._on_change, tracer=tracer
+        )
         self._open: dict[asyncio.Task[Ended], Connection] = {}
         self._draining_ms: int | None = None
         self._loop = asyncio.get_running_loop()
@@ -83,7 +87,10 @@ class Supervisor:
     # ---- staying connected -----------------------------------------------------------------------
 
     async def _keep_connected(self) -> None:
-        """Open a connection, and the next when it has ended or its gateway asks for that. Never returns."""
+        """Open a connection, and the next when it has ended or its gateway asks for that.
+
+        Returns when an operator has taken this worker out (`drain` without `reconnect`) and all it ran is finished.
+        """
         while True:
             connection = self._connection()
             link = asyncio.create_task(connection.run(), name="fairlane connection")
@@ -97,6 +104,12 @@ class Supervisor:
                     await asyncio.wait([link])
             finally:
                 await _cancel(going, welcomed)
+            if connection.going.is_set() and not connection.reconnect:
+                self._log.info("taken out by the gateway: not coming back")
+                for other in self._open.values():
+                    other.close_when_idle()
+                await asyncio.wait(self._open)
+                return
             if link.done():
                 delay = self._after(link)
             else:

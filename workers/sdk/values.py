@@ -18,7 +18,8 @@ class Task:
     """One piece of work.
 
     `payload_bytes` is the caller's JSON as it came; `payload` parses it on first use and keeps it. `stream`
-    says whether the caller wants output as it is made; what a handler yields is sent either way.
+    says whether the caller wants output as it is made; what a handler yields is sent either way. `traceparent`
+    is the header to send with calls that belong to the task (W3C Trace Context); None when nobody traces it.
     """
 
     __slots__ = ("_payload", "attempt", "model", "payload_bytes", "stream", "task_id", "traceparent", "type")

@@ -17,6 +17,7 @@ from fairlane.workers import protocol
 from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
 from fairlane.workers.sdk.handlers import Handler, Registry
 from fairlane.workers.sdk.supervisor import Supervisor
+from fairlane.workers.tracing import ENDPOINT_VARIABLE, Tracer, TracingUnavailable, open_tracer
 
 Hook = Callable[[SimpleNamespace], Awaitable[None]]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
@@ -42,7 +43,8 @@ class Worker:
     name), `slots` how many tasks run at a time (1 to 1024), `drain_ms` how long running tasks may go on after
     the first signal (default 30 s). All may be changed until the worker runs. It reconnects by itself; tasks
     that ran on a lost connection are cancelled, because the gateway gives them to others, and finished
-    results are sent again until the gateway has acknowledged them.
+    results are sent again until the gateway has acknowledged them. With OTEL_EXPORTER_OTLP_ENDPOINT set and the extra
+    `fairlane[otel]` installed, each task has a span under the gateway's.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Worker:
         the gateway will not have this worker. Cancelling this call stops at once.
         """
         self.check()
-        async with self.started():
+        async with self.started(), _tracer() as tracer:
             await Supervisor(
                 url=websocket_url(self.gateway),
                 token=self.token,
@@ -124,6 +126,7 @@ class Worker:
                 state=self.state,
                 log=logging.getLogger("fairlane.worker"),
                 rng=random.Random(),  # noqa: S311 (spreads reconnects, guards nothing)
+                tracer=tracer,
             ).run(stop or asyncio.Event(), abort or asyncio.Event())
 
     def check(self) -> None:
@@ -186,6 +189,25 @@ class Worker:
             sdk=protocol.Sdk(name="fairlane-python", version=_version()),
             tags=self.tags,
         )
+
+
+@contextlib.asynccontextmanager
+async def _tracer() -> AsyncIterator[Tracer | None]:
+    """A tracer where OTEL_EXPORTER_OTLP_ENDPOINT asks for traces; a warning where OpenTelemetry is not installed."""
+    endpoint = os.environ.get(ENDPOINT_VARIABLE)
+    if not endpoint:
+        yield None
+        return
+    try:
+        tracer = open_tracer(endpoint, "fairlane-worker", _version())
+    except TracingUnavailable as error:
+        logging.getLogger("fairlane.worker").warning("no traces are sent: %s", error)
+        yield None
+        return
+    try:
+        yield tracer
+    finally:
+        await tracer.close()
 
 
 def _version() -> str:

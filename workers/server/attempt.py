@@ -36,6 +36,7 @@ from fairlane.workers.protocol import (
 )
 from fairlane.workers.server.frames import Halves
 from fairlane.workers.server.pool import Misfit
+from fairlane.workers.server.spans import trace_attempt, trace_end
 
 if TYPE_CHECKING:
     from fairlane.workers.server.dispatch import Dispatcher
@@ -82,6 +83,7 @@ class Attempt:
         self.missing = 0
         self.answered = False
         self.key = (grant.task_id, grant.attempt if worker.version >= 2 else 0)
+        self.span = None if dispatcher.tracer is None else trace_attempt(dispatcher.tracer, grant, worker)
         self._sent_at: float | None = None
         self._halves: Halves | None = None
         self._payload_bytes = 0
@@ -123,6 +125,7 @@ class Attempt:
             model=grant.model,
             stream=grant.stream,
             timeout_ms=grant.left_ms,
+            traceparent=grant.traceparent if self.span is None else self.span.traceparent,
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
@@ -371,6 +374,8 @@ class Attempt:
             return
         self.writer.close()
         self._cancel(reason)
+        if self.span is not None:
+            self.span.end(reason)
         self.phase = Phase.STOPPING
         self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
 
@@ -474,8 +479,10 @@ class Attempt:
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
     def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
-        """Tell the measures that this attempt ended its task."""
+        """Tell the measures, and its span, that this attempt ended its task."""
         grant, now = self.grant, self._dispatcher.time()
+        if self.span is not None:
+            trace_end(self.span, state, code, used)
         self._dispatcher.scheduler.measures.ended(
             TaskEnd(
                 grant.queue,
@@ -494,6 +501,8 @@ class Attempt:
         grant, self.first_output_at = self.grant, self.output_at
         measures = self._dispatcher.scheduler.measures
         measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
+        if self.span is not None:
+            self.span.event("first_output")
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""

@@ -27,7 +27,9 @@ from fairlane.workers.server.alarms import Alarms
 from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
+from fairlane.workers.server.spans import trace_wait
 from fairlane.workers.server.upkeep import Upkeep, observe
+from fairlane.workers.tracing import Tracer
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -83,6 +85,8 @@ class Dispatcher:
         self._hub = hub
         self._keys = keys
         self._loop = asyncio.get_running_loop()
+        self.tracer: Tracer | None = None
+        """Set before `start`, where traces are wanted."""
         self.time: Callable[[], float] = self._loop.time
         self.pool = Pool(self.time)
         self.attempts: dict[str, Attempt] = {}
@@ -327,6 +331,8 @@ class Dispatcher:
         if grant.attempt == 1:
             waited_ms = grant.granted_ms - grant.enqueued_ms
             self.scheduler.measures.granted(grant.queue, grant.model, waited_ms)
+            if self.tracer is not None:
+                trace_wait(self.tracer, grant)
         worker = asked_for
         misfit = worker.misfit(grant.task_type, grant.task_id)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
@@ -458,6 +464,8 @@ class Dispatcher:
         if self.attempts.get(task_id) is attempt:
             del self.attempts[task_id]
         worker.past.put(attempt.key, attempt.answered)
+        if attempt.span is not None:
+            attempt.span.end()
         if worker.suspended and not any(a.phase is Phase.STOPPING for a in worker.attempts.values()):
             worker.suspended = False
             self._loop.call_soon(self.fill, worker)
@@ -471,6 +479,8 @@ class Dispatcher:
         self, attempt: Attempt, why: str, cause: Cause, begun: bool, end: Fragment | None, hold_ms: int
     ) -> None:
         """Give an attempt's task back; its slot is free at once. `hold_ms`: no task of its model begins for so long."""
+        if attempt.span is not None:
+            attempt.span.end(why)
         worker = self._forget(attempt)
         if not hold_ms:  # then the worker was not the reason
             worker.avoided.put(attempt.grant.task_id, True)

@@ -130,6 +130,19 @@ class WorkerSocket:
             if session.worker and session.worker.version >= 2:
                 session.worker.send(frame)
 
+    def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
+        """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
+        worker = self._dispatcher.pool.get(worker_id)
+        if worker is None:
+            return False
+        if not worker.draining:
+            worker.draining = True
+            if worker.version >= 2:
+                worker.send(encoder.encode(Drain(grace_ms, reconnect=False)))
+            log.info("worker drains", worker_id=worker.id, name=worker.name, running=len(worker.attempts))
+            self._dispatcher.changed(worker)
+        return True
+
     def close(self, reason: str) -> None:
         """End all connections."""
         for session in list(self._sessions):

@@ -67,7 +67,7 @@ end
 local function settle(t, input, output, completed)
   local q, m = t.q, t.m
   local model = key_model(m)
-  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms', 'S:' .. q, 'L:' .. q, 'c:' .. q)
+  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms', 'S:' .. q, 'L:' .. q, 'c:' .. q, 'pace')
   local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
     used = ran_ms
@@ -85,6 +85,8 @@ local function settle(t, input, output, completed)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'
       changed[#changed + 1] = mean_after(s[3], output, 0.05)
+      changed[#changed + 1] = 'pace'
+      changed[#changed + 1] = mean_after(s[8], math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
       local span = key_span(m, t.u)

@@ -4,12 +4,12 @@ local function describe(id, t, event_id, start)
   if left > 0 then left = math.max(left - NOW, 1) end
   return {
     id, t.at, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en,
-    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start,
+    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start, t.tp or '',
   }
 end
 
 -- Tokens that a task is expected to write: by the user's running mean, else the model's, else what the request allows (4,096
--- at most, as nothing is known yet).
+-- at most, as nothing is known yet). Models are paced by it; what is charged is `output_due`.
 local function expected_output(t, model_mean)
   local asked = num(t.mo)
   local output = num(call('GET', key_mean(t.m, t.u)))
@@ -17,6 +17,24 @@ local function expected_output(t, model_mean)
   if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
   if asked > 0 then output = math.min(output, asked) end
   return output
+end
+
+-- Tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
+-- its mean `pace` (tokens a second; 256 tokens while it is unknown), but no more than is likely to come by the user's running
+-- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
+-- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
+local function output_due(t, output, pace)
+  local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', key_mean(t.m, t.u)))
+  if ahead == 0 then ahead = 256 end
+  if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
+  if likely == 0 then return output + ahead end
+  if output > likely then return output + ahead / 2 end
+  return math.min(output + ahead, likely)
+end
+
+-- Cost of a task in tokens, a whole number: input + 2 x output.
+local function token_cost(input, output)
+  return math.max(math.floor(math.min(num(input), 16777216) + 2 * math.min(output, 4194304) + 0.5), 1)
 end
 
 -- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
@@ -27,17 +45,12 @@ local function expected_ms(t, model_ms)
   return ms
 end
 
--- Expected cost of a task, a whole number in its model's unit: tokens = input + 2 x output, requests = 1, slot_seconds = the ms
--- that it runs.
-local function expected_cost(t, unit, model_mean, model_ms)
+-- What a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
+-- slot_seconds = the ms that it is expected to run.
+local function first_charge(t, unit, model_ms, pace)
   if unit == 'requests' then return 1 end
-  local cost
-  if unit == 'slot_seconds' then
-    cost = expected_ms(t, model_ms)
-  else
-    cost = math.min(num(t.ei), 16777216) + 2 * expected_output(t, model_mean)
-  end
-  return math.max(math.floor(cost + 0.5), 1)
+  if unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, model_ms) + 0.5), 1) end
+  return token_cost(t.ei, output_due(t, 0, pace))
 end
 
 -- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
@@ -82,11 +95,11 @@ local function next_lane(model)
   local q = line[1]
   if not q then return nil end
   local queue = call('HMGET', key_queue(q), 'weight', 'strict')
-  local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'b', 'users',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held')
+  local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held', 'pace')
   local limit = num(s[1])
   if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return nil end
-  if num(s[14]) > NOW then return nil, num(s[14]) end
+  if num(s[13]) > NOW then return nil, num(s[13]) end
   local lane = { q = q, tag = tonumber(line[2]), moves_to = tonumber(line[2]), weight = queue[1], s = s }
   if s[2] ~= '1' and queue[2] ~= '1' then return lane end
 
@@ -97,25 +110,32 @@ local function next_lane(model)
   lane.q, lane.tag, lane.moves_to = chosen, tonumber(tag), tonumber(first_tag)
   if chosen ~= q then
     lane.weight = call('HGET', key_queue(chosen), 'weight')
-    lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'b', 'users',
-      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen)
+    lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
+      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen, 'held', 'pace')
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
-    lane.tag, lane.s[10] = lift_lane(chosen, model)
+    lane.tag, lane.s[9] = lift_lane(chosen, model)
     lane.moves_to = math.max(lane.moves_to, lane.tag)
   end
   local ahead = lane.tag - math.max(lane.moves_to, num(lane.s[6]))
   if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
     lane.tag = lane.tag - ahead
-    lane.s[10] = whole(num(lane.s[10]) - ahead)
+    lane.s[9] = whole(num(lane.s[9]) - ahead)
     lane.lowered = true
   end
   return lane
 end
 
+-- Write down a model's place in the line of models.
+local function stand(model, place)
+  place = whole(place)
+  call('HSET', key_model(model), 'b', place)
+  call('ZADD', key_backlog(), 'XX', place, model)
+end
+
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; a user who runs as many as he may is parked.
--- Returns its id, record and start event's data; or nil, and the instant (ms) from which one can start if time is in the way.
+-- Returns its id, record, start event's data, and how far the model moves in the line of models; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, replica, worker, token, grant_ms)
   local hash = key_model(model)
   for _ = 1, 1000 do
@@ -134,7 +154,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, flow_line[2])
     else
-      local cost, tokens, counted = expected_cost(t, s[3], s[4], s[5]), 0, '0'
+      local cost, tokens, counted = first_charge(t, s[3], s[5], s[14]), 0, '0'
       if lane.rules then
         counted = '1'
         if num(lane.rules[6]) > 0 then tokens = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5) end
@@ -146,15 +166,15 @@ local function grant_next(model, replica, worker, token, grant_ms)
       end
       local weight, flow_start = lane_weight(lane.weight), tonumber(flow_line[2])
       local flow_tag, lane_tag = whole(flow_start + tag_step(cost, flow_weight(t))), whole(lane.tag + tag_step(cost, weight))
-      local model_tag = whole(num(s[7]) + model_step(s[5], s[8]))
+      local step = model_step(s[5], s[7])
       local fields = {
-        'V', whole(math.max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(math.max(num(s[9]), flow_start)), 'n:' .. q,
-        string.format('%d', num(s[11]) - 1), 'd:' .. q, drain_after_grant(s[12]), 'c:' .. q, whole(num(s[13]) + cost),
-        'used', whole(US), 'b', model_tag,
+        'V', whole(math.max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(math.max(num(s[8]), flow_start)), 'n:' .. q,
+        string.format('%d', num(s[10]) - 1), 'd:' .. q, drain_after_grant(s[11]), 'c:' .. q, whole(num(s[12]) + cost),
+        'used', whole(US),
       }
       if lane.lowered then
         fields[#fields + 1] = 'L:' .. q
-        fields[#fields + 1] = s[10]
+        fields[#fields + 1] = s[9]
       end
       call('ZREM', flow, id)
       call('HINCRBY', key_queue(q), 'n', '-1')
@@ -167,7 +187,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
         call('ZREM', flows, u)
         call('ZADD', key_debts(q, model), flow_tag, u)
         fields[#fields + 1] = 'users'
-        fields[#fields + 1] = whole(num(s[8]) - 1)
+        fields[#fields + 1] = whole(num(s[7]) - 1)
         lane_waits = call('EXISTS', flows) == 1
       end
       if lane_waits then
@@ -178,32 +198,46 @@ local function grant_next(model, replica, worker, token, grant_ms)
         call('ZREM', key_lanes(model), q)
       end
       call('HSET', hash, unpack(fields))
-      if lane_waits or call('EXISTS', key_lanes(model)) == 1 then
-        call('ZADD', key_backlog(), 'XX', model_tag, model)
-      else
-        call('ZREM', key_backlog(), model)
-      end
-      t.ac = open_account(cost, lane.weight or '1', num(s[10]), num(lifts_of(q, model, u)), tokens, counted)
+      if not lane_waits and call('EXISTS', key_lanes(model)) == 0 then call('ZREM', key_backlog(), model) end
+      t.ac = open_account(cost, lane.weight or '1', num(s[9]), num(lifts_of(q, model, u)), tokens, counted)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
       call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
-      return id, t, start
+      return id, t, start, step
     end
   end
 end
 
--- The models of `models` ('*' alone: every model) with waiting tasks, in the order of their line.
-local function waiting_models(models)
-  if models[1] == '*' then return call('ZRANGE', key_backlog(), '0', '999') end
-  if #models == 1 then return { models[1] } end
-  local line = {}
-  for _, model in ipairs(models) do
-    local tag = call('ZSCORE', key_backlog(), model)
-    if tag then line[#line + 1] = { model, tonumber(tag) } end
+-- The models of `models` ('*' alone: every model) with waiting tasks, in the order of their line, as {model, place}; and where
+-- workers are shared among them, the key of the place that these served last. A model stands there at least (who was idle, or
+-- could not start, saves no turns), and LEAD behind it at most (what other workers gave it is not held against it for ever).
+local LEAD = 600000 * 4096 -- ten minutes of a worker
+local function line_of(models)
+  if #models == 1 and models[1] ~= '*' then return { { models[1], 0 } } end
+  local line, last = {}, 0
+  if models[1] == '*' then
+    local flat = call('ZRANGE', key_backlog(), '0', '999', 'WITHSCORES')
+    for i = 1, #flat, 2 do line[#line + 1] = { flat[i], tonumber(flat[i + 1]) } end
+  else
+    for _, model in ipairs(models) do
+      local place = call('ZSCORE', key_backlog(), model)
+      if place then line[#line + 1] = { model, tonumber(place) } end
+    end
   end
-  table.sort(line, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
-  for i, pair in ipairs(line) do line[i] = pair[1] end
-  return line
+  local among = redis.sha1hex(table.concat(models, '\n'))
+  local shared = key_line(among)
+  for _, entry in ipairs(line) do last = math.max(last, entry[2]) end
+  last = tonumber(call('GET', shared) or last)
+  for _, entry in ipairs(line) do
+    entry[3], entry[2] = entry[2], math.min(math.max(entry[2], last), last + LEAD)
+    if entry[2] < entry[3] then stand(entry[1], entry[2]) end
+  end
+  table.sort(line, function(a, b)
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    if a[3] ~= b[3] then return a[3] < b[3] end
+    return a[1] < b[1]
+  end)
+  return line, shared
 end
 
 -- A replica has a free slot for these models: the next eligible task wakes it.
@@ -220,19 +254,22 @@ end
 -- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
 local function take(models, want, replica, worker, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
-  local waiting = waiting_models(models)
+  local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
-    local model = table.remove(waiting, 1)
-    local id, t, start = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
+    local entry = table.remove(waiting, 1)
+    local model = entry[1]
+    local id, t, start, step = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
     if id then
       ids[#ids + 1] = id
       grants[#ids] = describe(id, t, t.at .. '-' .. t.sq, start)
-      local at = #waiting + 1
-      if at > 1 then -- back into the line
-        local tag = num(call('ZSCORE', key_backlog(), model))
-        while at > 1 and num(call('ZSCORE', key_backlog(), waiting[at - 1])) > tag do at = at - 1 end
+      if shared then
+        call('SET', shared, whole(entry[2]), 'EX', '3600')
+        entry[2] = entry[2] + step
+        stand(model, entry[2])
       end
-      table.insert(waiting, at, model)
+      local at = #waiting + 1 -- back into the line
+      while at > 1 and waiting[at - 1][2] > entry[2] do at = at - 1 end
+      table.insert(waiting, at, entry)
     else
       if model == freed then freed = nil end
       if t then
@@ -246,7 +283,7 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     idle_for(models, replica)
   else
     for i = 1, math.min(#waiting, 16) do
-      local model = waiting[i]
+      local model = waiting[i][1]
       if model == freed then freed = nil end
       local at = wake(model)
       if at then

@@ -27,8 +27,7 @@ local function lane_weight(stored)
 end
 
 -- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as
--- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users. One
--- that comes into line stands between the first and one step behind it.
+-- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users.
 local function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
 -- How fast a lane's tasks leave while some wait: departures (in thousandths) and the time they took, both fading with a half-life of about
@@ -85,14 +84,12 @@ local function flow_comes(q, m, u, from)
     call('HSET', model, 'v:' .. q, whole(v), 'users', users)
     return
   end
-  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'd:' .. q, 'b', 'ms')
+  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'd:' .. q, 'b')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
   call('ZADD', key_lanes(m), whole(math.max(V, lane_tag)), q)
   call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'd:' .. q, drain_resumes(lane[4]),
     'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
-  local place, least = num(lane[5]), call('ZRANGE', key_backlog(), '0', '0', 'WITHSCORES')
-  if least[2] then place = math.max(tonumber(least[2]), math.min(place, tonumber(least[2]) + model_step(lane[6], 1))) end
-  call('ZADD', key_backlog(), 'NX', whole(place), m)
+  call('ZADD', key_backlog(), 'NX', lane[5] or '0', m)
 end
 
 -- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
@@ -177,6 +174,11 @@ end
 local function beyond(step, lifted)
   if lifted > 0 then return math.max(step - lifted, 0) end
   return step < 0 and math.min(step - lifted, 0) or step
+end
+
+-- The lifts that an attempt remembers after a charge of `step`: what they forgave of it, they do not forgive again.
+local function lifts_seen(seen, step, lifts_now)
+  return tonumber(seen) + math.max(math.min(step, num(lifts_now) - tonumber(seen)), 0)
 end
 
 -- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `lane_tag`, `lifts_now`, `charged`: fields S:queue,

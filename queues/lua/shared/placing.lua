@@ -22,7 +22,8 @@ end
 -- {position, wait, at least, at most} of the n-th to go.
 local function place_of(n, interval, delay)
   local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
-  return { n, math.floor(delay + wait), math.floor(delay + math.max(0.6 * wait - spread, 0)), math.ceil(delay + 1.6 * wait + spread) }
+  local least = math.max(math.floor(delay + math.max(0.6 * wait - spread, 0)), 0)
+  return { n, math.floor(delay + wait), least, math.ceil(delay + 1.6 * wait + spread) }
 end
 
 local function place(id, t)
@@ -32,7 +33,12 @@ local function place(id, t)
   local flows = key_flows(q, m)
   local users = math.max(call('ZCARD', flows), 1)
   local k = call('ZRANK', flows, t.u) or users
-  local s = call('HMGET', key_model(m), 'n:' .. q, 'd:' .. q, 'ms', 'held')
+  local s = call('HMGET', key_model(m), 'n:' .. q, 'd:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
-  return place_of(n, interval_of(q, m, s[2], s[3]), math.max(num(s[4]) - NOW, 0))
+  local interval, delay = interval_of(q, m, s[2], s[3]), math.max(num(s[4]) - NOW, 0)
+  if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
+    interval = math.max(interval, 60000 / num(s[5]))
+    delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)
+  end
+  return place_of(n, interval, delay)
 end

@@ -157,15 +157,20 @@ async def test_a_grace_that_is_over_ends_the_old_connection(gateway: FakeGateway
     assert ends == ["disconnected"]
 
 
-async def test_a_gateway_that_goes_without_reconnect_is_left_when_idle_and_dialled_again(
+async def test_a_worker_that_an_operator_takes_out_finishes_and_does_not_come_back(
     gateway: FakeGateway,
 ) -> None:
-    worker, _, _ = waiting_worker(gateway)
-    async with serving(worker):
-        old = await gateway.worker("m")
-        await old.drain(reconnect=False, grace_ms=60_000)
-        await gateway.until(lambda: old.close_code is not None)
-        assert (await gateway.worker("m")).number == 2
+    worker, release, ends = waiting_worker(gateway)
+    async with serving(worker) as running:
+        given = await gateway.give("x", {}, model="m")
+        async with asyncio.timeout(DEADLINE_S):
+            await given.acknowledged.wait()
+        await given.link.drain(reconnect=False, grace_ms=60_000)
+        release.set()
+        assert (await given.outcome()).result == "done"
+        await running.ended()
+    assert ends == ["finished"]
+    assert gateway.links == []
 
 
 async def test_the_token_is_shown_and_a_wrong_one_is_fatal() -> None:

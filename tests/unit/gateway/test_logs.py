@@ -28,6 +28,8 @@ def _logging_as_it_was() -> Iterator[None]:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True
+    for name in ("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

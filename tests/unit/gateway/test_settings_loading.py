@@ -296,9 +296,12 @@ def test_valid_value_of_a_name_without_prefix_is_used(seed: Any) -> None:
     text = "true" if seed.setting == "llm_debug" else "100" if seed.scale == 1 else "90"
     if seed.variable == "CONCURRENCY_LOCK_TIMEOUT_MS" or seed.variable == "MAX_TASK_TIMEOUT_MS":
         text = "30000"
+    if seed.setting == "otlp_endpoint":
+        text = "http://collector:4318"
     settings, warnings = load_settings(None, {}, {seed.variable: text})
     assert warnings == []
-    assert getattr(settings, seed.setting) == (True if text == "true" else int(text) * seed.scale)
+    wanted = {"true": True, "http://collector:4318": text}.get(text) or int(text) * seed.scale
+    assert getattr(settings, seed.setting) == wanted
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "1.5", "NaN", "Infinity", "60s", "9" * 5000])

@@ -173,6 +173,18 @@ def test_the_wait_is_the_lanes_measured_pace_and_its_bounds_embrace_it(world: Wo
         assert 0 <= place.low_ms <= place.wait_ms <= place.high_ms
 
 
+def test_the_wait_is_no_shorter_than_the_models_pace_before_that_is_measured(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(requests_per_minute=6)
+    pool.run("r")
+    world.advance(4000)
+    for n in range(3):
+        pool.submit(f"t{n}", user=f"u{n}")
+    assert [pool.place(f"t{n}").wait_ms for n in range(3)] == [6000, 16_000, 26_000]
+    world.advance(6000)
+    assert pool.place("t0").wait_ms == 0
+
+
 def test_waits_shrink_as_others_leave(world: World) -> None:
     pool = Pool(world, limit=1)
     running = flowing(pool)

@@ -28,9 +28,9 @@ def flow_tag(pool: Pool, user: str = "u", queue: str = "free", model: str = "m")
 
 
 @pytest.mark.parametrize(
-    ("size", "most", "cost"), [(0, 0, 512), (100, 50, 200), (100, 100_000, 100 + 2 * 4096), (0, 10, 20)]
+    ("size", "most", "cost"), [(0, 0, 512), (100, 50, 200), (100, 100_000, 100 + 2 * 256), (0, 10, 20)]
 )
-def test_before_anything_is_known_a_task_costs_what_its_request_says(
+def test_before_anything_is_known_a_task_pays_for_256_tokens_or_what_it_asks_for(
     world: World, size: int, most: int, cost: int
 ) -> None:
     pool = Pool(world)
@@ -118,12 +118,74 @@ def test_a_stream_pays_while_it_runs_what_it_uses_beyond_its_estimate(world: Wor
     pool.renew(grant, output=40)
     assert (pool.charged(), flow_tag(pool)) == (200, 200), "nothing beyond the estimate yet"
     pool.renew(grant, output=500)
-    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (1100, 1100, 1100)
+    cost = 100 + 2 * (500 + 128)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (cost, cost, cost), (
+        "half as far ahead, as it was wrong"
+    )
     pool.renew(grant, output=500)
     pool.renew(grant, output=300)
-    assert pool.charged() == 1100, "once"
+    assert pool.charged() == cost, "once"
     pool.renew(grant)
-    assert pool.charged() == 1100
+    assert pool.charged() == cost
+
+
+def test_a_stream_pays_ahead_for_the_next_fifteen_seconds_by_the_pace_of_its_model(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", user="other")
+    world.advance(10_000)
+    pool.finish(grant, used=(0, 400))
+    before = pool.charged()
+    grant = pool.run("b")
+    assert pool.charged() - before == 2 * 600, "40 tokens a second"
+    for output in (300, 900):
+        pool.renew(grant, output=output)
+        assert pool.charged() - before == 2 * (output + 600)
+    pool.finish(grant, used=(0, 1000))
+    assert pool.charged() - before == 2 * 1000
+
+
+@pytest.mark.parametrize(("most", "due"), [(0, 400), (150, 150), (5000, 400)])
+def test_it_pays_ahead_for_no_more_than_is_likely_to_come(world: World, most: int, due: int) -> None:
+    """By the mean of its user, and what it asks for."""
+    pool = Pool(world)
+    grant = pool.run("a")
+    world.advance(400)
+    pool.finish(grant, used=(0, 400))
+    before = pool.charged()
+    grant = pool.run("b", max_output=most)
+    assert pool.charged() - before == 2 * due
+    pool.renew(grant, output=100)
+    assert pool.charged() - before == 2 * due
+
+
+def test_what_runs_teaches_nothing_of_what_comes_next(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", estimated_input=1)
+    pool.renew(grant, output=10)
+    before = pool.charged()
+    pool.run("b", estimated_input=1)
+    assert pool.charged() - before == 1 + 2 * 256
+    pool.renew(grant, output=1000)
+    before = pool.charged()
+    pool.run("c", estimated_input=1)
+    assert pool.charged() - before == 1 + 2 * 256
+
+
+def test_a_lift_forgives_a_stream_once(world: World) -> None:
+    """Others were served while its user was idle; from where they are it pays for all that it goes on to write."""
+    pool = Pool(world, limit=2)
+    stream = pool.run("stream", user="long", max_output=10)
+    for n in range(8):
+        pool.submit(f"s{n}", user="short", max_output=100)
+    running = pool.take()
+    for _ in range(7):
+        world.advance(10_000)
+        running = pool.finish(running[0], used=(0, 100), want=1).grants
+    pool.submit("next", user="long", max_output=10)
+    assert flow_tag(pool, "long") > 1000
+    for output in (500, 1000, 1500, 2000, 2500):
+        pool.renew(stream, output=output)
+    assert flow_tag(pool, "long") == 2 * (2500 + 75)
 
 
 @pytest.mark.parametrize("used", [(100, 700), (100, 10), (-1, -1), (0, 0)])
@@ -137,7 +199,7 @@ def test_all_charges_of_a_task_together_are_its_cost(
         pool.renew(grant, output=output)
     pool.finish(grant, used=used)
     known = used != (-1, -1)
-    cost = used[0] + 2 * used[1] if known else max(200, *(100 + 2 * n for n in renewed), 0)
+    cost = used[0] + 2 * used[1] if known else max(200, *(100 + 2 * (n + 128) for n in renewed), 0)
     assert (pool.charged(), lane_tag(pool), flow_tag(pool)) == (cost, cost, cost)
     audit(world, "a")
 
@@ -152,10 +214,10 @@ def test_charges_while_running_follow_a_flow_wherever_it_stands(world: World) ->
     pool.renew(grant, output=200)
     assert pool.take() == []
     pool.renew(grant, output=300)
-    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (700, 700, 700)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (956, 956, 956)
     pool.cancel("b")
     pool.renew(grant, output=400)
-    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (900, 900, 900)
+    assert (pool.charged(), flow_tag(pool), lane_tag(pool)) == (1156, 1156, 1156)
     audit(world, "ab")
 
 

@@ -27,10 +27,10 @@ def ears(any_server: Server) -> Iterator[Callable[[Pool], Subscription]]:
 
 
 def backlog(pool: Pool, queue: str, number: int, *, user: str = "", model: str = "m") -> list[str]:
-    """`number` waiting tasks of a queue, of one user each unless `user` is given."""
+    """`number` waiting tasks of a queue, of one user each unless `user` is given. They ask for what `serve` says they use."""
     ids = [f"{queue}{model}{user}{n:03d}" for n in range(number)]
     for task in ids:
-        pool.submit(task, model, queue=queue, user=user or task)
+        pool.submit(task, model, queue=queue, user=user or task, max_output=128)
     return ids
 
 

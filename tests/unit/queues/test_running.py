@@ -148,6 +148,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "weight": 2.0,
         "estimated_input": 1,
         "max_output": 1,
+        "traceparent": "00-1-1-01",
     }
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
     grant = pool.run("a", waiting=True, stream=True, follow=True, **task, **times)

@@ -1,0 +1,93 @@
+"""The processes of one gateway tell each other what they measured, when one of them is asked for metrics.
+
+They share a socket, so a scrape reaches any of them. That one asks the others over sockets in a private folder and shows every
+process's numbers under its own `process` label: what counts up only counts up, whichever process answers, and one that is
+started anew counts from zero under the number of the one before, as Prometheus expects of a counter. (Added together they would
+fall with every process that dies or does not answer in time, which Prometheus would take for a burst of events. Files or Redis
+would tell of another moment than the process that answers, with the same effect.)
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from fairlane.gateway.metrics.snapshot import Snapshot
+
+log = structlog.get_logger("fairlane.gateway")
+
+PATIENCE_S = 2.0
+"""One that has not answered by then is left out: it has nothing to say, or its event loop does not turn."""
+
+_snapshots = msgspec.json.Decoder(Snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The processes of one gateway, `size` of them; this one is number `index`. Their sockets lie in `folder`."""
+
+    folder: Path
+    index: int
+    size: int
+
+    def socket(self, index: int) -> Path:
+        return self.folder / f"{index}.sock"
+
+
+class Relative:
+    """Answers the other processes. `start` it, `close` it."""
+
+    def __init__(self, family: Family, snapshot: Callable[[], Snapshot]) -> None:
+        self._family = family
+        self._snapshot = snapshot
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        path = self._family.socket(self._family.index)
+        path.unlink(missing_ok=True)  # of a process that was killed
+        self._server = await asyncio.start_unix_server(self._answer, path)
+
+    async def close(self) -> None:
+        if self._server:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                writer.write(msgspec.json.encode(self._snapshot()))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            writer.transport.abort()  # who asked is gone, or does not read
+
+
+async def snapshots_of(family: Family, own: Snapshot) -> list[Snapshot]:
+    """What every process has measured that answers in time; `own` is this one's."""
+    others = await asyncio.gather(
+        *(_ask(family.socket(index)) for index in range(family.size) if index != family.index)
+    )
+    return [own, *(other for other in others if other is not None)]
+
+
+async def _ask(path: Path) -> Snapshot | None:
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_unix_connection(path)
+            return _snapshots.decode(await reader.read())
+    except (OSError, TimeoutError, msgspec.DecodeError) as error:
+        log.warning(
+            "a process of this gateway does not tell its metrics", socket=path.name, error=repr(error)
+        )
+        return None
+    finally:
+        if writer:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

@@ -1,0 +1,108 @@
+"""What a survey of the store says, as gauges. Every replica says the same: query them with `max`, not with `sum`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlane.queues.survey import Survey
+
+Rows = dict[str, dict[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One gauge. `joins` makes one value of those of the models that share a label."""
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+    joins: Callable[[float, float], float] = lambda one, other: one + other
+
+
+_LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
+
+SHARED = (
+    Shared("fairlane_tasks_waiting", _LANE, "Tasks that wait"),
+    Shared("fairlane_tasks_running", _LANE, "Tasks that hold a slot"),
+    Shared("fairlane_users_waiting", _LANE, "Users in line"),
+    Shared("fairlane_users_parked", _LANE, "Users who wait because they run as many tasks as they may"),
+    Shared("fairlane_oldest_wait_seconds", _LANE, "How long the oldest waiting task has waited", max),
+    Shared(
+        "fairlane_charged_cost",
+        _LANE,
+        "Cost charged: tokens (input + 2 x output), requests or slot seconds. Falls with refunds: use delta()",
+    ),
+    Shared(
+        "fairlane_service_jain_index",
+        _LANE,
+        "Jain's fairness index of the users who were in line through the last five full minutes",
+        min,
+    ),
+    Shared("fairlane_queue_service_share", _QUEUE, "Share of the cost charged over the last minutes, 0 to 1"),
+    Shared("fairlane_queue_weight", _QUEUE, "Weight of the queue"),
+    Shared("fairlane_queue_paused", _QUEUE, "1 while somebody has paused the queue"),
+    Shared("fairlane_model_slots_used", _MODEL, "Slots taken, also by tasks that are being stopped"),
+    Shared("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
+    Shared("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
+    Shared("fairlane_model_workers", _MODEL, "Connected workers that offer the model"),
+    Shared("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
+    Shared("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
+    Shared(
+        "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
+    ),
+    Shared("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
+    Shared("fairlane_replicas", (), "Gateway processes that have told of themselves lately, of all replicas"),
+    Shared(
+        "fairlane_queued_bytes",
+        (),
+        "Bytes of the bodies of tasks that may still have to be given to a worker",
+    ),
+)
+
+
+def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
+    """Values by metric and labels. `label` bounds the names of models; those that share one are joined."""
+    rows: Rows = {metric.name: {} for metric in SHARED}
+    joins = {metric.name: metric.joins for metric in SHARED}
+
+    def put(name: str, key: tuple[str, ...], value: float | None) -> None:
+        if value is not None:
+            known = rows[name].get(key)
+            rows[name][key] = value if known is None else joins[name](known, value)
+
+    for lane in survey.lanes:
+        key = (lane.queue, label(lane.model))
+        put("fairlane_tasks_waiting", key, lane.waiting)
+        put("fairlane_tasks_running", key, lane.running)
+        put("fairlane_users_waiting", key, lane.users)
+        put("fairlane_users_parked", key, lane.parked)
+        put("fairlane_oldest_wait_seconds", key, (lane.oldest_wait_ms or 0) / 1000)
+        put("fairlane_charged_cost", key, lane.charged)
+        put("fairlane_service_jain_index", key, lane.jain)
+    for queue in survey.queues:
+        name = (queue.queue,)
+        put("fairlane_queue_service_share", name, queue.share)
+        put("fairlane_queue_weight", name, float(queue.settings.values.get("weight") or 1))
+        put("fairlane_queue_paused", name, float(queue.paused))
+    for model in survey.models:
+        name = (label(model.model),)
+        put("fairlane_model_slots_used", name, model.running)
+        put("fairlane_model_slots_limit", name, model.limit)
+        put("fairlane_model_worker_slots", name, model.slots)
+        put("fairlane_model_workers", name, model.workers)
+        put("fairlane_model_paused", name, float(model.paused))
+        put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
+        put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))
+    for state in ("ready", "draining"):
+        drains = state == "draining"
+        put(
+            "fairlane_workers",
+            (state,),
+            sum(bool(worker.get("draining")) is drains for worker in survey.workers),
+        )
+    put("fairlane_replicas", (), len(survey.replicas))
+    put("fairlane_queued_bytes", (), survey.queued_bytes)
+    return rows
+
+
+def _left(until_ms: int | None, now_ms: int) -> float:
+    return max(until_ms - now_ms, 0) / 1000 if until_ms else 0.0

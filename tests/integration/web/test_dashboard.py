@@ -1,0 +1,482 @@
+"""The dashboard in a real browser: its values are the gateway's, what is done there is obeyed, and it stays useful."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from playwright.async_api import Locator, Page, expect
+from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
+from tests.support.processes import gateway_process, tireless
+from tests.support.serving import until
+from tests.support.talk import PrivateRedis, RawWorker, Talk, private_redis, talking
+
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.tasks import TaskSpec
+
+pytestmark = pytest.mark.anyio
+expect.set_options(timeout=DEADLINE_MS)
+
+ADMIN = "secret-of-ops"
+CALLER = "secret-of-acme"
+KEYS: list[dict[str, Any]] = [
+    {"id": "ops", "admin": True, "sha256": hashlib.sha256(ADMIN.encode()).hexdigest()},
+    {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(CALLER.encode()).hexdigest()},
+]
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def row(page: Page, section: str, key: str) -> Locator:
+    """A table's row, by its key."""
+    return page.locator(f'#{section} tr[data-key="{key}"]')
+
+
+def cell(page: Page, section: str, key: str, label: str) -> Locator:
+    """What a row says under a heading."""
+    return row(page, section, key).locator(f'[data-label="{label}"]')
+
+
+async def confirm(page: Page) -> None:
+    """Say yes to the question."""
+    await page.locator("dialog .actions button").first.click()
+
+
+async def audit(talk: Talk) -> list[dict[str, Any]]:
+    """The audit record, newest first."""
+    entries: list[dict[str, Any]] = (await talk.http.get("/api/admin/audit")).json()["entries"]
+    return entries
+
+
+async def worker_id(talk: Talk, name: str) -> str:
+    """The id of the worker of this name."""
+    [found] = [row["workerId"] for row in (await talk.state())["workers"] if row["name"] == name]
+    return str(found)
+
+
+@contextlib.asynccontextmanager
+async def busy(talk: Talk) -> AsyncIterator[RawWorker]:
+    """A worker with two slots of which one runs a task of ann's, and three tasks of ben's that wait."""
+    async with talk.worker2(["m"], slots=2, name="gpu") as worker:
+        await talk.http.patch("/api/admin/models/m", json={"concurrency": 1})
+        body = {"model": "m", "async": True, "messages": []}
+        async with talk.client(**{"X-Fairlane-User": "ann"}) as ann:
+            await ann.post("/api/openai", json=body)
+        task = await worker.take()
+        await worker.chunk(task, "Hello")
+        async with talk.client(**{"X-Fairlane-User": "ben", "X-Fairlane-Tier": "paid"}) as ben:
+            for _ in range(3):
+                await ben.post("/api/openai", json=body)
+        await talk.waiting(3)
+        yield worker
+
+
+async def test_it_shows_what_the_gateway_and_redis_say(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with busy(talk):
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(page.locator("#live[data-state=live]")).to_contain_text(talk.served.gateway.replica)
+        state = await talk.state()
+        keys, command = talk.served.gateway.keys, talk.served.gateway.link.command
+        held = await command("ZCARD", keys("slots", model="m"))
+        waiting = int(await command("HGET", keys("queue", queue="paid_batch"), "n"))
+        assert (held, waiting) == (1, 3) == (state["counts"]["executing"], state["counts"]["queued"])
+
+        await expect(page.locator("[data-figure=waiting]")).to_have_text("3")
+        await expect(page.locator("[data-figure=running]")).to_have_text("1")
+        await expect(cell(page, "queues", "paid_batch", "Waiting")).to_have_text("3 of 1,000")
+        await expect(cell(page, "queues", "paid_batch", "Weight")).to_have_text("4")
+        await expect(cell(page, "queues", "paid_batch", "Oldest wait")).not_to_have_text("–")
+        await expect(cell(page, "queues", "free_batch", "Running")).to_have_text("1")
+        await expect(cell(page, "queues", "paid_stream", "Oldest wait")).to_have_text("–")
+        await expect(cell(page, "models", "m", "Slots in use")).to_have_text("1 of 1")
+        await expect(cell(page, "models", "m", "Waiting")).to_have_text("3")
+        known = await worker_id(talk, "gpu")
+        await expect(row(page, "workers", known)).to_contain_text("gpu")
+        await expect(cell(page, "workers", known, "Slots in use")).to_have_text("1 of 2")
+        await expect(cell(page, "workers", known, "Protocol")).to_have_text("v2")
+        await accessible(page)
+
+
+async def test_a_limit_is_changed_and_obeyed(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with busy(talk) as worker:
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await row(page, "models", "m").locator("[data-action=change]").click()
+        await page.get_by_label("Slots over all replicas").fill("2")
+        await page.get_by_role("button", name="Review…").click()
+        await expect(page.locator("dialog")).to_contain_text("Slots over all replicas: 1 → 2")
+        assert await worker.idle()
+        await confirm(page)
+        await worker.take()
+        await expect(cell(page, "models", "m", "Slots in use")).to_have_text("2 of 2")
+        [entry, *_] = await audit(talk)
+        assert (entry["target"], entry["before"], entry["after"]) == (
+            "model m",
+            {"concurrency": 1},
+            {"concurrency": 2},
+        )
+
+        await row(page, "queues", "paid_batch").locator("[data-action=change]").click()
+        await page.get_by_label("Weight").fill("2.5")
+        await page.get_by_role("button", name="Review…").click()
+        await confirm(page)
+        await expect(cell(page, "queues", "paid_batch", "Weight")).to_have_text("2.5")
+        await page.get_by_role("link", name="Changes").click()
+        await expect(page.locator("#audit tbody tr").first).to_contain_text("Weight 4 → 2.5")
+        await accessible(page)
+
+
+async def test_a_queue_and_a_model_are_paused_and_resumed(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        for section, key in (("queues", "free_batch"), ("models", "m")):
+            await row(page, section, key).locator("[data-action=pause]").click()
+            await confirm(page)
+            await expect(row(page, section, key).locator(".flag")).to_have_text("paused")
+            await talk.submit(model="m")
+            await expect(page.locator("[data-figure=waiting]")).to_have_text("1")
+            assert await worker.idle()
+            await row(page, section, key).locator("[data-action=resume]").click()
+            await confirm(page)
+            await worker.answer(await worker.take(), {})
+            assert (await worker.frame())["type"] == "resultAck"
+            await expect(row(page, section, key).locator(".flag")).to_have_count(0)
+        actions = [(entry["target"], entry["after"]["paused"]) for entry in await audit(talk)]
+        assert [(target, bool(paused)) for target, paused in actions] == [
+            ("model m", False),
+            ("model m", True),
+            ("queue free_batch", False),
+            ("queue free_batch", True),
+        ]
+
+
+async def test_a_worker_of_another_replica_is_drained(
+    talk: Talk, redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with (
+        talking(redis_url, tmp_path / "other") as other,
+        other.worker2(["m"], name="going") as going,
+        talk.worker2(["m"], name="staying") as staying,
+    ):
+        await talk.workers(2)
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        known = await worker_id(talk, "going")
+        await expect(cell(page, "workers", known, "Replica")).to_contain_text(other.served.gateway.replica)
+        await row(page, "workers", known).locator("[data-action=drain]").click()
+        await expect(page.locator("dialog")).to_contain_text("Drain the worker going?")
+        await confirm(page)
+        frame = await going.frame()
+        assert (frame["type"], frame.get("reconnect", False)) == ("drain", False)
+        await expect(row(page, "workers", known).locator(".flag")).to_have_text("drained")
+        await expect(row(page, "workers", known).locator("[data-action=drain]")).to_be_disabled()
+        for _ in range(3):
+            await other.submit(model="m")
+            await staying.answer(await staying.take(), {})
+        assert await going.idle()
+        [entry] = await audit(talk)
+        assert (entry["action"], entry["target"]) == ("drain", f"worker {known}")
+
+
+async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with busy(talk) as worker:
+        page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
+        rows = page.locator("#tasks tbody tr")
+        await expect(rows).to_have_count(4)
+        await page.get_by_label("State").select_option("executing")
+        await expect(rows).to_have_count(1)
+        await expect(rows).to_contain_text("ann")
+        await page.get_by_label("State").select_option("")
+        await page.get_by_label("Task id or user").fill("ben")
+        await page.get_by_role("button", name="Find").click()
+        await expect(rows).to_have_count(3)
+        await expect(page.locator("#tasks .chip[data-state=queued]")).to_have_count(3)
+        await accessible(page)
+        await rows.first.locator("[data-action=cancel]").click()
+        await confirm(page)
+        await expect(page.locator("#tasks .chip[data-state=cancelled]")).to_have_count(1)
+        await talk.waiting(2)
+
+        [running] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
+        await page.get_by_label("Task id or user").fill(running["taskId"])
+        await page.get_by_role("button", name="Find").click()
+        await expect(page.locator("#task-title")).to_have_text(running["taskId"])
+        await expect(page.locator("#timeline [data-step]")).to_have_count(3)
+        await expect(page.locator("#events tbody tr")).to_have_count(2)
+        await worker.chunk({"taskId": running["taskId"], "attempt": 1}, " world", 2)
+        await expect(page.locator("#events tbody tr")).to_have_count(3)
+        await expect(page.locator("#events tbody")).to_contain_text("1-3")
+        await accessible(page)
+        await page.get_by_role("button", name="Cancel task").click()
+        await confirm(page)
+        frame = await worker.frame()
+        assert (frame["type"], frame["reason"]) == ("cancel", "admin")
+        await expect(page.locator("#task .chip")).to_have_text("cancelled")
+        await expect(page.locator("#timeline [data-step=end]")).to_contain_text("cancelled")
+        await expect(page.locator("#events tbody tr").last).to_contain_text("admin")
+        assert [entry["action"] for entry in await audit(talk)][:2] == ["cancel", "cancel"]
+
+
+async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with talking(redis_url, tmp_path, keys=KEYS) as talk:
+        browser = await open_browser(talk.served.url)
+        urls: list[str] = []
+        browser.context.on("request", lambda request: urls.append(request.url))
+        page = await browser.open("/dashboard")
+        await page.get_by_label("Key", exact=True).fill("wrong")
+        await page.get_by_role("button", name="Use this key").click()
+        await expect(page.locator("dialog")).to_contain_text("does not accept this key")
+        await accessible(page)
+        await page.get_by_label("Key", exact=True).fill(CALLER)
+        await page.get_by_role("button", name="Use this key").click()
+        await expect(page.locator("#problem")).to_contain_text("acme is not an admin's")
+        await expect(page.locator("#queues")).to_have_count(0)
+        await page.locator("#enter-key").click()
+        await page.get_by_label("Key", exact=True).fill(ADMIN)
+        await page.get_by_role("button", name="Use this key").click()
+        await expect(page.locator("#live[data-state=live]")).to_be_visible()
+        await expect(row(page, "queues", "paid_stream")).to_be_visible()
+        assert not [url for url in urls if "secret" in url]
+        assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
+
+        gateway = talk.served.gateway  # the key is taken away: the feed ends and the page asks again
+        fewer = gateway.settings.model_copy(update={"keys": gateway.settings.keys[1:]})
+        await gateway.reconfigure(fewer, type(gateway.callers)(fewer))
+        await expect(page.locator("#problem")).to_contain_text("needs a key")
+        await expect(page.locator("#queues")).to_have_count(0)
+        assert gateway.live.watchers == 0
+
+
+@pytest.fixture(scope="module")
+def own_redis() -> Any:
+    """A Redis that a test may stop."""
+    with private_redis() as server:
+        yield server
+
+
+async def test_redis_may_go_and_come_back(
+    own_redis: PrivateRedis, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with (
+        talking(own_redis.url, tmp_path, redis_timeout_ms=300) as talk,
+        talk.worker2(["m"], name="gpu"),
+    ):
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(page.locator("#live[data-state=live]")).to_be_visible()
+        own_redis.signal(signal.SIGSTOP)
+        try:
+            await expect(page.locator("#problem .notice")).to_contain_text("Redis has been away since")
+            await expect(page.locator("#live[data-state=lost]")).to_contain_text("Redis away for")
+            assert talk.served.gateway.store_down_since is not None
+            await expect(row(page, "queues", "paid_stream")).to_be_visible()
+            await expect(page.locator("#workers tbody tr")).to_contain_text("gpu")
+            fresh = await (await open_browser(talk.served.url)).open("/dashboard")
+            await expect(fresh.locator("#problem .notice")).to_contain_text("Redis has been away since")
+            await expect(fresh.locator("#workers tbody tr")).to_contain_text("gpu")
+            await accessible(fresh)
+        finally:
+            own_redis.signal(signal.SIGCONT)
+        await expect(page.locator("#problem .notice")).to_have_count(0)
+        await expect(page.locator("#live[data-state=live]")).to_be_visible()
+
+
+async def test_ten_thousand_tasks_may_wait(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
+    async with talking(redis_url, tmp_path, max_queue_length=20_000) as talk, talk.worker2(["m"]) as worker:
+        await talk.http.patch("/api/admin/models/m", json={"paused": True})
+        scheduler, now = talk.served.gateway.scheduler, time.time_ns() // 1_000_000
+        tasks = [
+            TaskSpec(new_task_id(now), "m", "free_batch", f"user {n % 500}", b"{}") for n in range(10_000)
+        ]
+        for at in range(0, len(tasks), 500):
+            await asyncio.gather(*(scheduler.submit(t, 0, scheduler.nonce()) for t in tasks[at : at + 500]))
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(page.locator("[data-figure=waiting]")).to_have_text("10,000")
+        await expect(cell(page, "queues", "free_batch", "Waiting")).to_have_text("10,000 of 20,000")
+        await page.get_by_role("link", name="Tasks").click()
+        await expect(page.locator("#tasks tbody tr")).to_have_count(50)
+        await page.get_by_role("button", name="Show more").click()
+        await expect(page.locator("#tasks tbody tr")).to_have_count(100)
+        await page.get_by_label("Task id or user").fill("user 499")
+        await page.get_by_role("button", name="Find").click()
+        await expect(page.locator("#tasks tbody tr")).to_have_count(20)
+        await page.get_by_label("State").select_option("failed")
+        await expect(page.locator("#tasks .empty")).to_be_visible()
+        assert await worker.idle(0.01)
+
+
+async def test_hostile_names_are_text(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2([HOSTILE], name=f"<script>{HOSTILE}</script>") as worker:
+        async with talk.client(**{"X-Fairlane-User": f'"{HOSTILE}'}) as villain:
+            answer = await villain.post(
+                "/api/openai",
+                json={"model": HOSTILE, "async": True, "messages": [], "metadata": {HOSTILE: [HOSTILE]}},
+            )
+        task = await worker.take()
+        await worker.chunk(task, HOSTILE + "\x1b[31m" + "x" * 100_000)
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(page.locator("#models tbody tr")).to_contain_text(HOSTILE)
+        await expect(page.locator("#workers tbody tr")).to_contain_text(f"<script>{HOSTILE}</script>")
+        await page.locator("#models").get_by_role("link", name=HOSTILE).click()
+        await expect(page.locator("#tasks tbody tr")).to_contain_text(f'"{HOSTILE}')
+        await page.locator("#tasks").get_by_role("link", name=answer.json()["taskId"]).click()
+        await expect(page.locator("#metadata")).to_contain_text(HOSTILE)
+        await expect(page.locator("#events tbody")).to_contain_text(HOSTILE)
+        info = {"code": HOSTILE[:60], "retryable": False}
+        await worker.answer(task, error=HOSTILE, errorInfo=info)
+        await expect(page.locator("#task .chip")).to_have_text("failed")
+        await page.get_by_role("link", name="Changes").click()
+        await expect(page.locator("#audit .empty")).to_be_visible()
+        assert await page.locator("img, main script").count() == 0
+
+
+async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    await expect(row(page, "queues", "paid_stream")).to_be_visible()
+    pause = row(page, "queues", "paid_stream").locator("[data-action=pause]")
+    await tab_to(page, pause)
+    await page.keyboard.press("Enter")
+    await expect(page.locator("dialog")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("dialog")).to_have_count(0)
+    await expect(pause).to_be_focused()
+    number = talk.served.gateway.live.number
+    await until(lambda: talk.served.gateway.live.number > number + 2, "two more pictures")
+    await expect(pause).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Shift+Tab")
+    await expect(page.locator("dialog .actions button").first).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(row(page, "queues", "paid_stream").locator("[data-action=resume]")).to_be_focused()
+
+
+async def tab_to(page: Page, target: Locator) -> None:
+    """Press the tabulator until the target has the focus."""
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        if await target.evaluate("e => e === document.activeElement"):
+            return
+    raise AssertionError("it cannot be reached by the tabulator")
+
+
+async def test_it_fits_a_phone_in_chinese_and_in_the_dark(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with busy(talk):
+        browser = await open_browser(talk.served.url, locale="zh-CN", color_scheme="dark", viewport=PHONE)
+        page = await browser.open("/dashboard")
+        await expect(page.locator("#queues h2")).to_have_text("队列")
+        await expect(row(page, "queues", "paid_batch")).to_contain_text("3 / 1,000")
+        await fits(page)
+        await accessible(page)
+        for view in ("任务", "变更"):
+            await page.get_by_role("link", name=view, exact=True).click()
+            await expect(page.locator("#view tbody tr").first).to_be_visible()
+            await fits(page)
+        await accessible(page)
+        [running] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
+        await page.goto(f"{talk.served.url}/dashboard#/tasks/{running['taskId']}")
+        await expect(page.locator("#timeline h2")).to_have_text("时间线")
+        await fits(page)
+        await accessible(page)
+
+
+async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> None:
+    gateway = talk.served.gateway
+    command, key = gateway.link.command, gateway.keys("history")
+    now = int((await command("TIME"))[0]) * 1000
+    told = {
+        "accepted": 12,
+        "completed": 8,
+        "failures": {"UPSTREAM_ERROR": 2, HOSTILE: 1},
+        "refusals": {"full": 3},
+    }
+    told |= {"wait": [{"50": 11}], "first": [{"60": 10}], "total": [{"100": 11}]}
+    for replica in ("one", "two"):
+        await command("XADD", key, "*", "from", replica, "at", now - 60_000, "bucket", json.dumps(told))
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    await expect(page.locator("[data-figure=failed]")).to_have_text("6")
+    await expect(page.locator("[data-figure=refused]")).to_have_text("6")
+    history = (await talk.http.get("/api/admin/history")).json()
+    assert history["total"]["completed"] == 16
+    assert history["total"]["totalMs"]["p50"] == pytest.approx(1.05**100, rel=0.03)
+    await expect(page.locator("#codes li")).to_have_count(3)
+    await expect(page.locator("#codes")).to_contain_text(HOSTILE)
+    await expect(page.locator(".plot canvas")).to_have_count(2)
+    await expect(page.locator(".plot-key").nth(1)).to_contain_text("p50 128ms")
+    await page.locator("label", has_text="Waiting").click()
+    await expect(page.locator(".plot-key").nth(1)).to_contain_text("11ms")
+    await accessible(page)
+
+
+async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
+    """CPU time of the gateway's process beyond what it uses without them, with ten models and 200 tasks that wait.
+
+    One tab is a browser's; nine more ask the gateway for the same.
+    """
+    models = {f"m{n}": {"concurrency": 1} for n in range(10)}
+    async with (
+        gateway_process(tmp_path, redis_url, models=models, drain_ms=200) as gateway,
+        tireless(4, lambda: gateway.ws, hold) as workers,
+        httpx.AsyncClient(base_url=gateway.url, trust_env=False) as http,
+    ):
+        for n in range(200):
+            body = {"model": f"m{n % 10}", "async": True, "messages": []}
+            await http.post("/api/openai", json=body, headers={"X-Fairlane-User": f"u{n}"})
+        await until(lambda: all(worker.busy for worker in workers), "the workers to be busy")
+        idle = await cpu_share(gateway.pid, 4.0)
+        async with contextlib.AsyncExitStack() as stack:
+            browser = await open_browser(gateway.url)
+            asked: list[str] = []
+            browser.context.on("request", lambda request: asked.append(request.url.removeprefix(gateway.url)))
+            page = await browser.open("/dashboard")
+            await expect(page.locator("[data-figure=waiting]")).to_have_text("196")
+            assert [url for url in asked if "/api/admin" in url] == ["/api/admin/feed", "/api/admin/history"]
+            readers = [await stack.enter_async_context(reading(http)) for _ in range(9)]
+            await until(lambda: all(readers), "every tab to have a picture")
+            before = [len(pictures) for pictures in readers]
+            watched = await cpu_share(gateway.pid, 10.5)
+            assert all(len(pictures) > seen + 5 for pictures, seen in zip(readers, before, strict=True))
+    print(f"{idle:.2%} of a core alone, {watched:.2%} with ten tabs")
+    assert watched - idle < 0.05
+
+
+@contextlib.asynccontextmanager
+async def reading(http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
+    """What an open tab asks of the gateway: the feed, and the last hour every ten seconds. Yields its pictures."""
+    pictures: list[str] = []
+
+    async def feed() -> None:
+        async with http.stream("GET", "/api/admin/feed", timeout=DEADLINE_MS / 1000) as response:
+            async for line in response.aiter_lines():
+                pictures.extend([line] if line.startswith("data: ") else [])
+
+    async def history() -> None:
+        while True:
+            assert (await http.get("/api/admin/history")).status_code == 200
+            await asyncio.sleep(10)
+
+    tasks = [asyncio.create_task(feed()), asyncio.create_task(history())]
+    try:
+        yield pictures
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def hold(send: Callable[..., Awaitable[None]], task: dict[str, Any]) -> None:
+    await asyncio.Event().wait()
+
+
+async def cpu_share(pid: int, seconds: float) -> float:
+    """What part of a core a process uses over so long."""
+    process = psutil.Process(pid)
+    before, begun = process.cpu_times(), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, ended = process.cpu_times(), time.monotonic()
+    return (after.user + after.system - before.user - before.system) / (ended - begun)

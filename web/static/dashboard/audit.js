@@ -1,0 +1,99 @@
+// What operators changed and did.
+
+import { call, explain } from "../common/api.js";
+import { h, replace } from "../common/dom.js";
+import { language, onLanguage, t } from "../common/i18n.js";
+import { settingName, valueText } from "./actions.js";
+import { LiveTable } from "./table.js";
+
+const PAGE = 50;
+const OPEN = "(open)";
+
+export class Audit {
+  constructor() {
+    this._entries = [];
+    this._next = null;
+    this._newest = undefined;
+    this._asked = 0;
+    this._stopped = false;
+    this._problem = h("div", { role: "alert" });
+    this._empty = h("p", { class: "empty", hidden: true, dataset: { t: "audit.empty" } }, t("audit.empty"));
+    this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._read(this._next) } }, t("load.more"));
+    this._table = auditTable();
+    this.element = h(
+      "section",
+      { class: "panel", id: "audit", "aria-labelledby": "audit-title" },
+      h("div", { class: "panel-head" }, h("h2", { id: "audit-title", dataset: { t: "audit.title" } }, t("audit.title")), h("span", { class: "muted small", dataset: { t: "audit.hint" } }, t("audit.hint"))),
+      this._problem,
+      this._empty,
+      this._table.element,
+      h("div", { class: "more-row" }, this._more),
+    );
+    this._forget = onLanguage(() => this._draw());
+    this._read();
+  }
+
+  close() {
+    this._stopped = true;
+    this._forget();
+    this._table.close();
+  }
+
+  /** A picture of the feed says which entry is the newest. */
+  show(picture) {
+    if (this._newest !== undefined && picture.audit !== this._newest) this._read();
+    this._newest = picture.audit;
+  }
+
+  async _read(after = null) {
+    this._asked += 1;
+    const mine = this._asked;
+    try {
+      const answer = await call(`/api/admin/audit?limit=${PAGE}${after ? `&after=${after}` : ""}`);
+      if (this._stopped || mine !== this._asked) return;
+      this._entries = after ? [...this._entries, ...answer.entries] : answer.entries;
+      this._next = answer.next;
+      replace(this._problem);
+      this._draw();
+    } catch (problem) {
+      if (!this._stopped) replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
+    }
+  }
+
+  _draw() {
+    this._table.update(this._entries, entry => entry.id);
+    this._table.element.hidden = this._entries.length === 0;
+    this._empty.hidden = this._entries.length > 0;
+    this._more.hidden = this._next === null;
+  }
+}
+
+const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hour12: false });
+
+const known = action => (["set", "cancel", "drain"].includes(action) ? t(`audit.${action}`) : action);
+
+function target(entry) {
+  const [kind, ...rest] = entry.target.split(" ");
+  const name = rest.join(" ");
+  if (kind === "task") return h("a", { class: "id", href: `#/tasks/${name}` }, name);
+  return h("span", { class: "who" }, h("small", {}, kind), h("b", {}, entry.before?.name || name));
+}
+
+function changes(entry) {
+  const names = [...new Set([...Object.keys(entry.before), ...Object.keys(entry.after)])].filter(name => name in entry.after);
+  return names.map(name =>
+    h("div", { class: "change" }, `${settingName(name)} `, h("code", {}, valueText(entry.before[name])), " → ", h("code", {}, valueText(entry.after[name]))),
+  );
+}
+
+const auditTable = () =>
+  new LiveTable(
+    [
+      { name: "audit.at", sign: row => dateTime(row.at) },
+      { name: "audit.who", sign: row => (row.who === OPEN ? t("audit.open") : row.who), draw: row => h("span", { class: "who" }, row.who === OPEN ? t("audit.open") : row.who) },
+      { name: "audit.action", sign: row => known(row.action) },
+      { name: "audit.target", sign: row => row.target, draw: target },
+      { name: "audit.change", sign: row => row.id, draw: row => h("div", {}, changes(row)) },
+    ],
+    "audit.title",
+  );

@@ -1,0 +1,193 @@
+// The plots of the last hour, by uPlot: throughput, and latency percentiles.
+
+import { h, replace, setText } from "../common/dom.js";
+import { clock, duration, number } from "../common/format.js";
+import { language, t } from "../common/i18n.js";
+import uPlot from "../vendor/uplot/uPlot.js";
+
+const HEIGHT = 190;
+const STEPS_MS = [1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000];
+
+/** What a CSS colour of the page comes to: a canvas knows no variables. */
+function resolve(variable) {
+  const probe = h("span");
+  probe.style.color = `var(${variable})`;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}
+
+const hourMinute = seconds =>
+  new Date(seconds * 1000).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hour12: false });
+
+/** The step of the axis at or below the lowest value, and the one at or above the highest. */
+const decade = (low, high) => [STEPS_MS.findLast(step => step <= (low ?? 1)) ?? 1, STEPS_MS.find(step => step >= (high ?? 1)) ?? high];
+
+/** 10s, 1m: a step without its zeros. */
+const stepName = ms => duration(ms).replace(/[.,]0(?=\D)/, "");
+
+/**
+ * Lines over time with a key that shows the values under the pointer, or `rest` when there is none.
+ * `series`: { label (string key), tone (CSS variable), dash }; `format(value)` makes the text of a value; `log`: the axis.
+ */
+export class Plot {
+  constructor({ series, format, log = false, label }) {
+    this._series = series;
+    this._format = format;
+    this._log = log;
+    this._label = label;
+    this._data = null;
+    this._rest = [];
+    this._plot = null;
+    this._box = h("div", { class: "plot", role: "img" });
+    this._key = h("ul", { class: "plot-key" });
+    this._none = h("p", { class: "empty", hidden: true });
+    this.element = h("div", {}, this._box, this._none, this._key);
+    this._observer = new ResizeObserver(() => this._resize());
+    this._observer.observe(this._box);
+    const theme = () => this.redraw();
+    this._scheme = matchMedia("(prefers-color-scheme: dark)");
+    this._scheme.addEventListener("change", theme);
+    this._theme = new MutationObserver(theme);
+    this._theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme", "lang"] });
+    this._close = () => this._scheme.removeEventListener("change", theme);
+  }
+
+  close() {
+    this._observer.disconnect();
+    this._theme.disconnect();
+    this._close();
+    this._plot?.destroy();
+    this._plot = null;
+  }
+
+  /** `data`: [times in s, values of each series…], null where there is none; `rest`: what the key says of each series meanwhile. */
+  update(data, rest) {
+    const first = this._data === null;
+    this._data = data;
+    this._rest = rest;
+    const empty = !data.slice(1).some(values => values.some(value => value));
+    this._box.hidden = empty;
+    this._none.hidden = !empty;
+    setText(this._none, t("plot.empty"));
+    this._box.setAttribute("aria-label", this._label());
+    if (empty) {
+      replace(this._key);
+      return;
+    }
+    if (first || this._plot === null) this.redraw();
+    else this._plot.setData(data);
+    this._drawKey();
+  }
+
+  /** Draw it anew: in other colours, another language, another unit. */
+  redraw() {
+    if (this._data === null || this._box.hidden) return;
+    this._plot?.destroy();
+    const [text, line] = [resolve("--text-2"), resolve("--line")];
+    const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: `12px ${getComputedStyle(document.body).fontFamily}` };
+    const options = {
+      width: Math.max(this._box.clientWidth, 200),
+      height: HEIGHT,
+      padding: [8, 6, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+      scales: { x: { time: true }, y: this._log ? { distr: 3, log: 10, range: (_, low, high) => decade(low, high) } : { range: (_, low, high) => [0, Math.max(high * 1.08, 0.5)] } },
+      series: [
+        {},
+        ...this._series.map(({ tone, dash, fill }) => ({
+          stroke: resolve(tone),
+          fill: fill ? resolve(tone).replace("rgb(", "rgba(").replace(")", ", 0.1)") : undefined,
+          width: 1.5,
+          dash,
+          spanGaps: false,
+          points: { show: false },
+        })),
+      ],
+      axes: [
+        { ...axis, space: 60, values: (_, splits) => splits.map(hourMinute), size: 28, gap: 4 },
+        {
+          ...axis,
+          space: 34,
+          values: (_, splits) => splits.map(this._log ? stepName : this._format),
+          size: 52,
+          gap: 6,
+          ...(this._log ? { splits: (_, __, low, high) => STEPS_MS.filter(step => step >= low && step <= high), filter: (_, splits) => splits } : {}),
+        },
+      ],
+      hooks: { setCursor: [() => this._drawKey()] },
+    };
+    this._plot = new uPlot(options, this._data, this._box);
+    this._drawKey();
+  }
+
+  _resize() {
+    const width = this._box.clientWidth;
+    if (this._plot && width && Math.abs(width - this._plot.width) > 1) this._plot.setSize({ width, height: HEIGHT });
+  }
+
+  _drawKey() {
+    const at = this._plot?.cursor.idx ?? null;
+    const values = this._series.map((_, index) => (at === null ? this._rest[index] : this._data[index + 1][at]));
+    const items = this._series.map(({ label, tone }, index) => {
+      const swatch = h("span", { class: "swatch" });
+      swatch.style.setProperty("--tone", `var(${tone})`);
+      const value = values[index];
+      return h("li", {}, swatch, t(label), " ", h("b", {}, value === null || value === undefined ? "–" : this._format(value)));
+    });
+    const when = at === null ? t("plot.now") : clock(this._data[0][at] * 1000);
+    replace(this._key, items, h("li", { class: "muted" }, when));
+  }
+}
+
+const RATES = [
+  { label: "rate.completed", tone: "--c3", of: "completed", fill: true },
+  { label: "rate.failed", tone: "--c5", of: "failed" },
+  { label: "rate.cancelled", tone: "--c6", of: "cancelled" },
+  { label: "rate.refused", tone: "--c2", of: "refused", dash: [4, 3] },
+];
+const QUANTILES = [
+  { label: "p50", tone: "--c1", of: "p50" },
+  { label: "p95", tone: "--c4", of: "p95" },
+  { label: "p99", tone: "--c2", of: "p99", dash: [4, 3] },
+];
+
+/** The throughput of an answer of GET /api/admin/history. */
+export class RatePlot extends Plot {
+  constructor() {
+    super({
+      series: RATES,
+      format: value => t("rate.unit", { n: number(value, value < 1 ? 2 : value < 10 ? 1 : 0) }),
+      label: () => t("plot.rate.long"),
+    });
+  }
+
+  show(history) {
+    const perSecond = count => (count * 1000) / history.bucketMs;
+    const seconds = (history.at.length * history.bucketMs) / 1000;
+    const data = [history.at.map(at => at / 1000), ...RATES.map(({ of }) => history[of].map(perSecond))];
+    this.update(
+      data,
+      RATES.map(({ of }) => history.total[of] / seconds),
+    );
+  }
+}
+
+/** Its latencies; `what`: totalMs, waitMs or firstOutputMs. */
+export class LatencyPlot extends Plot {
+  constructor() {
+    super({ series: QUANTILES, format: duration, log: true, label: () => t("plot.time.long", { what: t(`plot.${this._short}`) }) });
+    this._short = "total";
+  }
+
+  show(history, what, short) {
+    this._short = short;
+    const positive = value => (value === null ? null : Math.max(value, 1)); // a logarithm has no zero
+    const data = [history.at.map(at => at / 1000), ...QUANTILES.map(({ of }) => history[what][of].map(positive))];
+    this.update(
+      data,
+      QUANTILES.map(({ of }) => history.total[what][of]),
+    );
+  }
+}

@@ -1,0 +1,375 @@
+// The overview: figures, plots, queues, models, workers.
+
+import { call } from "../common/api.js";
+import { h, replace, setText } from "../common/dom.js";
+import { duration, number, percent } from "../common/format.js";
+import { onLanguage, t } from "../common/i18n.js";
+import { change, drain, pause, settingName } from "./actions.js";
+import { LatencyPlot, RatePlot } from "./charts.js";
+import { LiveTable, gauge, meter, rowButton } from "./table.js";
+
+const HISTORY_MS = 10_000;
+const SILENT_MS = 20_000;
+const MEASURES = [
+  ["totalMs", "total"],
+  ["waitMs", "wait"],
+  ["firstOutputMs", "first"],
+];
+const MOST_CODES = 6;
+const MANY = 0.02;
+
+export class Overview {
+  /** `refresh`: ask the gateway for a new picture soon (after something was done). */
+  constructor({ refresh }) {
+    this._refresh = refresh;
+    this._history = null;
+    this._picture = null;
+    this._measure = 0;
+    this._figures = new Figures();
+    this._rates = new RatePlot();
+    this._times = new LatencyPlot();
+    this._codes = h("div");
+    this._tables = [queueTable(refresh), modelTable(refresh), workerTable(refresh)];
+    this._empties = ["queues.empty", "models.empty", "workers.empty"].map(key => h("p", { class: "empty", dataset: { t: key }, hidden: true }, t(key)));
+    this._counts = ["queues", "models", "workers"].map(() => h("span", { class: "muted small" }));
+    this.element = h(
+      "div",
+      { class: "grid" },
+      this._figures.element,
+      h("div", { class: "grid plots" }, this._ratePanel(), this._timePanel(), this._codePanel()),
+      ["queues", "models", "workers"].map((name, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
+    );
+    this._stopped = false;
+    this._timer = 0;
+    this._forget = onLanguage(() => this._redraw());
+    this._readHistory();
+  }
+
+  close() {
+    this._stopped = true;
+    clearTimeout(this._timer);
+    this._forget();
+    this._rates.close();
+    this._times.close();
+    for (const table of this._tables) table.close();
+  }
+
+  /** Show a picture of the feed. */
+  show(picture) {
+    this._picture = picture;
+    this._figures.show(picture, this._history);
+    this._fill(0, picture.queues, row => row.queue);
+    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now })), row => row.model);
+    this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica })), row => row.workerId);
+    for (const table of this._tables) table.element.classList.toggle("stale", !picture.store.up);
+  }
+
+  _fill(index, rows, keyOf) {
+    this._tables[index].update(rows, keyOf);
+    this._tables[index].element.hidden = rows.length === 0;
+    this._empties[index].hidden = rows.length > 0;
+    setText(this._counts[index], rows.length > 8 ? number(rows.length) : "");
+  }
+
+  _redraw() {
+    this._drawCodes();
+    if (this._picture) this.show(this._picture);
+  }
+
+  // ---- the last hour ----------
+
+  async _readHistory() {
+    try {
+      this._history = await call("/api/admin/history");
+      if (this._stopped) return;
+      this._drawHistory();
+    } catch {
+      // the banner tells what is wrong; the plots keep what they show
+    }
+    if (!this._stopped) this._timer = setTimeout(() => this._whenSeen(), HISTORY_MS);
+  }
+
+  _whenSeen() {
+    if (!document.hidden) this._readHistory();
+    else document.addEventListener("visibilitychange", () => this._stopped || this._readHistory(), { once: true });
+  }
+
+  _drawHistory() {
+    if (this._history === null) return;
+    this._rates.show(this._history);
+    this._times.show(this._history, ...MEASURES[this._measure]);
+    this._drawCodes();
+    if (this._picture) this._figures.show(this._picture, this._history);
+  }
+
+  _drawCodes() {
+    if (this._history === null) return;
+    const { failures, refusals } = this._history.total;
+    replace(this._codes, codeList("codes.failures", failures, "--bad", true), codeList("codes.refusals", refusals, "--warn", false));
+  }
+
+  _ratePanel() {
+    return h("section", { class: "panel", "aria-labelledby": "rate-title" }, h("div", { class: "panel-head" }, heading("rate-title", "plot.rate")), this._rates.element);
+  }
+
+  _timePanel() {
+    const choose = MEASURES.map(([, short], index) =>
+      h(
+        "label",
+        {},
+        h("input", { type: "radio", name: "measure", value: short, checked: index === 0, on: { change: () => this._choose(index) } }),
+        h("span", { dataset: { t: `plot.${short}` } }, t(`plot.${short}`)),
+      ),
+    );
+    const choice = h("div", { class: "segmented slim end", role: "radiogroup", dataset: { tLabel: "plot.choice" }, "aria-label": t("plot.choice") }, choose);
+    return h("section", { class: "panel", "aria-labelledby": "time-title" }, h("div", { class: "panel-head" }, heading("time-title", "plot.time"), h("div", { class: "end" }, choice)), this._times.element);
+  }
+
+  _choose(index) {
+    this._measure = index;
+    this._drawHistory();
+  }
+
+  _codePanel() {
+    return h("section", { class: "panel", id: "codes", "aria-labelledby": "codes-title" }, h("div", { class: "panel-head" }, heading("codes-title", "codes.title")), this._codes);
+  }
+}
+
+const heading = (id, key) => h("h2", { id, dataset: { t: key } }, t(key));
+
+const panel = (key, name, ...children) =>
+  h("section", { class: "panel", id: name, "aria-labelledby": `${name}-title` }, h("div", { class: "panel-head" }, heading(`${name}-title`, key), children[0]), children.slice(1));
+
+function codeList(key, entries, tone, linked) {
+  const most = entries[0]?.count ?? 1;
+  const items = entries.slice(0, MOST_CODES).map(({ code, count }) => {
+    const name = linked ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
+    return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
+  });
+  return [
+    h("h3", { class: "codes-head" }, t(key)),
+    items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, t("codes.none")),
+  ];
+}
+
+// ---- the figures at the top ----------
+
+class Figures {
+  constructor() {
+    this._cells = new Map();
+    this.element = h("dl", { class: "panel figures" });
+    for (const name of ["waiting", "running", "rate", "total", "failed", "refused", "workers"]) {
+      const cell = { value: h("dd", { dataset: { figure: name } }), more: h("dd", { class: "more" }) };
+      this._cells.set(name, cell);
+      this.element.append(h("div", {}, h("dt", { dataset: { t: `figure.${name}` } }, t(`figure.${name}`)), cell.value, cell.more));
+    }
+  }
+
+  show(picture, history) {
+    const { counts, queues, workers, replicas } = picture;
+    const oldest = Math.max(0, ...queues.map(row => row.oldestWaitMs ?? 0));
+    const slots = workers.reduce((sum, row) => sum + (row.draining ? 0 : row.slots), 0);
+    this._set("waiting", number(counts.queued), counts.queued && oldest ? t("figure.waiting.more", { age: duration(oldest) }) : "");
+    this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
+    this._set("workers", number(workers.length), t("figure.workers.more", { n: replicas.length }), workers.length ? "" : "warn");
+    if (history === null) return;
+    const { total } = history;
+    const last = count => history[count].slice(-6).reduce((sum, value) => sum + value, 0);
+    const ended = total.completed + total.failed + total.cancelled;
+    this._set("rate", number(last("completed") + last("failed") + last("cancelled")), t("figure.rate.more", { rate: number(last("accepted")) }));
+    this._set("total", duration(total.totalMs.p50), total.totalMs.p95 === null ? "" : t("figure.total.more", { time: duration(total.totalMs.p95) }));
+    this._set("failed", number(total.failed), ended ? t("figure.failed.more", { share: percent(total.failed / ended, 1) }) : "", total.failed > MANY * ended ? "bad" : "");
+    const asked = total.accepted + total.refused;
+    this._set("refused", number(total.refused), asked ? t("figure.refused.more", { share: percent(total.refused / asked, 1) }) : "", total.refused > MANY * asked ? "warn" : "");
+  }
+
+  _set(name, value, more, tone = "") {
+    const cell = this._cells.get(name);
+    setText(cell.value, value);
+    setText(cell.more, more);
+    cell.value.className = tone;
+  }
+}
+
+// ---- tables ----------
+
+const flag = (text, tone = "", title = null) => h("span", { class: `flag ${tone}`, title }, text);
+
+const changedFlag = overrides => {
+  const names = Object.keys(overrides ?? {}).filter(name => name !== "paused");
+  return names.length ? flag(t("flag.changed"), "info", t("flag.changed.long", { names: names.map(settingName).join(", ") })) : null;
+};
+
+const seconds = ms => Math.ceil(ms / 1000) * 1000;
+
+/** A duration in whole seconds. */
+const about = ms => duration(seconds(ms)).replace(/[.,]0(?=\D)/, "");
+
+function limitButtons(kind, name, paused, after) {
+  const what = paused ? "resume" : "pause";
+  return h(
+    "div",
+    {},
+    rowButton(what, t(`action.${what}`), () => pause(kind, name, !paused, after), { label: t(`action.${what}.label`, { name }) }),
+    rowButton("change", t("action.change"), () => change(kind, name, after), { label: t("action.change.label", { name }) }),
+  );
+}
+
+const fullTone = share => (share >= 0.9 ? "var(--bad)" : share >= 0.6 ? "var(--warn)" : null);
+
+const queueTable = after =>
+  new LiveTable(
+    [
+      {
+        name: "queue.name",
+        sign: row => JSON.stringify([row.queue, row.tier, row.mode, row.paused, row.overrides, row.admission]),
+        draw: row =>
+          h(
+            "div",
+            { class: "who" },
+            h("a", { href: `#/tasks?queue=${encodeURIComponent(row.queue)}` }, h("b", {}, row.queue)),
+            row.paused ? flag(t("flag.paused")) : null,
+            changedFlag(row.overrides),
+            row.admission === "adaptive" ? flag(t("queue.adaptive"), "info") : null,
+          ),
+      },
+      {
+        name: "queue.waiting",
+        class: "num",
+        sign: row => `${row.waiting}/${row.maxLength}`,
+        draw: row =>
+          row.maxLength
+            ? gauge(t("queue.of", { n: number(row.waiting), limit: number(row.maxLength) }), row.waiting / row.maxLength, { tone: fullTone(row.waiting / row.maxLength) })
+            : number(row.waiting),
+      },
+      { name: "queue.oldest", class: "num", sign: row => (row.waiting && row.oldestWaitMs !== null ? duration(row.oldestWaitMs) : "–") },
+      {
+        name: "queue.running",
+        class: "num",
+        sign: row => (row.maxRunning ? t("queue.of", { n: number(row.running), limit: number(row.maxRunning) }) : number(row.running)),
+      },
+      { name: "queue.weight", class: "num", sign: row => number(row.weight, 2) },
+      {
+        name: "queue.share",
+        class: "num",
+        sign: row => (row.share === null ? "–" : percent(row.share, 1)),
+        draw: row => (row.share === null ? "–" : h("span", { title: t("queue.share.long") }, gauge(percent(row.share, 1), row.share))),
+      },
+      { name: "queue.wait", class: "num", sign: row => (row.maxWaitMs ? duration(row.maxWaitMs) : t("unlimited")) },
+      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("queue", row.queue, row.paused, after) },
+    ],
+    "queues.title",
+  );
+
+const modelTable = after =>
+  new LiveTable(
+    [
+      {
+        name: "model.name",
+        sign: row =>
+          JSON.stringify([
+            row.model,
+            row.paused,
+            row.overrides,
+            row.heldUntil > row.now ? seconds(row.heldUntil - row.now) : 0,
+            row.nextStartAt > row.now && row.waiting ? seconds(row.nextStartAt - row.now) : 0,
+            row.waiting > 0 && row.workers === 0,
+          ]),
+        draw: row =>
+          h(
+            "div",
+            { class: "who" },
+            h("a", { href: `#/tasks?model=${encodeURIComponent(row.model)}` }, h("b", {}, row.model)),
+            row.paused ? flag(t("flag.paused")) : null,
+            row.heldUntil > row.now ? flag(t("flag.held", { time: about(row.heldUntil - row.now) }), "bad") : null,
+            row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: about(row.nextStartAt - row.now) }), "info") : null,
+            row.waiting > 0 && row.workers === 0 ? flag(t("flag.noworker"), "bad") : null,
+            changedFlag(row.overrides),
+          ),
+      },
+      {
+        name: "model.slots",
+        class: "num",
+        sign: row => `${row.running}/${row.limit ?? row.slots}`,
+        draw: row => {
+          const limit = row.limit ?? row.slots;
+          return limit ? gauge(t("queue.of", { n: number(row.running), limit: number(limit) }), row.running / limit) : number(row.running);
+        },
+      },
+      { name: "model.waiting", class: "num", sign: row => number(row.waiting) },
+      {
+        name: "model.pace",
+        class: "num",
+        sign: row => `${row.requestsPerMinute}/${row.tokensPerMinute}`,
+        draw: row =>
+          row.requestsPerMinute || row.tokensPerMinute
+            ? [
+                row.requestsPerMinute ? h("span", { class: "line-of" }, t("model.pace.rpm", { n: number(row.requestsPerMinute) })) : null,
+                row.tokensPerMinute ? h("span", { class: "sub" }, t("model.pace.tpm", { n: number(row.tokensPerMinute) })) : null,
+              ]
+            : t("unlimited"),
+      },
+      { name: "model.run", class: "num", sign: row => duration(row.meanRunMs) },
+      {
+        name: "model.jain",
+        class: "num",
+        sign: row => (row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
+        draw: row => h("span", { title: t("model.jain.long") }, row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
+      },
+      { name: "model.workers", class: "num", sign: row => (row.workers ? t("model.workers.n", { n: row.workers, slots: number(row.slots) }) : "0") },
+      { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("model", row.model, row.paused, after) },
+    ],
+    "models.title",
+  );
+
+const workerTable = after =>
+  new LiveTable(
+    [
+      {
+        name: "worker.name",
+        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.heartbeatAgeMs > SILENT_MS]),
+        draw: row =>
+          h(
+            "div",
+            { class: "who" },
+            h("b", {}, row.name || row.workerId),
+            row.draining ? flag(t(row.running ? "flag.draining" : "flag.drained")) : null,
+            row.version >= 2 && row.heartbeatAgeMs > SILENT_MS ? flag(t("flag.silent"), "bad") : null,
+            row.name ? h("small", { class: "id" }, row.workerId) : null,
+          ),
+      },
+      {
+        name: "worker.models",
+        sign: row => JSON.stringify([row.models, row.taskTypes]),
+        draw: row => {
+          const names = row.models.includes("*") ? t("worker.any") : row.models.join(", ");
+          return h("span", { class: "who", title: names }, names.length > 120 ? `${names.slice(0, 119)}…` : names, row.taskTypes ? h("small", {}, row.taskTypes.join(", ")) : null);
+        },
+      },
+      {
+        name: "worker.slots",
+        class: "num",
+        sign: row => `${row.running}/${row.slots}`,
+        draw: row => {
+          const text = t("queue.of", { n: number(row.running), limit: number(row.slots) });
+          const shown = row.running ? h("a", { href: `#/tasks?state=executing&worker=${row.workerId}`, "aria-label": `${t("worker.tasks")}: ${text}` }, text) : text;
+          return h("span", { class: "gauge" }, shown, meter(row.running / row.slots));
+        },
+      },
+      { name: "worker.heard", class: "num", sign: row => (row.heartbeatAgeMs < 2000 ? t("now") : t("ago", { time: about(row.heartbeatAgeMs) })) },
+      { name: "worker.version", class: "num", sign: row => `v${row.version}` },
+      {
+        name: "worker.replica",
+        sign: row => `${row.replica}${row.here}`,
+        draw: row => h("span", { class: "who" }, h("span", { class: "id" }, row.replica), row.here ? h("small", {}, t("worker.here")) : null),
+      },
+      {
+        name: "",
+        class: "end",
+        sign: row => JSON.stringify([row.draining, row.running]),
+        draw: row =>
+          h("div", {}, rowButton("drain", t("action.drain"), () => drain(row, after), { label: t("action.drain.label", { name: row.name || row.workerId }), danger: true, disabled: row.draining })),
+      },
+    ],
+    "workers.title",
+  );

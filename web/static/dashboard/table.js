@@ -1,0 +1,120 @@
+// Tables that are drawn anew every second without moving under the reader: rows are known by a key, cells change when their
+// content does, and what has the focus keeps it.
+
+import { h, replace, setText } from "../common/dom.js";
+import { onLanguage, t } from "../common/i18n.js";
+
+/** A bar. `share` 0…1; `tone` a CSS colour. Its text stands beside it, so it says nothing itself. */
+export function meter(share, { tone = null } = {}) {
+  const fill = h("i");
+  fill.style.width = `${Math.min(Math.max(share, 0), 1) * 100}%`;
+  if (tone) fill.style.setProperty("--tone", tone);
+  return h("span", { class: "meter", "aria-hidden": "true" }, fill);
+}
+
+/** A text with a bar under it. */
+export const gauge = (text, share, options) => h("span", { class: "gauge" }, h("span", {}, text), meter(share, options));
+
+/**
+ * `columns`: { name (a string's key, "" for none), class, sign(row), draw(row) }. `sign` is a text that changes when the cell
+ * must be drawn anew; without `draw` it is what the cell shows. The first column heads its row. `caption` names the table.
+ */
+export class LiveTable {
+  constructor(columns, caption) {
+    this._columns = columns;
+    this._caption = caption;
+    this._rows = new Map();
+    this._body = h("tbody", { role: "rowgroup" });
+    this._head = h("thead", { role: "rowgroup" });
+    this._table = h("table", { class: "live-table", role: "table" }, this._head, this._body);
+    this.element = h("div", { class: "table-wrap" }, this._table);
+    this._drawHead();
+    this._forget = onLanguage(() => this._redraw());
+  }
+
+  /** To be called when the table is shown no more. */
+  close() {
+    this._forget();
+  }
+
+  /** Show these rows, in this order. */
+  update(rows, keyOf) {
+    this._shown = [rows, keyOf];
+    const wanted = new Set();
+    let before = this._body.firstChild;
+    for (const row of rows) {
+      const key = String(keyOf(row));
+      if (wanted.has(key)) continue;
+      wanted.add(key);
+      const entry = this._rows.get(key) ?? this._make(key);
+      for (const [index, column] of this._columns.entries()) this._cell(entry, index, column, row);
+      if (entry.element === before) before = before.nextSibling;
+      else this._body.insertBefore(entry.element, before);
+    }
+    for (const [key, entry] of this._rows) {
+      if (wanted.has(key)) continue;
+      entry.element.remove();
+      this._rows.delete(key);
+    }
+  }
+
+  _make(key) {
+    const cells = this._columns.map((column, index) => {
+      const named = { class: column.class ?? null, "data-label": column.name ? t(column.name) : null };
+      return index === 0
+        ? h("th", { scope: "row", role: "rowheader", ...named })
+        : h("td", { role: "cell", ...named });
+    });
+    const entry = { element: h("tr", { role: "row", dataset: { key } }, cells), cells, signs: [] };
+    this._rows.set(key, entry);
+    return entry;
+  }
+
+  _cell(entry, index, column, row) {
+    const sign = String(column.sign(row));
+    if (entry.signs[index] === sign) return;
+    entry.signs[index] = sign;
+    const cell = entry.cells[index];
+    if (!column.draw) {
+      setText(cell, sign);
+      return;
+    }
+    const held = cell.contains(document.activeElement) ? document.activeElement.dataset.action : undefined;
+    replace(cell, column.draw(row));
+    if (held !== undefined) (cell.querySelector(`[data-action="${held}"]`) ?? cell.querySelector("button, a"))?.focus();
+  }
+
+  _drawHead() {
+    this._table.setAttribute("aria-label", t(this._caption));
+    const cells = this._columns.map(column =>
+      h(
+        "th",
+        { scope: "col", role: "columnheader", class: column.class ?? null },
+        column.name ? t(column.name) : h("span", { class: "visually-hidden" }, t("table.actions")),
+      ),
+    );
+    replace(this._head, h("tr", { role: "row" }, cells));
+  }
+
+  _redraw() {
+    this._drawHead();
+    for (const entry of this._rows.values()) entry.element.remove();
+    this._rows.clear();
+    if (this._shown) this.update(...this._shown);
+  }
+}
+
+/** A small button that does something with a row. `action` names it for tests and for the focus. */
+export const rowButton = (action, text, work, { label = null, danger = false, disabled = false } = {}) =>
+  h(
+    "button",
+    {
+      type: "button",
+      class: danger ? "small danger" : "small",
+      dataset: { action },
+      "aria-label": label,
+      disabled,
+      on: { click: work },
+    },
+    text,
+  );

@@ -1,0 +1,211 @@
+// Finding tasks: by id, user, state, queue, model.
+
+import { call, explain } from "../common/api.js";
+import { h, replace, setText } from "../common/dom.js";
+import { clock, duration } from "../common/format.js";
+import { onLanguage, t } from "../common/i18n.js";
+import { cancel } from "./actions.js";
+import { LiveTable, rowButton } from "./table.js";
+
+const AGAIN_MS = 5000;
+const PAGE = 50;
+const STATES = ["queued", "executing", "completed", "failed", "cancelled"];
+const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+const FILTERS = ["user", "state", "queue", "model", "worker", "code"];
+
+export class Tasks {
+  /** `wanted`: URLSearchParams of the address; `names()`: { queues, models } that are known. */
+  constructor(wanted, { names }) {
+    this._wanted = wanted;
+    this._names = names;
+    this._rows = [];
+    this._next = null;
+    this._pages = 1;
+    this._timer = 0;
+    this._stopped = false;
+    this._asked = 0;
+    this._problem = h("div", { role: "alert" });
+    this._empty = h("p", { class: "empty", hidden: true, dataset: { t: "tasks.empty" } }, t("tasks.empty"));
+    this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._showMore() } }, t("load.more"));
+    this._table = taskTable(() => this._read());
+    this._form = h("div");
+    this.element = h(
+      "div",
+      { class: "grid" },
+      this._form,
+      h(
+        "section",
+        { class: "panel", id: "tasks", "aria-labelledby": "tasks-title" },
+        h("div", { class: "panel-head" }, h("h2", { id: "tasks-title", dataset: { t: "tasks.title" } }, t("tasks.title")), h("span", { class: "muted small", dataset: { t: "tasks.hint" } }, t("tasks.hint"))),
+        this._problem,
+        this._empty,
+        this._table.element,
+        h("div", { class: "more-row" }, this._more),
+      ),
+    );
+    this._drawForm();
+    this._forget = onLanguage(() => this._drawForm());
+    this._read();
+  }
+
+  close() {
+    this._stopped = true;
+    clearTimeout(this._timer);
+    this._forget();
+    this._table.close();
+  }
+
+  /** A picture of the feed: queues and models may have become known. */
+  show() {
+    const known = JSON.stringify(this._names());
+    if (known !== this._known && !this._form.contains(document.activeElement)) this._drawForm();
+  }
+
+  _drawForm() {
+    const { queues, models } = this._names();
+    this._known = JSON.stringify({ queues, models });
+    const wanted = name => this._wanted.get(name) ?? "";
+    const choice = (name, values, text = value => value) => {
+      const all = wanted(name) && !values.includes(wanted(name)) ? [...values, wanted(name)] : values;
+      return h(
+        "div",
+        { class: "field" },
+        h("label", { for: `find-${name}` }, t(`tasks.${name}`)),
+        h(
+          "select",
+          { id: `find-${name}`, name, on: { change: () => go() } },
+          h("option", { value: "" }, t("tasks.any")),
+          all.map(value => h("option", { value, selected: value === wanted(name) }, text(value))),
+        ),
+      );
+    };
+    const text = h("input", { id: "find-text", type: "search", value: wanted("user"), autocomplete: "off", spellcheck: "false" });
+    const form = h(
+      "form",
+      { class: "panel", role: "search", on: { submit: event => (event.preventDefault(), go()) } },
+      h(
+        "div",
+        { class: "search" },
+        h("div", { class: "field" }, h("label", { for: "find-text" }, t("tasks.text")), text),
+        choice("state", STATES, state => t(`state.${state}`)),
+        choice("queue", queues),
+        choice("model", models),
+        h("button", { type: "submit", class: "primary" }, t("tasks.find")),
+      ),
+      this._chips(),
+    );
+    const go = () => {
+      const query = new URLSearchParams();
+      const typed = text.value.trim();
+      if (TASK_ID.test(typed)) {
+        location.hash = `#/tasks/${typed.toLowerCase()}`;
+        return;
+      }
+      if (typed) query.set("user", typed);
+      for (const name of ["state", "queue", "model"]) if (form.elements[name].value) query.set(name, form.elements[name].value);
+      for (const name of ["worker", "code"]) if (this._wanted.get(name)) query.set(name, this._wanted.get(name));
+      const hash = query.size ? `#/tasks?${query}` : "#/tasks";
+      if (location.hash === hash) this._read();
+      else location.hash = hash;
+    };
+    replace(this._form, form);
+  }
+
+  /** Filters that have no field: they come from links, and can be taken off. */
+  _chips() {
+    const chips = ["worker", "code"]
+      .filter(name => this._wanted.get(name))
+      .map(name => {
+        const without = new URLSearchParams(this._wanted);
+        without.delete(name);
+        const text = t(`tasks.${name}`, name === "worker" ? { id: this._wanted.get(name) } : { code: this._wanted.get(name) });
+        return h("a", { class: "tag", href: without.size ? `#/tasks?${without}` : "#/tasks" }, `${text} ✕`);
+      });
+    return chips.length ? h("div", { class: "actions" }, chips) : null;
+  }
+
+  async _read() {
+    clearTimeout(this._timer);
+    this._asked += 1;
+    const mine = this._asked;
+    try {
+      const rows = [];
+      let after = null;
+      for (let page = 0; page < this._pages; page += 1) {
+        const query = new URLSearchParams(FILTERS.filter(name => this._wanted.get(name)).map(name => [name, this._wanted.get(name)]));
+        query.set("limit", PAGE);
+        if (after) query.set("after", after);
+        const answer = await call(`/api/admin/tasks?${query}`);
+        if (this._stopped || mine !== this._asked) return;
+        rows.push(...answer.tasks.map(row => ({ ...row, now: answer.now })));
+        after = answer.next;
+        if (!after) break;
+      }
+      this._rows = rows;
+      this._next = after;
+      this._draw();
+      replace(this._problem);
+    } catch (problem) {
+      if (this._stopped || mine !== this._asked) return;
+      replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
+    }
+    this._timer = setTimeout(() => this._whenSeen(), AGAIN_MS);
+  }
+
+  _whenSeen() {
+    if (!document.hidden) this._read();
+    else document.addEventListener("visibilitychange", () => this._stopped || this._read(), { once: true });
+  }
+
+  _draw() {
+    this._table.update(this._rows, row => row.taskId);
+    this._table.element.hidden = this._rows.length === 0;
+    this._empty.hidden = this._rows.length > 0;
+    this._more.hidden = this._next === null;
+  }
+
+  _showMore() {
+    this._pages += 1;
+    this._read();
+  }
+}
+
+/** A state as a coloured chip. */
+export const stateChip = state => h("span", { class: "chip", dataset: { state } }, t(`state.${state}`));
+
+export const live = task => task.status === "queued" || task.status === "executing";
+
+/** How long a task waited before its (last) grant, and how long that has run, ms; null where there is none. */
+export function spans(task) {
+  const now = task.endedAt ?? task.now;
+  return {
+    waited: (task.startedAt ?? now) - task.enqueuedAt,
+    ran: task.startedAt === null ? null : now - task.startedAt,
+  };
+}
+
+const taskTable = after =>
+  new LiveTable(
+    [
+      {
+        name: "task.id",
+        sign: row => row.taskId,
+        draw: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId),
+      },
+      { name: "task.state", sign: row => row.status, draw: row => stateChip(row.status) },
+      { name: "task.user", sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, row.user) },
+      { name: "task.model", sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
+      { name: "task.queue", sign: row => row.queue },
+      { name: "task.at", class: "num", sign: row => clock(row.enqueuedAt) },
+      { name: "task.waited", class: "num", sign: row => duration(spans(row).waited) },
+      { name: "task.ran", class: "num", sign: row => duration(spans(row).ran) },
+      { name: "task.code", sign: row => (row.status === "failed" ? (row.code ?? "") : ""), draw: row => h("span", { class: "id who" }, row.status === "failed" ? row.code : "") },
+      {
+        name: "",
+        class: "end",
+        sign: row => String(live(row)),
+        draw: row => (live(row) ? h("div", {}, rowButton("cancel", t("action.cancel"), () => cancel(row, after), { label: t("action.cancel.label", { name: row.taskId }), danger: true })) : null),
+      },
+    ],
+    "tasks.title",
+  );
