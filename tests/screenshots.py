@@ -5,16 +5,22 @@ add a page, write its scene and name it in SHOTS.
 """
 
 import asyncio
+import math
+import random
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from playwright.async_api import Page, async_playwright, expect
 from tests.integration.web.conftest import ARGUMENTS, CHROMIUM, DEADLINE_MS, PHONE
 from tests.support.talk import RawWorker, Talk, private_redis, talking
+
+from fairlane.web.dashboard_history import BUCKET_MS, BUCKETS, Bucket
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -78,6 +84,84 @@ async def fair_burst(page: Page, talk: Talk) -> None:
         await expect(page.locator("#burst-progress")).to_have_text("24 of 24 ended")
 
 
+LOAD = [
+    ("acme", "paid", "stream", "deepseek-chat", 30),
+    ("globex", "paid", "batch", "qwen3-32b", 110),
+    ("ann", "free", "stream", "deepseek-chat", 40),
+    ("ben", "free", "batch", "qwen3-32b", 160),
+    ("zoë", "free", "batch", "llama-3.1-8b", 3),
+]
+
+
+async def operators_view(page: Page, talk: Talk) -> None:
+    """An hour of load with a provider's bad ten minutes, and what waits and runs now."""
+    await write_an_hour(talk)
+    await talk.http.patch(
+        "/api/admin/models/deepseek-chat", json={"concurrency": 8, "requests_per_minute": 600}
+    )
+    await talk.http.patch("/api/admin/queues/free_batch", json={"weight": 2})
+    await talk.http.patch("/api/admin/queues/free_vision", json={"paused": True})
+    workers = [
+        (["deepseek-chat"], 12, "deepseek adapter"),
+        (["qwen3-32b"], 6, "gpu-1"),
+        (["qwen3-32b", "llama-3.1-8b"], 6, "gpu-2"),
+    ]
+    for models, slots, name in workers:
+        talk.later(work_for_long(talk, models, slots, name))
+    await talk.workers(len(workers))
+    for user, tier, mode, model, count in LOAD:
+        headers = {"X-Fairlane-User": user.encode(), "X-Fairlane-Tier": tier.encode()}
+        body = {"model": model, "async": True, "mode": mode, "messages": [{"role": "user", "content": "Hi"}]}
+        for _ in range(count):
+            await talk.http.post("/api/openai", json=body, headers=headers)
+    await page.reload()
+    await expect(page.locator(".plot canvas")).to_have_count(2)
+    await asyncio.sleep(6)  # so that there is something to share
+    await expect(page.locator("#queues")).to_contain_text("%")
+
+
+async def work_for_long(talk: Talk, models: list[str], slots: int, name: str) -> None:
+    """A worker that takes what comes; each task takes a second or so."""
+
+    async def one(worker: RawWorker, task: dict[str, Any]) -> None:
+        await asyncio.sleep(0.5 + hash(task["taskId"]) % 1000 / 1000)
+        await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 40, "outputTokens": 200})
+
+    async with talk.worker2(models, slots=slots, name=name) as worker, asyncio.TaskGroup() as group:
+        while True:
+            task = await worker.next_task()
+            if task["type"] == "task":
+                await worker.send({"type": "taskAck", "taskId": task["taskId"], "attempt": task["attempt"]})
+                group.create_task(one(worker, task))
+
+
+async def write_an_hour(talk: Talk) -> None:
+    """What another replica would have told of the last hour."""
+    gateway = talk.served.gateway
+    rng = random.Random(4)
+    now = time.time_ns() // 1_000_000 // BUCKET_MS * BUCKET_MS
+    for number in range(BUCKETS):
+        trouble = 200 < number < 260
+        count = int(rng.gauss(60 + 25 * math.sin(number / 50), 6))
+        bucket = Bucket(accepted=count + 2, cancelled=rng.choice([0, 0, 1]))
+        bucket.failures = {"UPSTREAM_ERROR": rng.randrange(9)} if trouble else {}
+        bucket.failures |= {"CONTEXT_LENGTH": 1} if rng.random() < 0.08 else {}
+        bucket.refusals = {"full": rng.randrange(12)} if trouble and number > 230 else {}
+        bucket.completed = count - sum(bucket.failures.values())
+        for _ in range(count):
+            wait = rng.lognormvariate(7.2 if trouble else 5.5, 0.8)
+            first = wait + rng.lognormvariate(5.5, 0.5)
+            for sketch, value in (
+                (bucket.wait, wait),
+                (bucket.first, first),
+                (bucket.total, first + rng.lognormvariate(7, 0.6)),
+            ):
+                sketch.add(value)
+        at = now - (BUCKETS - number) * BUCKET_MS
+        fields = ("from", "replica", "at", at, "bucket", msgspec.json.encode(bucket))
+        await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
+
+
 @dataclass(frozen=True)
 class Shot:
     """One page in one state. `scene` brings it there."""
@@ -88,7 +172,11 @@ class Shot:
     looks: Sequence[str] = tuple(LOOKS)
 
 
-SHOTS = [Shot("playground", "/", watched_task), Shot("burst", "/", fair_burst, ["light", "dark"])]
+SHOTS = [
+    Shot("playground", "/", watched_task),
+    Shot("burst", "/", fair_burst, ["light", "dark"]),
+    Shot("dashboard", "/dashboard", operators_view),
+]
 
 
 async def take(shots: Sequence[Shot]) -> None:

@@ -167,7 +167,7 @@ class CallerKey(_Part):
     """
 
     admin: bool = False
-    """Whether this key may see what all callers' tasks do (`fairlane status`) and change limits while running."""
+    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits."""
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
