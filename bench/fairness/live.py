@@ -25,13 +25,12 @@ from bench.fairness.live_experiments import (
     Scale,
     as_they_came,
     carry_out,
+    figures,
     isolation,
-    parts,
     shares,
     simulated,
     waited,
     waited_in_store,
-    waits,
 )
 from bench.fairness.live_stack import running
 from bench.fairness.live_watch import GATE
@@ -53,13 +52,8 @@ class Compared(NamedTuple):
     figure: Figure
     planned: float
     """In the simulation of the requests as they are planned."""
-    came: float | None
-    """In that of the requests as they came."""
-
-    @property
-    def simulated(self) -> float:
-        """What the figure has to be near to."""
-        return self.planned if self.came is None else self.came
+    simulated: float
+    """In that of the requests as they came, which the figure has to be near to."""
 
     @property
     def scale(self) -> float:
@@ -73,19 +67,14 @@ class Compared(NamedTuple):
 
 
 def compare(experiment: Experiment, live: Live, planned: Run, world: World) -> list[Compared]:
-    """All figures: victims' waits against the simulation of the requests as they came, shares against that of the plan."""
-    found = []
-    if len(experiment.queues) == 1:
-        came = simulated(experiment, world, as_they_came(experiment, live))
-        found = [
-            Compared(figure, before.value, after.value)
-            for figure, before, after in zip(
-                *(waits(experiment, each) for each in (waited_in_store(live), waited(planned), waited(came))),
-                strict=True,
-            )
-        ]
-    pairs = zip(parts(experiment, live.run), parts(experiment, planned), strict=True)
-    return found + [Compared(figure, before.value, None) for figure, before in pairs]
+    """All figures, in the order of `figures`."""
+    came = simulated(experiment, world, as_they_came(experiment, live))
+    found = (
+        figures(experiment, live.run, waited_in_store(live)),
+        figures(experiment, planned, waited(planned)),
+        figures(experiment, came, waited(came)),
+    )
+    return [Compared(own, before.value, after.value) for own, before, after in zip(*found, strict=True)]
 
 
 def verdicts(experiment: Experiment, compared: Iterable[Compared]) -> Iterator[Check]:
@@ -119,9 +108,7 @@ def told(experiment: Experiment, live: Live) -> Iterator[Check]:
 def compared_table(found: Mapping[str, Sequence[Compared]]) -> str:
     """Markdown of all figures."""
 
-    def value(figure: Figure, amount: float | None) -> str:
-        if amount is None:
-            return ""
+    def value(figure: Figure, amount: float) -> str:
         return f"{amount:.3f} {figure.unit}" if figure.unit else f"{amount:.4f}"
 
     return table(
@@ -139,7 +126,7 @@ def compared_table(found: Mapping[str, Sequence[Compared]]) -> str:
                 name if n == 0 else "",
                 one.figure.name,
                 value(one.figure, one.planned),
-                value(one.figure, one.came),
+                value(one.figure, one.simulated),
                 value(one.figure, one.figure.value),
                 f"{one.off:+.2f} %",
                 value(one.figure, one.scale * OFF / 100),

@@ -230,6 +230,9 @@ def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, expe
         if record := ran.get(call.number):
             task.granted_us = (record.begun_ns - began_ns) // 1000
             task.ended_us = (record.ended_ns - began_ns) // 1000
+            if record.output == call.request.output:  # its service is spread over the time that it took
+                token_us = (task.ended_us - task.granted_us) // record.output
+                task.request = replace(task.request, token_us=token_us)
             task.cancelled = call.status != "completed"
         run.tasks.append(task)
     begun = sorted((task for task in run.tasks if task.granted_us >= 0), key=lambda task: task.granted_us)
@@ -251,10 +254,30 @@ class Figure(NamedTuple):
     scale: float | None = None
 
 
-def waits(experiment: Experiment, waited_s: Sequence[float]) -> Iterator[Figure]:
-    """Of the victims. 5 % of a wait are 5 % of the mean service time: most waits are near zero."""
-    for q in (0.5, 0.99):
-        yield Figure(f"victims' wait, p{100 * q:g}", percentile(waited_s, q), "s", experiment.mean_service_s)
+def figures(experiment: Experiment, run: Run, waited_s: Sequence[float]) -> Iterator[Figure]:
+    """The figures of a run, in the same order for all runs of an experiment.
+
+    1 Waits of the victims, `waited_s`: 5 % of them are 5 % of the mean service time, as most are near zero. 2 Shares of the
+    service after the warm-up, by queue where there are several, else by user. 3 With several queues also Jain's index over the
+    service of all users, by the weight of their queue.
+    """
+    several = len(experiment.queues) > 1
+    if not several:
+        for q in (0.5, 0.99):  # 1
+            yield Figure(
+                f"victims' wait, p{100 * q:g}", percentile(waited_s, q), "s", experiment.mean_service_s
+            )
+    served = service(run, experiment.scale.warm_up_s * SECOND, experiment.end_us)
+    queue_of = {request.client: request.queue for request in experiment.requests}
+    groups: dict[str, float] = {}
+    for client, got in sorted(served.items()):
+        group = queue_of[client] if several else client
+        groups[group] = groups.get(group, 0.0) + got
+    for name in experiment.queues if several else groups:  # 2
+        yield Figure(f"share of {name}", 100 * groups[name] / sum(groups.values()), "%")
+    if several:  # 3
+        weighted = [got / experiment.queues[queue_of[client]] for client, got in served.items()]
+        yield Figure("Jain's index over the users, by weight", jain(weighted), "")
 
 
 def waited(run: Run) -> list[float]:
@@ -267,22 +290,3 @@ def waited_in_store(live: Live) -> list[float]:
     victims = [call.number for call in live.ledger.calls if call.request.client != FLOODER]
     times = [live.ledger.times[number] for number in victims]
     return [(at.granted - at.enqueued) / 1000 for at in times]
-
-
-def parts(experiment: Experiment, run: Run) -> Iterator[Figure]:
-    """Shares of the service after the warm-up, by queue where there are several, else by user.
-
-    With several queues also Jain's index over the service of all users, by the weight of their queue.
-    """
-    served = service(run, experiment.scale.warm_up_s * SECOND, experiment.end_us)
-    queue_of = {request.client: request.queue for request in experiment.requests}
-    several = len(experiment.queues) > 1
-    groups: dict[str, float] = {}
-    for client, got in sorted(served.items()):
-        group = queue_of[client] if several else client
-        groups[group] = groups.get(group, 0.0) + got
-    for name in experiment.queues if several else groups:
-        yield Figure(f"share of {name}", 100 * groups[name] / sum(groups.values()), "%")
-    if several:
-        weighted = [got / experiment.queues[queue_of[client]] for client, got in served.items()]
-        yield Figure("Jain's index over the users, by weight", jain(weighted), "")

@@ -107,6 +107,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         "task_result_ttl_ms": KEEP_MS,
         "max_result_ttl_ms": KEEP_MS,
         "redis_timeout_ms": PATIENCE_MS,
+        "stream_flush_size": 1000,
         "log_level": "warning",
         "drain_ms": 1000,
     }
