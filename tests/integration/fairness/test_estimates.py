@@ -19,7 +19,7 @@ UNKNOWN = 256
 def test_who_comes_first_and_asks_for_too_much_gains_no_more_than_a_first_estimate(
     redis_server: Server, told: int
 ) -> None:
-    """Alone on free slots, he moves the virtual time by what he is charged. Others begin there; what was too much is given back."""
+    """Alone on free slots, he moves the virtual time by what he is charged; others begin there, and he is refunded."""
     first = [replace(PLAIN, max_output=told)] * 300
     later = [replace(PLAIN, client=user, at_us=SECOND // 5) for _ in range(300) for user in HONEST]
     world = World(redis_server.socket_path)
