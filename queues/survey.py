@@ -1,9 +1,10 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
-One survey serves the admin call, the metrics and the dashboard. What it leaves out, it says: the most recently used models
-(`MOST_MODELS`); of the running tasks of a model the queues of `MOST_TASKS`, scaled up to all; of a lane's users the oldest task
-of those at either end of its line (`MOST_USERS` each: who is served next, and who has been served most and so waits longest). So
-with more than twice as many users `oldest_wait_ms` is an estimate from below.
+One survey serves the admin call, the metrics and the dashboard. What it leaves out, it says: it shows the most recently used
+models (`MOST_MODELS`, and as many that workers offer and nobody used); of the running tasks of a model the queues of
+`MOST_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MOST_USERS` each: who is
+served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
+estimate from below.
 """
 
 import asyncio
@@ -260,7 +261,8 @@ class Surveyor:
             _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
             self._workers(replicas),
         )
-        models: list[Model] = []
+        idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
+        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MOST_MODELS]]
         lanes: list[Lane] = []
         for name, reply in zip(names, model_replies, strict=True):
             model, of_model = model_of(name, reply, changed, now_ms)
@@ -270,6 +272,7 @@ class Surveyor:
             Queue(name, _settled("queue", name, fields, changed), int(fields.get("n", 0)))
             for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
         ]
+        models.sort(key=lambda model: model.model)
         _count_workers(models, workers)
         _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
         set_shares(queues, lanes, self.shares.served(_charged(lanes)))

@@ -148,6 +148,12 @@ async def write_an_hour(talk: Talk) -> None:
         bucket.failures |= {"CONTEXT_LENGTH": 1} if rng.random() < 0.08 else {}
         bucket.refusals = {"full": rng.randrange(12)} if trouble and number > 230 else {}
         bucket.completed = count - sum(bucket.failures.values())
+        bucket.ended = {
+            "qwen3-32b": count // 2,
+            "llama-3.1-8b": count // 4,
+            "deepseek-chat": count - count // 2 - count // 4,
+        }
+        bucket.tokens = {model: 180 * number for model, number in bucket.ended.items()}
         for _ in range(count):
             wait = rng.lognormvariate(7.2 if trouble else 5.5, 0.8)
             first = wait + rng.lognormvariate(5.5, 0.5)

@@ -25,12 +25,13 @@ log = structlog.get_logger("fairlane.web")
 BUCKET_MS = 10_000
 SPAN_MS = 3_600_000
 BUCKETS = SPAN_MS // BUCKET_MS
+MINUTE_BUCKETS = 60_000 // BUCKET_MS
 KEPT_MS = 2 * SPAN_MS
 """How long Redis keeps a history to which nobody adds."""
 PAGE = 1000
 LATE_MS = 1000
 """How long after its end a bucket is shown: until then every replica has told its part."""
-MOST_CODES = 50
+MOST_NAMES = 50
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _GAMMA = 1.05
@@ -78,6 +79,10 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     cancelled: int = 0
     failures: dict[str, int] = {}
     refusals: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    """By model."""
+    tokens: dict[str, int] = {}
+    """Of output, by model."""
     wait: Sketch = msgspec.field(default_factory=Sketch)
     first: Sketch = msgspec.field(default_factory=Sketch)
     total: Sketch = msgspec.field(default_factory=Sketch)
@@ -91,19 +96,24 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.accepted += other.accepted
         self.completed += other.completed
         self.cancelled += other.cancelled
-        for counts, more in ((self.failures, other.failures), (self.refusals, other.refusals)):
-            for code, number in more.items():
-                count(counts, code, number)
+        for counts, more in (
+            (self.failures, other.failures),
+            (self.refusals, other.refusals),
+            (self.ended, other.ended),
+            (self.tokens, other.tokens),
+        ):
+            for name, number in more.items():
+                count(counts, name, number)
         self.wait.merge(other.wait)
         self.first.merge(other.first)
         self.total.merge(other.total)
 
 
-def count(counts: dict[str, int], code: str, number: int = 1) -> None:
-    """Add to a code's number; workers make codes up, so only the first ones keep their names."""
-    if code not in counts and len(counts) >= MOST_CODES:
-        code = OTHER
-    counts[code] = counts.get(code, 0) + number
+def count(counts: dict[str, int], name: str, number: int = 1) -> None:
+    """Add to a name's number; workers make codes and models up, so only the first ones keep their names."""
+    if name not in counts and len(counts) >= MOST_NAMES:
+        name = OTHER
+    counts[name] = counts.get(name, 0) + number
 
 
 class HourRecorder(Recorder):
@@ -137,6 +147,9 @@ class HourRecorder(Recorder):
     def ended(self, end: TaskEnd) -> None:
         super().ended(end)
         bucket = self._bucket
+        count(bucket.ended, end.model)
+        if end.used[1] > 0:
+            count(bucket.tokens, end.model, end.used[1])
         if end.state is State.COMPLETED:
             bucket.completed += 1
             bucket.total.add(end.total_ms)
@@ -265,13 +278,17 @@ class Hour:
             self._quantiles.pop(at, None)
 
     def draw(self, end: int) -> dict[str, Any]:
-        """The hour until `end` in columns, one value per bucket, oldest first; and the whole of it (`total`)."""
+        """The hour until `end` in columns, one value per bucket, oldest first; the whole of it (`total`); and what models did in
+        its last minute (`models`)."""
         times = list(range(end - SPAN_MS, end, BUCKET_MS))
         buckets = [self._buckets.get(at, _NOTHING) for at in times]
         spans = [self._quantiles_of(at) for at in times]
         whole = Bucket()
         for bucket in buckets:
             whole.merge(bucket)
+        minute = Bucket()
+        for bucket in buckets[-MINUTE_BUCKETS:]:
+            minute.merge(bucket)
         return {
             "bucketMs": BUCKET_MS,
             "at": times,
@@ -283,6 +300,10 @@ class Hour:
             **{
                 name: {quantile: [span[i][j] for span in spans] for j, quantile in enumerate(QUANTILES)}
                 for i, name in enumerate(_DURATIONS)
+            },
+            "models": {
+                model: {"endedLastMinute": ended, "outputTokensLastMinute": minute.tokens.get(model, 0)}
+                for model, ended in sorted(minute.ended.items())
             },
             "total": {
                 "accepted": whole.accepted,

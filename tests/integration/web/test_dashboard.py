@@ -415,14 +415,19 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
         "refusals": {"full": 3},
     }
     told |= {"wait": [{"50": 11}], "first": [{"60": 10}], "total": [{"100": 11}]}
+    told |= {"ended": {"m": 7, HOSTILE: 4}, "tokens": {"m": 1200}}
     for replica in ("one", "two"):
-        await command("XADD", key, "*", "from", replica, "at", now - 60_000, "bucket", json.dumps(told))
+        await command("XADD", key, "*", "from", replica, "at", now - 30_000, "bucket", json.dumps(told))
     page = await (await open_browser(talk.served.url)).open("/dashboard")
     await expect(page.locator("[data-figure=failed]")).to_have_text("6")
     await expect(page.locator("[data-figure=refused]")).to_have_text("6")
     history = (await talk.http.get("/api/admin/history")).json()
     assert history["total"]["completed"] == 16
     assert history["total"]["totalMs"]["p50"] == pytest.approx(1.05**100, rel=0.03)
+    assert history["models"]["m"] == {"endedLastMinute": 14, "outputTokensLastMinute": 2400}
+    assert history["models"][HOSTILE] == {"endedLastMinute": 8, "outputTokensLastMinute": 0}
+    async with talk.worker2(["m"]):
+        await expect(page.locator("#models tbody tr")).to_contain_text("14 tasks/min40 tokens/s")
     await expect(page.locator("#codes li")).to_have_count(3)
     await expect(page.locator("#codes")).to_contain_text(HOSTILE)
     await expect(page.locator(".plot canvas")).to_have_count(2)

@@ -79,6 +79,15 @@ async def test_they_are_for_admins(keyed: Talk, method: str, path: str) -> None:
         assert (await http.request(method, path + "?token=x")).status_code == 403
 
 
+async def test_a_model_is_listed_before_anybody_uses_it(talk: Talk) -> None:
+    async with talk.worker2(["m", "other"], slots=2):
+        rows = (await talk.http.get("/api/admin/state")).json()["models"]
+        assert [(row["model"], row["slots"], row["running"], row["limit"]) for row in rows] == [
+            ("m", 2, 0, None),
+            ("other", 2, 0, None),
+        ]
+
+
 async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
     async with talk.worker2(["m"], slots=2):
         await submit(talk, "ann")
@@ -279,7 +288,9 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
             history = replica.served.gateway.history
             history._collect(now)
             await history._send()
-        total = (await talk.http.get("/api/admin/history")).json()["total"]
+        answer = (await talk.http.get("/api/admin/history")).json()
+        assert answer["models"] == {"m": {"endedLastMinute": 2, "outputTokensLastMinute": 2}}
+        total = answer["total"]
         assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
         assert total["refusals"] == [{"code": "no_worker", "count": 1}]
         assert total["totalMs"]["p50"] >= total["firstOutputMs"]["p50"] >= 1

@@ -17,6 +17,7 @@ const MEASURES = [
 ];
 const MOST_CODES = 6;
 const MANY = 0.02;
+const NOTHING = { endedLastMinute: 0, outputTokensLastMinute: 0 };
 
 export class Overview {
   constructor() {
@@ -57,7 +58,8 @@ export class Overview {
     this._picture = picture;
     this._figures.show(picture, this._history);
     this._fill(0, picture.queues, row => row.queue);
-    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now })), row => row.model);
+    const done = this._history?.models ?? {};
+    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? NOTHING) })), row => row.model);
     this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica })), row => row.workerId);
     for (const table of this._tables) table.element.classList.toggle("stale", !picture.store.up);
   }
@@ -97,7 +99,7 @@ export class Overview {
     this._rates.show(this._history);
     this._times.show(this._history, ...MEASURES[this._measure]);
     this._drawCodes();
-    if (this._picture) this._figures.show(this._picture, this._history);
+    if (this._picture) this.show(this._picture);
   }
 
   _drawCodes() {
@@ -295,6 +297,18 @@ const modelTable = () =>
         },
       },
       { name: "model.waiting", class: "num", sign: row => number(row.waiting) },
+      {
+        name: "model.rate",
+        class: "num",
+        sign: row => JSON.stringify(row.done),
+        draw: row =>
+          row.done
+            ? [
+                h("span", { class: "line-of" }, t("model.rate.tasks", { n: number(row.done.endedLastMinute) })),
+                row.done.outputTokensLastMinute ? h("span", { class: "sub" }, t("model.rate.tokens", { n: number(row.done.outputTokensLastMinute / 60, row.done.outputTokensLastMinute < 600 ? 1 : 0) })) : null,
+              ]
+            : "–",
+      },
       {
         name: "model.pace",
         class: "num",
