@@ -87,7 +87,7 @@ local function count_of_user(m, u, waiting)
 end
 
 -- The lane of a model whose turn it is: its name `q`, start tag, weight as stored, where the virtual time moves, fields `s` of
--- the model, and the model's `rules` if there are any. nil when no lane may start a task; and the instant (ms) until which the
+-- the model, whether its task gets the `last` slot, and the model's `rules` if there are any. nil when no lane may start a task; and the instant (ms) until which the
 -- model is held, if it is.
 local function next_lane(model)
   local hash = key_model(model)
@@ -98,9 +98,11 @@ local function next_lane(model)
   local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
     'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held', 'pace')
   local limit = num(s[1])
-  if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return nil end
+  local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
+  if free <= 0 then return nil end
   if num(s[13]) > NOW then return nil, num(s[13]) end
-  local lane = { q = q, tag = tonumber(line[2]), moves_to = tonumber(line[2]), weight = queue[1], s = s }
+  local tag = tonumber(line[2])
+  local lane = { q = q, tag = tag, moves_to = tag, weight = queue[1], s = s, last = free == 1 }
   if s[2] ~= '1' and queue[2] ~= '1' then return lane end
 
   lane.rules = call('HMGET', hash, unpack(ALL_RULES))
@@ -135,7 +137,8 @@ end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; a user who runs as many as he may is parked.
--- Returns its id, record, start event's data, and how far the model moves in the line of models; or nil, and the instant (ms) from which one can start if time is in the way.
+-- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
+-- now; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, replica, worker, token, grant_ms)
   local hash = key_model(model)
   for _ = 1, 1000 do
@@ -203,7 +206,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
       call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
-      return id, t, start, step
+      return id, t, start, step, lane.last
     end
   end
 end
@@ -258,7 +261,7 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)
     local model = entry[1]
-    local id, t, start, step = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
+    local id, t, start, step, full = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
     if id then
       ids[#ids + 1] = id
       grants[#ids] = describe(id, t, t.at .. '-' .. t.sq, start)
@@ -267,9 +270,13 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
         entry[2] = entry[2] + step
         stand(model, entry[2])
       end
-      local at = #waiting + 1 -- back into the line
-      while at > 1 and waiting[at - 1][2] > entry[2] do at = at - 1 end
-      table.insert(waiting, at, entry)
+      if full then
+        if model == freed then freed = nil end
+      else
+        local at = #waiting + 1 -- back into the line
+        while at > 1 and waiting[at - 1][2] > entry[2] do at = at - 1 end
+        table.insert(waiting, at, entry)
+      end
     else
       if model == freed then freed = nil end
       if t then
