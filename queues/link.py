@@ -102,7 +102,8 @@ class RedisLink:
     """The shared connection. `start` it, `await` what `command` and `run` return, `close` it.
 
     While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
-    scripts before it takes calls again. A reply that takes longer than `timeout_ms` counts as a lost connection.
+    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost, and so does one
+    on which a single reply takes ten times as long; that this process was too busy to look does not.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class RedisLink:
         self._fatal: StoreRefused | None = None
         self._trouble: Exception | None = None
         self._served = False
+        self._replies = 0
         self.commands = 0
         self.writes = 0
 
@@ -277,6 +279,7 @@ class RedisLink:
             except ResponseError as error:
                 reply = error
             future, sent_at, script, args = self._pending.popleft()
+            self._replies += 1
             replied(now() - sent_at)
             if script and isinstance(reply, NoScriptError):
                 self._send(("EVAL", script.text, *args[2:]), None, future)
@@ -288,11 +291,16 @@ class RedisLink:
                 future.set_result(reply)
 
     async def _watch(self) -> None:
+        """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
         loop = asyncio.get_running_loop()
+        looks, seen = 0, self._replies
         while True:
             await asyncio.sleep(self._timeout / 4)
-            if self._pending and loop.time() - self._pending[0].sent_at > self._timeout:
-                raise StoreUnavailable(f"no answer from Redis within {self._timeout_ms} ms", sent=True)
+            looks = looks + 1 if self._pending and seen == self._replies else 0
+            seen = self._replies
+            waited = loop.time() - self._pending[0].sent_at if self._pending else 0
+            if (looks >= 4 and waited > self._timeout) or waited > 10 * self._timeout:
+                raise StoreUnavailable(f"no answer from Redis within {waited * 1000:.0f} ms", sent=True)
 
 
 class _Unready:

@@ -25,6 +25,8 @@ from bench.fairness.simulator import SECOND, Request, Run, Task, simulate
 DRAIN_S = 60
 """How long after the last arrival victims' tasks may take to end."""
 
+OFF_MS = 10
+
 Arrival = tuple[Request, Reading]
 
 
@@ -219,6 +221,13 @@ def as_they_came(experiment: Experiment, live: Live) -> list[Request]:
             requests.append(replace(call.request, at_us=1000 * at.enqueued - begin_us, token_us=token_us))
     requests.sort(key=lambda request: request.at_us)
     return requests
+
+
+def a_little_off(requests: Sequence[Request], seed: int) -> list[Request]:
+    """The same requests up to `OFF_MS` later, each by itself: what an instant more or less makes of an experiment's figures."""
+    rng = random.Random(seed)
+    moved = [replace(request, at_us=request.at_us + rng.randrange(1000 * OFF_MS)) for request in requests]
+    return sorted(moved, key=lambda request: request.at_us)
 
 
 def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, experiment: Experiment) -> Run:

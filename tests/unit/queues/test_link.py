@@ -1,6 +1,7 @@
 """The shared connection under faults: each call gets its own answer, an honest error, or none of either twice."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -223,6 +224,24 @@ def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_s
 
     with running_server(redis_server.binary) as server:
         run(main, server)
+
+
+def test_a_busy_process_or_a_long_line_is_no_lost_connection(redis_url: str) -> None:
+    async def main() -> None:
+        lost: list[bool] = []
+        async with linked(redis_url, timeout_ms=200, on_change=lambda up: None if up else lost.append(up)) as link:
+            for _ in range(3):
+                call = link.command("PING")
+                await asyncio.sleep(0)
+                time.sleep(0.5)  # noqa: ASYNC251 - the event loop stands still, and the reply waits to be read
+                assert await call == b"PONG"
+            slow = "for i = 1, 3000000 do end return ARGV[1]"
+            much = b"-" * 65536  # so that the server does not read, and answer, many at once
+            calls = [link.command("EVAL", slow, 0, n, much) for n in range(30)]
+            assert await asyncio.gather(*calls) == [str(n).encode() for n in range(30)]
+            assert not lost
+
+    run(main)
 
 
 def test_a_blackholed_connection_is_given_up_and_replaced(redis_url: str, redis_server: Server) -> None:
