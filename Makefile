@@ -22,6 +22,9 @@ $(VENV)/.installed-dev: pyproject.toml requirements.lock | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	touch $@ $(VENV)/.installed
 
+# Tests start many processes, which would compile the same sources again and again.
+test quick fuzz: export PYTHONDONTWRITEBYTECODE =
+
 test: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m pytest -n 4 --dist loadfile

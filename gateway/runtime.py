@@ -297,7 +297,7 @@ class Gateway:
         else:
             self.store_down_since = time.time()
             if not self.stopping:
-                log.warning("lost the connection to Redis", replica=self.replica)
+                log.warning("lost the connection to Redis", replica=self.replica, why=self.link.trouble)
 
     def _channel_changed(self, up: bool) -> None:
         if up:

@@ -142,6 +142,11 @@ class RedisLink:
         """True while calls are taken."""
         return self._up.is_set()
 
+    @property
+    def trouble(self) -> str:
+        """Why it was down last."""
+        return str(self._trouble or "")
+
     async def start(self, wait_ms: int = 10_000) -> None:
         """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
 
@@ -162,7 +167,7 @@ class RedisLink:
             raise self._fatal
         if not self.up:
             await self.close()
-            why = f" ({self._trouble})" if self._trouble else ""
+            why = f" ({self.trouble})" if self._trouble else ""
             raise StoreUnavailable(f"no answer from Redis within {wait_ms} ms{why}", sent=False)
 
     async def close(self) -> None:
@@ -242,6 +247,9 @@ class RedisLink:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+        except Exception as error:
+            self._trouble = error
+            raise
         finally:
             was_up = self.up
             self._up.clear()

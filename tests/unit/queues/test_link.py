@@ -229,7 +229,9 @@ def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_s
 def test_a_busy_process_or_a_long_line_is_no_lost_connection(redis_url: str) -> None:
     async def main() -> None:
         lost: list[bool] = []
-        async with linked(redis_url, timeout_ms=200, on_change=lambda up: None if up else lost.append(up)) as link:
+        async with linked(
+            redis_url, timeout_ms=200, on_change=lambda up: None if up else lost.append(up)
+        ) as link:
             for _ in range(3):
                 call = link.command("PING")
                 await asyncio.sleep(0)
