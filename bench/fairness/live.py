@@ -24,6 +24,7 @@ from bench.fairness.live_experiments import (
     Figure,
     Live,
     Scale,
+    a_little_off,
     as_they_came,
     carry_out,
     figures,
