@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
-from tests.support.serving import DEADLINE_S, Served, serving
+from tests.support.serving import DEADLINE_S, Served, serving, until
 from websockets.asyncio.client import ClientConnection, connect
 
 from fairlane.streaming.schemas import native_event_adapter
@@ -249,9 +249,12 @@ class Talk:
 
     @contextlib.asynccontextmanager
     async def worker(self, token: str | None = None) -> AsyncIterator[RawWorker]:
-        """A version 1 worker: connecting is enough."""
+        """A version 1 worker: connecting is enough. It comes behind those that the gateway knows already."""
         headers = {"Authorization": f"Bearer {token}"} if token else None
+        pool = self.served.gateway.dispatcher.pool
+        known = {worker.id for worker in pool}
         async with connect(self.served.ws, additional_headers=headers, proxy=None) as connection:
+            await until(lambda: any(worker.id not in known for worker in pool), "the worker to be known")
             yield RawWorker(connection, 1)
 
     @contextlib.asynccontextmanager

@@ -88,6 +88,7 @@ class Attempt:
         self._halves: Halves | None = None
         self._payload_bytes = 0
         self._frames = 0
+        self._unread_chunks = 0  # that came after its end, while its worker went on
         self._finish_reason: str | None = None
         self._spent = NO_USAGE
         self._shown_at = 0.0
@@ -155,6 +156,7 @@ class Attempt:
     def chunk(self, message: TaskChunk, *, halves: bool = False) -> str | None:
         """Take a chunk frame; returns what is wrong with it, if anything. `halves`: its text may hold half characters."""
         if self.phase not in (Phase.SENT, Phase.RUNNING):
+            self._unread_chunks += len(message.deltas) or 1
             return None
         self.acknowledged()
         self.output_at = self._dispatcher.time()
@@ -505,13 +507,13 @@ class Attempt:
             self.span.event("first_output")
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
-        """Tokens used: as the worker says, else as its result says, else estimated from the bytes that passed."""
+        """Tokens used: as the worker says, else as its result says, else estimated from what passed, until the worker stopped."""
         result = bytes(message.result)
         used_in, used_out = normalise_usage(_raw(message.usage), result)
         if used_in is None:
             used_in = self._payload_bytes // 4
         if used_out is None:
-            used_out = self.writer.chunks or len(result) // 4
+            used_out = self.writer.chunks + self._unread_chunks or len(result) // 4
         return used_in, used_out
 
 

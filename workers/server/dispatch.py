@@ -26,7 +26,7 @@ from fairlane.streaming.hub import Hub
 from fairlane.workers.server.alarms import Alarms
 from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
+from fairlane.workers.server.pool import ANY, RETRY_REST_MS, Misfit, Pool, Recent, Worker
 from fairlane.workers.server.spans import trace_wait
 from fairlane.workers.server.upkeep import Upkeep, observe
 from fairlane.workers.tracing import Tracer
@@ -34,10 +34,8 @@ from fairlane.workers.tracing import Tracer
 log = structlog.get_logger("fairlane.workers")
 
 LOST_REPLY_S = 2.0
-"""A reply of Redis that has not come by then never will: longer than a command may take."""
+"""A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
 TOMBSTONE_MS = 600_000
-RETRY_REST_MS = 100
-"""After a failure that a retry may mend, the worker pauses so long that an idle one on another replica is first."""
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
 MOST_SENT_AWAY = 1000

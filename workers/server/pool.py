@@ -12,6 +12,8 @@ ANY = "*"
 LOSSES_TO_HOLD = 5
 LOSS_WINDOW_S = 600.0
 LOSS_HOLD_S = 60.0
+RETRY_REST_MS = 100
+"""After a failure that a retry may mend, the worker pauses so long that an idle one, here or elsewhere, is first."""
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 

@@ -10,6 +10,7 @@ import structlog
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.workers.server.pool import RETRY_REST_MS
 
 if TYPE_CHECKING:
     from fairlane.workers.server.dispatch import Dispatcher
@@ -135,6 +136,7 @@ class Upkeep:
             if attempt.phase is Phase.SENT and attempt.waits_for_ack(now, settings.ack_ms / 1000):
                 worker.missed_acks += 1
                 attempt.unacknowledged()
+                dispatcher.hold(worker, RETRY_REST_MS)
                 if worker.missed_acks >= MISSED_ACKS:
                     worker.close(4408, "three tasks in a row were not acknowledged")
             elif attempt.phase is Phase.RUNNING:

@@ -327,6 +327,21 @@ async def test_a_cancel_reaches_the_worker_and_its_answer_frees_the_slot(
         assert ack["status"] == "stale"
 
 
+async def test_what_is_written_after_a_cancel_is_charged_too(served: Served, callers: Callers) -> None:
+    async with worker_v2(served.ws) as worker:
+        task_id = await callers.later()
+        task = await worker.expect("task")
+        await worker.chunk(task, 1, "a")
+        await callers.client.post(f"/api/task/{task_id}/cancel")
+        await worker.expect("cancel", reason="client", **key(task))
+        for seq in range(2, 102):
+            await worker.chunk(task, seq, "b")
+        await worker.result(task, None, lastSeq=101)
+        await worker.expect("resultAck", status="stale")
+        survey = await served.gateway.surveyor.survey()
+        assert 2 * 101 <= sum(queue.tokens_charged for queue in survey.queues) <= 2 * 101 + 20
+
+
 async def test_a_caller_who_leaves_reaches_the_worker(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
