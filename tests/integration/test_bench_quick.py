@@ -53,7 +53,7 @@ WITH_TARGET = {
 def test_quick_benchmark_completes_without_errors_and_fills_every_field(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "--quick", "--json", str(output)],
+        [sys.executable, "-m", "bench", "--quick", "--seconds", "0.7", "--json", str(output)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -323,5 +323,19 @@ def tune(served: Served, **changes: Any) -> None:
 
 
 async def until_workers(served: Served, count: int) -> None:
-    """Wait until so many workers are connected to this replica."""
-    await until(lambda: len(served.gateway.dispatcher.pool) == count, f"{count} workers")
+    """Wait until so many workers are connected to this replica, and all replicas know what they offer."""
+    gateway = served.gateway
+    await until(lambda: len(gateway.dispatcher.pool) == count, f"{count} workers")
+
+    async def offered() -> bool:
+        if not gateway.link.up:
+            return True
+        for model in gateway.dispatcher.pool.models():
+            if (
+                await gateway.link.command("ZSCORE", gateway.keys("offers", model=model), gateway.replica)
+                is None
+            ):
+                return False
+        return True
+
+    await until(offered, "their models to be offered")
