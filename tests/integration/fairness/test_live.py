@@ -17,7 +17,7 @@ def sound(live: Live) -> None:
 
 
 async def test_queues_get_their_weights_of_the_tokens(stack: Stack) -> None:
-    live = await carry_out(stack, SHARES)
+    live = await carry_out(stack, SHARES, together=True)
     sound(live)
     served = service(live.run, SHARES.scale.warm_up_s * 1e6, SHARES.end_us)
     queue_of = {request.client: request.queue for request in SHARES.requests}
