@@ -56,6 +56,7 @@ async def test_a_caller_who_leaves_the_other_gateway_reaches_the_worker(
     served: Served, second: Served, elsewhere: Callers
 ) -> None:
     async with worker_v2(served.ws) as worker:
+        await until_workers(served, 1)
         elsewhere.ask()
         task = await worker.expect("task")
         await worker.ack(task)
