@@ -31,6 +31,7 @@ async def test_a_task_submitted_at_one_gateway_runs_on_a_worker_of_the_other(
     served: Served, second: Served, elsewhere: Callers
 ) -> None:
     async with worker_v2(served.ws) as worker:
+        await until_workers(served, 1)
         watch = await elsewhere.watch()
         task = await worker.expect("task", stream=True)
         await worker.chunk(task, 1, "across")
@@ -166,6 +167,7 @@ async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
         worker_v2(served.ws, slots=2, instance="a") as worker,
         worker_v2(second.ws, instance="b") as other,
     ):
+        await until_workers(served, 1)
         await until_workers(second, 1)
         served.gateway.dispatcher.drain()
         answer = elsewhere.ask()
