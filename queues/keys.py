@@ -49,7 +49,7 @@ KEYS = (
     Key("pool", "pool", "hash", "bytes of payloads, last sweep, totals of ended tasks", "kept: one per pool"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
-    Key("audit", "audit", "stream", "changes made while running: at, who, action, target, before, after", "trimmed: 10,000"),
+    Key("audit", "audit", "stream", "changes made while running: who, action, target, before, after", "trimmed: 10,000"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,7 +29,7 @@ from fairlane.queues.tasks import (
 )
 
 MOST_AUDITED = 10_000
-"""Entries of the audit record that are kept, about; as in change.lua."""
+"""Entries of the audit record that are kept, about; as in change.lua. An entry's id begins with the store's time, ms."""
 
 EventFields = tuple[str, bytes]
 """Type and data of an event that is to be logged."""
@@ -358,8 +357,6 @@ class Scheduler:
             "~",
             MOST_AUDITED,
             "*",
-            "at",
-            time.time_ns() // 1_000_000,
             "who",
             who,
             "action",

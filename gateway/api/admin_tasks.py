@@ -7,20 +7,21 @@ import msgspec
 
 from fairlane.gateway.api.admin import task_row
 from fairlane.gateway.api.limits import NO_STORE
-from fairlane.gateway.api.native import not_found, now_ms
+from fairlane.gateway.api.native import now_ms, read_record
 from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, Request
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
-from fairlane.queues.tasks import Record, State
+from fairlane.queues.tasks import State
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
 
 FILTERS = {"state": "st", "user": "u", "queue": "q", "model": "m", "worker": "wk", "code": "co"}
 """Parameters of a search, and the fields of a task's record that must equal them."""
+STATES = frozenset(state.value for state in State)
 DEFAULT_FOUND = 50
 MOST_FOUND = 200
 LOOK_AT = 250
@@ -42,7 +43,7 @@ async def search(gateway: "Gateway", caller: Caller, request: Request) -> None: 
             if len(value) > MAX_VALUE:
                 raise bad_request(f"{name} may have at most {MAX_VALUE} characters", name)
             wanted[field] = value
-    if wanted.get("st", State.QUEUED) not in {state.value for state in State}:
+    if wanted.get("st", State.QUEUED) not in STATES:
         raise bad_request(f"state must be one of {', '.join(State)}", "state")
     after = request.query("after") or ""
     if after and not could_be_ours(after, now_ms()):
@@ -55,16 +56,13 @@ async def search(gateway: "Gateway", caller: Caller, request: Request) -> None: 
             found, after = await gateway.scheduler.search(
                 source, wanted, after=after, most=limit - len(rows), look_at=LOOK_AT
             )
-            rows += [task_row(task_id, fields) for task_id, fields in found if fields.get("st") in _STATES]
+            rows += [task_row(task_id, fields) for task_id, fields in found if fields.get("st") in STATES]
             if not after or len(rows) >= limit:
                 break
     except StoreError:
         raise gateway.store_unavailable() from None
     answer = {"now": now_ms(), "tasks": rows, "next": after or None}
     await request.respond(200, msgspec.json.encode(answer), [JSON, NO_STORE])
-
-
-_STATES = frozenset(state.value for state in State)
 
 
 def _limit(request: Request) -> int:
@@ -77,7 +75,7 @@ def _limit(request: Request) -> int:
 async def detail(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
     """GET /api/admin/tasks/{taskId}: everything but its payload and output. `streamUrl` is a link to its events."""
     task_id = request.path_params["task_id"]
-    record = await _record(gateway, task_id)
+    record = await read_record(gateway, task_id)
     fields = record.fields
 
     def number(field: str) -> int | None:
@@ -114,18 +112,6 @@ async def detail(gateway: "Gateway", caller: Caller, request: Request) -> None: 
 async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /api/admin/tasks/{taskId}/cancel: whoever's it is; also fine when it has ended. Written to the audit record."""
     task_id = request.path_params["task_id"]
-    state = await cancel_as_admin(gateway, caller, task_id, await _record(gateway, task_id))
+    state = await cancel_as_admin(gateway, caller, task_id, await read_record(gateway, task_id))
     body = msgspec.json.encode({"taskId": task_id, "status": state})
     await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
-
-
-async def _record(gateway: "Gateway", task_id: str) -> Record:
-    record = None
-    if could_be_ours(task_id, now_ms()):
-        try:
-            record = await gateway.scheduler.position(task_id)
-        except StoreError:
-            raise gateway.store_unavailable() from None
-    if record is None:
-        raise not_found(task_id)
-    return record

@@ -109,7 +109,7 @@ def _entry(entry_id: str, fields: dict[bytes, bytes]) -> dict[str, Any]:
     target = text["target"].partition(" ")[0]
     kind: Kind | None = "queue" if target == "queue" else "model" if target == "model" else None
     before, after = (_values(kind, msgspec.json.decode(fields[when])) for when in (b"before", b"after"))
-    return {"id": entry_id, "at": int(fields[b"at"]), **text, "before": before, "after": after}
+    return {"id": entry_id, "at": int(entry_id.partition("-")[0]), **text, "before": before, "after": after}
 
 
 def _values(kind: Kind | None, stored: dict[str, Any]) -> dict[str, Any]:

@@ -320,15 +320,23 @@ def not_found(task_id: str) -> ApiError:
     return ApiError(404, "TASK_NOT_FOUND", text)
 
 
-async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
-    """The record of a task that the caller may see. Raises ApiError(404) for any other."""
+async def read_record(gateway: "Gateway", task_id: str) -> Record:
+    """The record of a task, whoever's it is. Raises ApiError: 404 if there is none."""
     record = None
     if could_be_ours(task_id, now_ms()):
         try:
             record = await gateway.scheduler.position(task_id)
         except StoreError:
             raise gateway.store_unavailable() from None
-    if record is None or not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
+    if record is None:
+        raise not_found(task_id)
+    return record
+
+
+async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
+    """The record of a task that the caller may see. Raises ApiError: 404 for any other."""
+    record = await read_record(gateway, task_id)
+    if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
         raise not_found(task_id)
     return record
 

@@ -34,6 +34,6 @@ if kind == 'm' then
 end
 rules_changed()
 local was, is = cjson.encode(before), cjson.encode(after)
-local entry = call('XADD', key_audit(), 'MAXLEN', '~', '10000', '*', 'at', NOW_TEXT, 'who', ARGV[3], 'action', 'set',
+local entry = call('XADD', key_audit(), 'MAXLEN', '~', '10000', '*', 'who', ARGV[3], 'action', 'set',
   'target', ARGV[1] .. ' ' .. name, 'before', was, 'after', is)
 return { 'ok', entry, was, is }

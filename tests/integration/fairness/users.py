@@ -22,12 +22,17 @@ COST = PLAIN.input + 2 * PLAIN.output
 EACH = round(1.5 * SLOTS * CONTEST.length_s * 1e6 / (PLAIN.output * PLAIN.token_us) / (len(HONEST) + 1))
 """Half as many again as fit: everybody always waits."""
 
-SHARES = shares(Scale(slots=SLOTS, token_us=4_000, length_s=10, warm_up_s=1), large_where_heavy=True)
+SHARES = shares(Scale(slots=SLOTS, token_us=4_000, length_s=10, warm_up_s=3), large_where_heavy=True)
 SHARES = replace(
     SHARES,
     arrivals=[(replace(asked, at_us=asked.at_us // 10), reading) for asked, reading in SHARES.arrivals],
 )
-"""All is sent at once: callers that a busy machine holds up would leave queues empty that are to have their shares."""
+"""All is sent at once: callers that a busy machine holds up would leave queues empty that are to have their shares.
+
+Users of whom nothing is known yet pay ahead for more than they will use, so those who get short answers, and are known first, are
+ahead for as long as the others' first answers take. Here that is 2,300 tokens of cost in the first second, paid back in the next
+two: the warm-up.
+"""
 FLOODED = isolation(Scale(slots=SLOTS, token_us=10_000, length_s=8, warm_up_s=0), flooded=True)
 
 EVERYBODY = [

@@ -4,7 +4,7 @@ import { Problem, send } from "./api.js";
 
 const LOGGED = new Set(["start", "chunk", "stage", "usage", "debug", "done", "error", "cancelled"]);
 const UNLOGGED = ["queued", "progress", "gap", "restart", "bye"];
-export const TERMINAL = new Set(["done", "error", "cancelled"]);
+const TERMINAL = new Set(["done", "error", "cancelled"]);
 const MOST_TRIES = 30;
 const LONGEST_PAUSE_MS = 15_000;
 

@@ -31,7 +31,7 @@ const stepName = ms => duration(ms).replace(/[.,]0(?=\D)/, "");
  * Lines over time with a key that shows the values under the pointer, or `rest` when there is none.
  * `series`: { label (string key), tone (CSS variable), dash }; `format(value)` makes the text of a value; `log`: the axis.
  */
-export class Plot {
+class Plot {
   constructor({ series, format, log = false, label }) {
     this._series = series;
     this._format = format;
@@ -90,7 +90,7 @@ export class Plot {
     const options = {
       width: Math.max(this._box.clientWidth, 200),
       height: HEIGHT,
-      padding: [8, 6, 0, 0],
+      padding: [8, 18, 0, 0], // (the last time stands half beyond the axis)
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: this._log ? { distr: 3, log: 10, range: (_, low, high) => decade(low, high) } : { range: (_, low, high) => [0, Math.max(high * 1.08, 0.5)] } },
