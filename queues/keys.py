@@ -76,7 +76,7 @@ RECORD = {
     "k": "id of the caller's key",
     "ty": "task type",
     "en": "enqueued, ms",
-    "or": "order inside the flow: enqueued minus the head start of its priority",
+    "or": "order inside the flow, us: enqueued minus the head start of its priority",
     "pr": "priority",
     "ei": "input tokens, estimated from the request",
     "mo": "output tokens the caller asks for at most",
@@ -139,7 +139,7 @@ MODEL = {
     "L:{queue}": "sum of the lane's lifts",
     "h:{queue}": "1: the lane had to stand back for a rule",
     "n:{queue}": "waiting tasks",
-    "d:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was",
+    "D:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
     "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""
@@ -194,14 +194,14 @@ def expand_keys(lua: str) -> str:
     patterns = {key.name: key.pattern for key in KEYS}
     pieces, at = [], 0
     while call := _CALL.search(lua, at):
-        end = _closing(lua, call.end())
+        end = closing(lua, call.end())
         values = [value.strip() for value in lua[call.end() : end].split(",")]
         pieces += [lua[at : call.start()], _concatenation(patterns[call.group(1)], values)]
         at = end + 1
     return "".join([*pieces, lua[at:]])
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
     """Index of the parenthesis that closes the one before `at`."""
     depth = 1
     while depth:

@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-from fairlane.queues.keys import expand_keys
+from fairlane.queues.keys import closing, expand_keys
 
 NAMES = (
     "submit",
@@ -41,6 +41,17 @@ SHARED = (
 )
 """The shared parts, in the order in which they may refer to each other."""
 
+# fmt: off
+SELDOM = frozenset((
+    "account_of_end", "choose_lane", "count_of_user", "dequeue", "expected_ms", "expected_output", "forget_excess", "lane_idles",
+    "lift_lane", "note_lift", "paced_until", "park", "refund", "repeat_grants", "settle_pace", "spend", "stand", "startable",
+    "starts_at_once", "unpark",
+))
+# fmt: on
+"""Shared functions that most calls do without: they are made together, when the first of them is called."""
+INLINE = ("num", "whole")
+"""Shared functions of one value whose expression stands where they are called, as they are called so often."""
+
 _REDIS_CLOCK = """local function clock_us()
   local t = redis.call('TIME')
   return t[1] * 1000000 + t[2]
@@ -71,7 +82,7 @@ def load_scripts(*, test_clock: bool = False) -> Mapping[str, Script]:
     definitions = [definition for text in shared for definition in _definitions(text)]
     scripts = {}
     for name in NAMES:
-        text = expand_keys(_assemble(definitions, (folder / f"{name}.lua").read_text()))
+        text = _assemble(definitions, (folder / f"{name}.lua").read_text())
         scripts[name] = Script(name, text, sha1(text.encode()).hexdigest())  # noqa: S324 - Redis names scripts by it
     return scripts
 
@@ -91,24 +102,47 @@ def _definitions(text: str) -> Iterator[tuple[frozenset[str], str]]:
 
 
 def _assemble(definitions: list[tuple[frozenset[str], str]], body: str) -> str:
-    """`body` behind the definitions that it needs, directly or through others: each costs time at every call.
+    """`body` behind the definitions that it needs, directly or through others.
 
-    The functions become members of one table, made at once. As locals that refer to each other they would cost a tenth of a
-    script's time more: Lua looks for each reference among all that are referred to, whenever a function is made.
+    Lua makes the functions anew at every call, which takes a tenth of a script's time. So they become members of one table: as
+    locals that refer to each other they would cost twice that, since Lua looks for each reference among all that are referred to
+    whenever a function is made. And what is needed seldom, or is called all the time, is left out of it.
     """
     wanted = set(_WORD.findall(_COMMENT.sub("", body)))
     values: list[str] = []
     functions: dict[str, str] = {}
+    inline: dict[str, str] = {}
     for names, text in reversed(definitions):
         if names & wanted:
             wanted.update(_WORD.findall(text))
             (name, *_) = names
-            if text.startswith("local function") and name != "clock_us":  # (which the values need)
+            if name in INLINE:
+                inline[name] = text.removeprefix(f"local function {name}")
+            elif text.startswith("local function") and name != "clock_us":  # (which the values need)
                 functions[name] = text.removeprefix(f"local function {name}")
             else:
                 values.append(text)
-    members = ",\n".join(f"{name} = function{text}" for name, text in functions.items())
-    rest = f"F = {{\n{members}\n}}\n{body}"
+    members = ",\n".join(f"{name} = function{text}" for name, text in functions.items() if name not in SELDOM)
+    seldom = "\n".join(f"F.{name} = function{text}" for name, text in functions.items() if name in SELDOM)
+    if seldom:
+        members = f"setmetatable({{\n{members}\n}}, {{ __index = function(F, name)\n{seldom}\nreturn F[name]\nend }})"
+    else:
+        members = f"{{\n{members}\n}}"
+    rest = f"F = {members}\n{body}"
     for name in functions:
         rest = re.sub(rf"(?<![\w.:]){name}\(", f"F.{name}(", rest)
-    return "\n".join(["local P, F = KEYS[1]", *reversed(values), rest])
+    lua = expand_keys("\n".join(["local P, F = KEYS[1]", *reversed(values), rest]))
+    for name, text in inline.items():
+        lua = _inlined(lua, name, text)
+    return lua
+
+
+def _inlined(lua: str, name: str, function: str) -> str:
+    """`lua` with the expression of a function of one value instead of each call."""
+    parts = re.fullmatch(r"\((\w+)\) return (.+) end\s*", function)
+    assert parts, function
+    before, after = re.split(rf"\b{parts[1]}\b", parts[2])
+    while call := re.search(rf"\b{name}\(", lua):
+        end = closing(lua, call.end())
+        lua = f"{lua[: call.start()]}({before}({lua[call.end() : end]}){after}){lua[end + 1 :]}"
+    return lua

@@ -37,14 +37,14 @@ local ruled = s[2] == '1' or queue[4] == '1'
 if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
 local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
   and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
-local order = string.format('%.3f', US / 1000 - 2000 * priority)
+local order = whole(US - 2000000 * priority)
 if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   if refused then return refused end
 end
 if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
   call('HINCRBY', pool, 'bytes', 0 - #payload)
-  return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'd:' .. q), s[6])), 1) }
+  return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'D:' .. q), s[6])), 1) }
 end
 
 call('SET', key_payload(id), payload)
@@ -83,7 +83,7 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
   local lane_start = math.max(V, lane_tag)
   lane_lifts = lane_lifts + lane_start - lane_tag
   local debts = key_debts(q, m)
-  local debt = call('EXISTS', debts) == 1 and call('ZSCORE', debts, u)
+  local debt = call('ZSCORE', debts, u)
   local flow_start = tonumber(debt or v)
   if flow_start <= v then
     if flow_start < v then note_lift(q, m, u, v - flow_start) end

@@ -232,7 +232,7 @@ def _grouped(
 
 def _shape(kind: str, value: Any) -> Any:
     if kind == "hash":
-        return {value[i].decode(): value[i + 1].decode() for i in range(0, len(value), 2)}
+        return {value[i].decode(): value[i + 1].decode(errors="replace") for i in range(0, len(value), 2)}
     if kind == "zset":
         return {value[i].decode(): float(value[i + 1]) for i in range(0, len(value), 2)}
     if kind == "set":

@@ -43,12 +43,10 @@ local function mean_after(stored, value, share)
   return string.format('%d.%02d', hundredths / 100, hundredths % 100)
 end
 
--- What an attempt used counts for its model's pace, too: what it took beyond (or less than) what was expected. Is it paced by
--- tokens?
-local function settle_pace(t, tokens_used)
-  local _, _, _, _, counted = read_account(t.ac)
-  local more = tokens_used - num(counted)
-  if num(counted) == 0 then return false end
+-- What an attempt used counts for its model's pace, too: what it took beyond (or less than) the `counted` tokens that were
+-- expected. Is it paced by tokens?
+local function settle_pace(t, counted, tokens_used)
+  local more = tokens_used - counted
   local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
   if tpm == 0 or more == 0 then return tpm > 0 end
@@ -76,8 +74,8 @@ local function settle(t, input, output, completed)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  local changed = close_account(t, used, s[5], s[6], s[7])
-  local paced = known and settle_pace(t, math.min(input, 4194304) + math.min(output, 4194304))
+  local changed, counted = close_account(t, used, s[5], s[6], s[7])
+  local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
     if known and (unit ~= 'requests' or paced) then
       output = math.min(output, 131072)

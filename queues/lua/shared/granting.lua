@@ -96,7 +96,7 @@ local function next_lane(model)
   if not q then return nil end
   local queue = call('HMGET', key_queue(q), 'weight', 'strict')
   local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'd:' .. q, 'c:' .. q, 'held', 'pace')
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'held', 'pace')
   local limit = num(s[1])
   local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
   if free <= 0 then return nil end
@@ -113,7 +113,7 @@ local function next_lane(model)
   if chosen ~= q then
     lane.weight = call('HGET', key_queue(chosen), 'weight')
     lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'd:' .. chosen, 'c:' .. chosen, 'held', 'pace')
+      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'D:' .. chosen, 'c:' .. chosen, 'held', 'pace')
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
     lane.tag, lane.s[9] = lift_lane(chosen, model)
@@ -172,7 +172,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       local step = model_step(s[5], s[7])
       local fields = {
         'V', whole(math.max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(math.max(num(s[8]), flow_start)), 'n:' .. q,
-        string.format('%d', num(s[10]) - 1), 'd:' .. q, drain_after_grant(s[11]), 'c:' .. q, whole(num(s[12]) + cost),
+        string.format('%d', num(s[10]) - 1), 'D:' .. q, drain_after_grant(s[11]), 'c:' .. q, whole(num(s[12]) + cost),
         'used', whole(US),
       }
       if lane.lowered then

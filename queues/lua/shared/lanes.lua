@@ -30,34 +30,31 @@ end
 -- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users.
 local function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
--- How fast a lane's tasks leave while some wait: departures (in thousandths) and the time they took, both fading with a half-life of about
--- twenty seconds, and the instant of the last one. `grant` counts one, `resume` begins to count time again.
+-- How fast a lane's tasks leave while some wait: departures and the ms that they took, both fading with a half-life of about
+-- twenty seconds, and the instant of the last one: three numbers, packed. `after_grant` counts one, `resumes` begins to count time again.
 local FADE_MS = 30000
 
 local function read_drain(stored)
-  local count, time, last = string.match(stored or '', '(%S+) (%S+) (%S+)')
-  if not count then return 0, 0, NOW end
-  return tonumber(count) / 1000, tonumber(time), tonumber(last)
-end
-
-local function drain_after_grant(stored)
-  local count, time, last = read_drain(stored)
-  local passed_ms = math.max(NOW - last, 0)
-  local kept = passed_ms > 0 and math.exp(0 - passed_ms / FADE_MS) or 1
-  return string.format('%d %d ', (count * kept + 1) * 1000, time * kept + passed_ms) .. NOW_TEXT
-end
-
-local function drain_resumes(stored)
-  local count, time = read_drain(stored)
-  return string.format('%d %d ', count * 1000, time) .. NOW_TEXT
+  if not stored then return 0, 0, NOW end
+  return struct.unpack('<ddd', stored)
 end
 
 -- Departures until now and the ms they took, faded.
 local function drain_until_now(stored)
   local count, time, last = read_drain(stored)
   local passed_ms = math.max(NOW - last, 0)
-  local kept = math.exp(0 - passed_ms / FADE_MS)
+  local kept = passed_ms > 0 and math.exp(0 - passed_ms / FADE_MS) or 1
   return count * kept, time * kept + passed_ms
+end
+
+local function drain_after_grant(stored)
+  local count, time = drain_until_now(stored)
+  return struct.pack('<ddd', count + 1, time, NOW)
+end
+
+local function drain_resumes(stored)
+  local count, time = read_drain(stored)
+  return struct.pack('<ddd', count, time, NOW)
 end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
@@ -71,7 +68,7 @@ local function flow_comes(q, m, u, from)
   local model, flows = key_model(m), key_flows(q, m)
   local s = call('HMGET', model, 'v:' .. q, 'users')
   local v = num(s[1])
-  local tag = from and call('EXISTS', from) == 1 and call('ZSCORE', from, u)
+  local tag = call('ZSCORE', from, u)
   local start = tonumber(tag or v)
   if tag then call('ZREM', from, u) end
   if start <= v then
@@ -84,10 +81,10 @@ local function flow_comes(q, m, u, from)
     call('HSET', model, 'v:' .. q, whole(v), 'users', users)
     return
   end
-  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'd:' .. q, 'b')
+  local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'D:' .. q, 'b')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
   call('ZADD', key_lanes(m), whole(math.max(V, lane_tag)), q)
-  call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'd:' .. q, drain_resumes(lane[4]),
+  call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'D:' .. q, drain_resumes(lane[4]),
     'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
   call('ZADD', key_backlog(), 'NX', lane[5] or '0', m)
 end
@@ -165,10 +162,7 @@ end
 local function read_account(account) return string.match(account, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)') end
 
 -- The lifts of a flow so far; nil when there are none.
-local function lifts_of(q, m, u)
-  local lifts = key_lifts(q, m)
-  return call('EXISTS', lifts) == 1 and call('ZSCORE', lifts, u) or nil
-end
+local function lifts_of(q, m, u) return call('ZSCORE', key_lifts(q, m), u) or nil end
 
 -- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
 local function beyond(step, lifted)
@@ -198,7 +192,7 @@ local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_t
   if in_line then
     call('ZINCRBY', key_flows(q, m), flow_step, u)
     note_served(q, m, u, more / flow_weight(t), 0)
-  elseif call('EXISTS', key_parked(q, m)) == 1 and call('ZSCORE', key_parked(q, m), u) then
+  elseif call('ZSCORE', key_parked(q, m), u) then
     call('ZINCRBY', key_parked(q, m), flow_step, u)
   else
     call('ZINCRBY', key_debts(q, m), flow_step, u)
@@ -207,17 +201,18 @@ local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_t
 end
 
 -- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. The
--- fields of its model: S:queue, L:queue, c:queue; those that change are returned, for the caller to store.
+-- fields of its model: S:queue, L:queue, c:queue; those that change are returned, for the caller to store, and the tokens that
+-- were counted for the model's pace.
 local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
   local q, m, u = t.q, t.m, t.u
   local flow_lifts = lifts_of(q, m, u)
-  local charged, weight, lane_lifts, own_lifts = read_account(t.ac)
+  local charged, weight, lane_lifts, own_lifts, counted = read_account(t.ac)
   local more, changed = used and used - tonumber(charged) or 0, {}
   if more ~= 0 then
     changed = charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged_so_far)
   end
   if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', key_lifts(q, m), u) end
-  return changed
+  return changed, tonumber(counted)
 end
 
 -- Take back all that an attempt was charged.
@@ -231,7 +226,6 @@ end
 -- tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)
   local debts = key_debts(q, m)
-  if call('EXISTS', debts) == 0 then return end
   for _ = 1, 4 do
     local least = call('ZRANGE', debts, '0', '0', 'WITHSCORES')
     local u = least[1]

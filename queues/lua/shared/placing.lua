@@ -4,10 +4,12 @@
 -- as a Poisson process, so that n of them take n intervals +- 1.3 sqrt(n) four times out of five; and others may come or go.
 
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
--- of the model run and the lane's share of its slots.
-local function interval_of(q, m, drain, mean_ms)
-  local count, time = read_drain(drain)
-  if call('EXISTS', key_flows(q, m)) == 1 then count, time = drain_until_now(drain) end -- (where nobody waits nobody leaves)
+-- of the model run and the lane's share of its slots. `waits`: somebody does, as far as the caller knows; where nobody waits
+-- nobody leaves.
+local function interval_of(q, m, drain, mean_ms, waits)
+  local count, time
+  if waits == nil then waits = call('EXISTS', key_flows(q, m)) == 1 end
+  if waits then count, time = drain_until_now(drain) else count, time = read_drain(drain) end
   if count >= 20 then return time / count end
   local mean = num(mean_ms)
   if mean == 0 then mean = 1000 end
@@ -31,11 +33,12 @@ local function place(id, t)
   local rank = call('ZRANK', key_flow(q, m, t.u), id)
   if not rank then return { 0, 0, 0, 0 } end
   local flows = key_flows(q, m)
-  local users = math.max(call('ZCARD', flows), 1)
+  local in_line = call('ZCARD', flows)
+  local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
-  local s = call('HMGET', key_model(m), 'n:' .. q, 'd:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
+  local s = call('HMGET', key_model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
-  local interval, delay = interval_of(q, m, s[2], s[3]), math.max(num(s[4]) - NOW, 0)
+  local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
     delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)

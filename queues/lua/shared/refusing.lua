@@ -14,7 +14,7 @@ end
 -- Each says how long it will take, as far as can be told, until it would be accepted. `s`: fields of the model as in submit.
 local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
-  local function interval() return interval_of(q, m, call('HGET', key_model(m), 'd:' .. q), s[6]) end
+  local function interval() return interval_of(q, m, call('HGET', key_model(m), 'D:' .. q), s[6]) end
   if ruled then -- 1
     local cap = num(call('HGET', key_model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
@@ -25,7 +25,7 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
   local n, most = num(queue[1]), num(queue[2])
   if most == 0 then most = default_length end
   if queue[6] == 'adaptive' then -- 3
-    local drain = call('HMGET', key_model(m), 'd:' .. q, 'n:' .. q)
+    local drain = call('HMGET', key_model(m), 'D:' .. q, 'n:' .. q)
     local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], s[6]) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
