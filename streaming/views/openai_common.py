@@ -1,5 +1,7 @@
 """What OpenAI's chat and completions have in common: the order of a stream, the frame of a body."""
 
+from abc import ABC, abstractmethod
+
 from msgspec import Raw
 
 from fairlane.queues.tasks import Place
@@ -33,7 +35,7 @@ class ChoiceState:
         self.finish: bytes | None = None
 
 
-class OpenAIStream:
+class OpenAIStream(ABC):
     """Frames of an OpenAI stream from all events of a task in order. Subclasses say what a choice looks like.
 
     The end is in one piece: finish reasons, usage if asked for and known, `[DONE]`. A failure, a cancellation
@@ -137,24 +139,24 @@ class OpenAIStream:
         state.finished = True
         return b'%b%d,%b,"finish_reason":%b}]%b' % (self._head, index, self._nothing(), reason, self._rest)
 
+    @abstractmethod
     def _opening(self, index: int) -> bytes:
         """What stands before a choice's first delta."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _nothing(self) -> bytes:
         """The members of a choice that says nothing new."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _delta(self, index: int, state: ChoiceState, kind: str, delta: Raw) -> bytes:
         """The frames of one chunk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
         """The frames of a choice that comes all at once, without its finish reason."""
-        raise NotImplementedError
 
 
-class OpenAIFold(ResultFold):
+class OpenAIFold(ResultFold, ABC):
     """The body of a completed task. Subclasses say what a choice looks like."""
 
     object_name: bytes
@@ -191,6 +193,6 @@ class OpenAIFold(ResultFold):
         """The finish reason where the worker said none."""
         return finish_of(calls_tools=False)
 
+    @abstractmethod
     def _content(self, choice: Choice) -> tuple[str, bytes]:
         """The member that holds the choice's content."""
-        raise NotImplementedError

@@ -23,3 +23,17 @@ async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 async def callers(served: Served) -> AsyncIterator[Callers]:
     async with callers_of(served) as callers:
         yield callers
+
+
+@pytest.fixture
+async def second(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    """Another gateway on the same Redis."""
+    async with serving(redis_url, tmp_path / "second") as served:
+        yield served
+
+
+@pytest.fixture
+async def elsewhere(second: Served) -> AsyncIterator[Callers]:
+    """Its callers."""
+    async with callers_of(second) as callers:
+        yield callers

@@ -7,7 +7,7 @@ nothing.
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,6 @@ from fairlane.workers.sdk import Worker
 pytestmark = pytest.mark.anyio
 
 REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
-
-
-@pytest.fixture
-async def second(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path / "second") as served:
-        yield served
-
-
-@pytest.fixture
-async def elsewhere(second: Served) -> AsyncIterator[Callers]:
-    async with callers_of(second) as callers:
-        yield callers
 
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:

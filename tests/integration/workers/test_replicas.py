@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,6 @@ from tests.support.serving import Served, serving, until
 from fairlane.workers.server import dispatch
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def second(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(redis_url, tmp_path / "second") as served:
-        yield served
-
-
-@pytest.fixture
-async def elsewhere(second: Served) -> AsyncIterator[Callers]:
-    async with callers_of(second) as callers:
-        yield callers
 
 
 async def test_a_task_submitted_at_one_gateway_runs_on_a_worker_of_the_other(
