@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from playwright.async_api import Page, async_playwright, expect
 from tests.integration.web.conftest import ARGUMENTS, CHROMIUM, DEADLINE_MS, PHONE
+from tests.support.serving import until
 from tests.support.talk import RawWorker, Talk, private_redis, talking
 
 from fairlane.web.dashboard_history import BUCKET_MS, BUCKETS, Bucket
@@ -96,6 +97,7 @@ LOAD = [
 async def operators_view(page: Page, talk: Talk) -> None:
     """An hour of load with a provider's bad ten minutes, and what waits and runs now."""
     await write_an_hour(talk)
+    await until(lambda: whole_hour(talk), "the gateway to know of the hour")
     await talk.http.patch(
         "/api/admin/models/deepseek-chat", json={"concurrency": 8, "requests_per_minute": 600}
     )
@@ -118,6 +120,12 @@ async def operators_view(page: Page, talk: Talk) -> None:
     await expect(page.locator(".plot canvas")).to_have_count(2)
     await asyncio.sleep(6)  # so that there is something to share
     await expect(page.locator("#queues")).to_contain_text("%")
+
+
+async def whole_hour(talk: Talk) -> bool:
+    """Has the gateway read all of `write_an_hour`? It looks again when another bucket is over."""
+    history = (await talk.http.get("/api/admin/history")).json()
+    return all(history["completed"][1:-2])
 
 
 async def work_for_long(talk: Talk, models: list[str], slots: int, name: str) -> None:
