@@ -16,6 +16,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
 SSE_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),

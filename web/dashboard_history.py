@@ -18,6 +18,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.measures import OTHER, Recorder, TaskEnd
+from fairlane.queues.survey import MOST_MODELS
 from fairlane.queues.tasks import State
 
 log = structlog.get_logger("fairlane.web")
@@ -31,7 +32,7 @@ KEPT_MS = 2 * SPAN_MS
 PAGE = 1000
 LATE_MS = 1000
 """How long after its end a bucket is shown: until then every replica has told its part."""
-MOST_NAMES = 50
+MOST_CODES = 50
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _GAMMA = 1.05
@@ -80,7 +81,7 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     failures: dict[str, int] = {}
     refusals: dict[str, int] = {}
     ended: dict[str, int] = {}
-    """By model."""
+    """By model; the survey shows no more of them."""
     tokens: dict[str, int] = {}
     """Of output, by model."""
     wait: Sketch = msgspec.field(default_factory=Sketch)
@@ -96,22 +97,22 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.accepted += other.accepted
         self.completed += other.completed
         self.cancelled += other.cancelled
-        for counts, more in (
-            (self.failures, other.failures),
-            (self.refusals, other.refusals),
-            (self.ended, other.ended),
-            (self.tokens, other.tokens),
+        for counts, more, most in (
+            (self.failures, other.failures, MOST_CODES),
+            (self.refusals, other.refusals, MOST_CODES),
+            (self.ended, other.ended, MOST_MODELS),
+            (self.tokens, other.tokens, MOST_MODELS),
         ):
             for name, number in more.items():
-                count(counts, name, number)
+                count(counts, name, number, most=most)
         self.wait.merge(other.wait)
         self.first.merge(other.first)
         self.total.merge(other.total)
 
 
-def count(counts: dict[str, int], name: str, number: int = 1) -> None:
+def count(counts: dict[str, int], name: str, number: int = 1, *, most: int = MOST_CODES) -> None:
     """Add to a name's number; workers make codes and models up, so only the first ones keep their names."""
-    if name not in counts and len(counts) >= MOST_NAMES:
+    if name not in counts and len(counts) >= most:
         name = OTHER
     counts[name] = counts.get(name, 0) + number
 
@@ -147,9 +148,9 @@ class HourRecorder(Recorder):
     def ended(self, end: TaskEnd) -> None:
         super().ended(end)
         bucket = self._bucket
-        count(bucket.ended, end.model)
+        count(bucket.ended, end.model, most=MOST_MODELS)
         if end.used[1] > 0:
-            count(bucket.tokens, end.model, end.used[1])
+            count(bucket.tokens, end.model, end.used[1], most=MOST_MODELS)
         if end.state is State.COMPLETED:
             bucket.completed += 1
             bucket.total.add(end.total_ms)

@@ -7,7 +7,7 @@ import msgspec
 
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.gateway.overview import model_row, queue_row
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import TERMINAL, State
@@ -28,7 +28,7 @@ async def state(gateway: "Gateway", caller: Caller, request: Request) -> None:  
         answer = await read_state(gateway, int(text))
     except StoreError:
         raise gateway.store_unavailable() from None
-    await request.respond(200, msgspec.json.encode(answer), [JSON, (b"cache-control", b"no-store")])
+    await request.respond(200, msgspec.json.encode(answer), [JSON, NO_STORE])
 
 
 async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from sse_starlette.sse import AppStatus
 
 from fairlane import __version__
 from fairlane.gateway.api.admin import read_state
-from fairlane.gateway.api.limits import NO_STORE
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.queues.errors import StoreError
 
 if TYPE_CHECKING:
@@ -112,6 +111,7 @@ class Painter:
                 "version": __version__,
                 "startedAt": int(gateway.started_at * 1000),
                 "draining": gateway.draining,
+                "heartbeatMs": gateway.settings.heartbeat_ms,
             },
         }
         return b"event: state\ndata: " + msgspec.json.encode(picture) + b"\n\n"

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from fairlane.gateway.api.admin import task_row
-from fairlane.gateway.api.limits import NO_STORE
 from fairlane.gateway.api.native import now_ms, read_record
 from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.tasks import State

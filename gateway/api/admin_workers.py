@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane.gateway.api.admin import read_workers
-from fairlane.gateway.api.limits import NO_STORE
 from fairlane.gateway.audit import NOBODY, write_down
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.queues.errors import StoreError
 
 if TYPE_CHECKING:
@@ -61,7 +60,8 @@ async def _find(gateway: "Gateway", worker_id: str) -> dict[str, Any] | None:
 
 
 async def _tell(gateway: "Gateway", worker: dict[str, Any]) -> tuple[bool, bool]:
-    """Let the worker's replica drain it, and wait for it: whether it was told, and whether it says so. Raises StoreError."""
+    """Let the worker's replica drain it, and wait for it: whether it was told, and whether it says so. Raises StoreError when it
+    could not be told."""
     worker_id, replica = worker["workerId"], worker["replica"]
     if gateway.drain_worker(worker_id):
         return True, True
@@ -71,8 +71,13 @@ async def _tell(gateway: "Gateway", worker: dict[str, Any]) -> tuple[bool, bool]
     told = False
     while loop.time() < give_up:
         # again until somebody listens: the other replica may just be connecting anew
-        told = told or bool(await gateway.link.command("PUBLISH", channel, message))
-        row = await _find(gateway, worker_id)
+        try:
+            told = told or bool(await gateway.link.command("PUBLISH", channel, message))
+            row = await _find(gateway, worker_id)
+        except StoreError:
+            if told:
+                break
+            raise
         if row is None or row["draining"]:
             return told, True  # gone is as good
         await asyncio.sleep(LOOK_S)

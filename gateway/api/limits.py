@@ -9,7 +9,7 @@ import structlog
 from fairlane.gateway.audit import NOBODY
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.gateway.intake import parse_object
 from fairlane.gateway.limits import check_name, in_force, no_queue, read_change
 from fairlane.queues.errors import StoreError
@@ -23,7 +23,6 @@ log = structlog.get_logger("fairlane.audit")
 MAX_BODY_BYTES = 16 * 1024
 DEFAULT_ENTRIES = 100
 MOST_ENTRIES = 1000
-NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
 _ENTRY_ID = re.compile(r"[0-9]{1,15}-[0-9]{1,15}")
 
 

@@ -169,10 +169,11 @@ never closed
 async def test_markdown_looks_the_same_however_it_arrives(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open()
     drawn = await page.evaluate(
-        """async text => {
+        """async lines => {
           const { TextView } = await import("/static/common/markdown.js");
           const drawn = [];
-          for (const size of [1, 2, 3, 7, 50, text.length]) {
+          for (const [size, ending] of [1, 2, 3, 7, 50, 1e6].flatMap(size => [[size, "\\n"], [size, "\\r\\n"]])) {
+            const text = lines.replaceAll("\\n", ending);
             const box = document.createElement("div");
             const view = new TextView(box);
             for (let at = 0; at < text.length; at += size) {
@@ -182,7 +183,7 @@ async def test_markdown_looks_the_same_however_it_arrives(talk: Talk, open_brows
               view._draw();
             }
             view.finish();
-            while (view._offset < text.length) view._draw();
+            while (view._offset < view.text.length) view._draw();
             drawn.push(new XMLSerializer().serializeToString(box));
           }
           return drawn;

@@ -10,7 +10,7 @@ from fairlane.queues.tasks import State
 from fairlane.web.dashboard_history import (
     BUCKET_MS,
     BUCKETS,
-    MOST_NAMES,
+    MOST_CODES,
     QUANTILES,
     Bucket,
     Hour,
@@ -54,10 +54,10 @@ def test_an_empty_sketch_knows_nothing_and_short_times_are_a_millisecond() -> No
 
 def test_codes_that_workers_make_up_do_not_grow_for_ever() -> None:
     counts: dict[str, int] = {}
-    for number in range(3 * MOST_NAMES):
+    for number in range(3 * MOST_CODES):
         count(counts, f"code {number}")
-    assert len(counts) == MOST_NAMES + 1
-    assert counts[OTHER] == 2 * MOST_NAMES
+    assert len(counts) == MOST_CODES + 1
+    assert counts[OTHER] == 2 * MOST_CODES
     count(counts, "code 0")
     assert counts["code 0"] == 2
 

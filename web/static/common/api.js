@@ -88,14 +88,19 @@ export async function send(path, { method, body, headers = {}, signal, timeoutMs
   throw await problemOf(response);
 }
 
-/** The JSON of a call's answer. Throws like `send`. */
-export async function call(path, options = {}) {
-  const response = await send(path, options);
+/** The JSON of a call's answer, all of which has come within `timeoutMs`. Throws like `send`. */
+export async function call(path, { timeoutMs = 20_000, signal, ...options } = {}) {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), timeoutMs);
   try {
+    const response = await send(path, { ...options, timeoutMs: 0, signal: AbortSignal.any([late.signal, ...(signal ? [signal] : [])]) });
     return await response.json();
   } catch (error) {
-    if (options.signal?.aborted) throw error;
+    if (signal?.aborted || error instanceof Problem) throw error;
+    if (late.signal.aborted) throw new Problem(0, "TIMEOUT_HERE", "The gateway did not answer in time");
     throw new Problem(0, "NETWORK", "The answer broke off");
+  } finally {
+    clearTimeout(timer);
   }
 }
 

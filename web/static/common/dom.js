@@ -68,6 +68,23 @@ export function eachFrame(work) {
   };
 }
 
+/** Call `work` after `ms`, or as soon as the page is seen again if it is hidden by then. What is returned calls it off. */
+export function later(work, ms) {
+  const seen = () => {
+    if (document.hidden) return;
+    document.removeEventListener("visibilitychange", seen);
+    work();
+  };
+  const timer = setTimeout(() => {
+    if (document.hidden) document.addEventListener("visibilitychange", seen);
+    else work();
+  }, ms);
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", seen);
+  };
+}
+
 /** Copy a text; false when the browser does not let us. */
 export async function copy(text) {
   try {

@@ -25,7 +25,7 @@ function unit(value, name, digits = 0) {
 export function duration(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(Number(ms))) return "–";
   const value = Math.max(0, Number(ms));
-  if (value < 1000) return unit(Math.round(value), "millisecond");
+  if (value < 999.5) return unit(Math.round(value), "millisecond");
   if (value < 9950) return unit(value / 1000, "second", 1);
   const seconds = Math.round(value / 1000);
   if (seconds < 60) return unit(seconds, "second");
@@ -35,12 +35,21 @@ export function duration(ms) {
   return unit(Math.round(hours / 24), "day");
 }
 
+/** The same without a zero behind the point: 10s, 3s, 1m. */
+export const wholeUnits = ms => duration(ms).replace(/[.,]0(?=\D)/, "");
+
 /** 63 % */
 export const percent = (share, digits = 0) =>
   formatter({ style: "percent", maximumFractionDigits: digits }).format(Number(share) || 0);
 
 /** The time of day of a time in ms since 1970. */
-export const clock = ms => new Date(ms).toLocaleTimeString(language(), { hour12: false });
+export const clock = ms => new Date(ms).toLocaleTimeString(language(), { hourCycle: "h23" });
+
+/** The same without seconds. */
+export const hourMinute = ms => new Date(ms).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+
+/** Date and time of day. */
+export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
 /** 1.5 MB */
 export function bytes(value) {

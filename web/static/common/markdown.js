@@ -40,7 +40,8 @@ export function safeLink(address) {
 export class TextView {
   constructor(element, mode = "markdown") {
     this.element = element;
-    this.text = "";
+    this.text = ""; // its lines end with \n alone, as the lexer counts them
+    this._carry = "";
     this._finished = false;
     this._timer = 0;
     this.setMode(mode);
@@ -56,19 +57,24 @@ export class TextView {
 
   /** More of the text. */
   append(text) {
-    this.text += text;
+    const whole = this._carry + text;
+    this._carry = whole.endsWith("\r") ? "\r" : ""; // the rest of this line break may be yet to come
+    this.text += linesOf(whole.slice(0, whole.length - this._carry.length));
     this._later();
   }
 
   /** Another text; "" clears. */
   set(text) {
-    this.text = text;
+    this.text = linesOf(text);
+    this._carry = "";
     this._finished = false;
     this._begin();
   }
 
   /** Nothing follows: the last block is settled too. */
   finish() {
+    this.text += linesOf(this._carry);
+    this._carry = "";
     this._finished = true;
     this._later();
   }
@@ -198,15 +204,7 @@ export class TextView {
   }
 }
 
-/** The nodes of a whole Markdown text. */
-export function markdown(text) {
-  const box = document.createElement("div");
-  const view = new TextView(box);
-  view.text = text;
-  view._finished = true;
-  while (view._offset < text.length && view._step());
-  return [...box.childNodes];
-}
+const linesOf = text => text.replace(/\r\n?/g, "\n");
 
 const plainPart = text => h("div", { class: "plain-part", dir: "auto" }, visible(text));
 

@@ -38,12 +38,18 @@ export function startPage({ name, strings }) {
       problem = error;
     }
     page.me = me;
-    draw();
+    const seen = JSON.stringify([me, getKey()]);
+    if (seen !== page._seen) draw(); // else what has the focus keeps it
+    page._seen = seen;
     for (const work of page._listeners) work(me, problem);
     return me;
   };
 
-  document.body.prepend(h("a", { class: "skip", href: "#main", dataset: { t: "nav.skip" } }));
+  const skip = event => {
+    event.preventDefault(); // the address may name a view
+    document.getElementById("main").focus();
+  };
+  document.body.prepend(h("a", { class: "skip", href: "#main", dataset: { t: "nav.skip" }, on: { click: skip } }));
   document.body.append(h("div", { id: "toasts", role: "status", "aria-live": "polite" }));
   draw();
   translate();

@@ -232,9 +232,19 @@ export async function listen(path, { onEvent, onState = () => {}, signal, idleMs
     }
     failures += 1;
     onState("lost", problem);
-    await new Promise(resolve => {
-      const timer = setTimeout(resolve, Math.max(pauseMs(failures - 1), retryMs));
-      signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-    });
+    await pause(Math.max(pauseMs(failures - 1), retryMs), signal);
   }
+}
+
+/** Wait so long, or until `signal` is aborted. */
+function pause(ms, signal) {
+  return new Promise(resolve => {
+    const over = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", over);
+      resolve();
+    };
+    const timer = setTimeout(over, ms);
+    signal.addEventListener("abort", over);
+  });
 }

@@ -82,14 +82,20 @@ export function valueText(value) {
 /** A setting's name in words; one that is not known keeps its own. */
 export const settingName = name => (t(`setting.${name}`) === `setting.${name}` ? name : t(`setting.${name}`));
 
+let asking = false;
+
 /** Ask for other limits of a queue or model, then once more, then change them. */
 export async function change(kind, name) {
+  if (asking) return; // a second click before the question is there
   let now;
+  asking = true;
   try {
     now = await patch(kind, name, {}); // changes nothing and says what holds
   } catch (problem) {
     toast(explain(problem), "bad");
     return;
+  } finally {
+    asking = false;
   }
   const wanted = await askForValues(name, now);
   if (wanted === null) return;

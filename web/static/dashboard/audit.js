@@ -2,7 +2,8 @@
 
 import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
-import { language, onLanguage, t } from "../common/i18n.js";
+import { dateTime } from "../common/format.js";
+import { onLanguage, t } from "../common/i18n.js";
 import { settingName, valueText } from "./actions.js";
 import { LiveTable } from "./table.js";
 
@@ -14,7 +15,7 @@ export class Audit {
     this._entries = [];
     this._next = null;
     this._newest = undefined;
-    this._asked = 0;
+    this._reading = false;
     this._stopped = false;
     this._problem = h("div", { role: "alert" });
     this._empty = h("p", { class: "empty", hidden: true, dataset: { t: "audit.empty" } }, t("audit.empty"));
@@ -39,25 +40,39 @@ export class Audit {
     this._table.close();
   }
 
-  /** A picture of the feed says which entry is the newest. */
+  /** A picture of the feed says which entry is the newest; what could not be read is read as soon as the store is back. */
   show(picture) {
-    if (this._newest !== undefined && picture.audit !== this._newest) this._read();
-    this._newest = picture.audit;
+    if (picture.store.up && picture.audit !== this._newest) this._read();
   }
 
+  /** Read the newest entries, or those behind `after`. */
   async _read(after = null) {
-    this._asked += 1;
-    const mine = this._asked;
+    if (this._reading) return;
+    this._reading = true;
     try {
       const answer = await call(`/api/admin/audit?limit=${PAGE}${after ? `&after=${after}` : ""}`);
-      if (this._stopped || mine !== this._asked) return;
-      this._entries = after ? [...this._entries, ...answer.entries] : answer.entries;
-      this._next = answer.next;
+      if (this._stopped) return;
+      if (after) {
+        this._entries = [...this._entries, ...answer.entries];
+        this._next = answer.next;
+      } else this._begin(answer);
       replace(this._problem);
       this._draw();
     } catch (problem) {
       if (!this._stopped) replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
+    } finally {
+      this._reading = false;
     }
+  }
+
+  /** Put new entries before those that are there, unless so many are new that some lie between. */
+  _begin({ entries, next }) {
+    this._newest = entries[0]?.id ?? null;
+    const old = entries.findIndex(entry => entry.id === this._entries[0]?.id);
+    if (old < 0) {
+      this._entries = entries;
+      this._next = next;
+    } else this._entries = [...entries.slice(0, old), ...this._entries];
   }
 
   _draw() {
@@ -67,8 +82,6 @@ export class Audit {
     this._more.hidden = this._next === null;
   }
 }
-
-const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hour12: false });
 
 const known = action => (["set", "cancel", "drain"].includes(action) ? t(`audit.${action}`) : action);
 
@@ -80,8 +93,7 @@ function target(entry) {
 }
 
 function changes(entry) {
-  const names = [...new Set([...Object.keys(entry.before), ...Object.keys(entry.after)])].filter(name => name in entry.after);
-  return names.map(name =>
+  return Object.keys(entry.after).map(name =>
     h("div", { class: "change" }, `${settingName(name)} `, h("code", {}, valueText(entry.before[name])), " → ", h("code", {}, valueText(entry.after[name]))),
   );
 }

@@ -1,8 +1,8 @@
 // The plots of the last hour, by uPlot: throughput, and latency percentiles.
 
 import { h, replace, setText } from "../common/dom.js";
-import { clock, duration, number } from "../common/format.js";
-import { language, t } from "../common/i18n.js";
+import { clock, duration, hourMinute, number, wholeUnits } from "../common/format.js";
+import { t } from "../common/i18n.js";
 import uPlot from "../vendor/uplot/uPlot.js";
 
 const HEIGHT = 190;
@@ -18,14 +18,8 @@ function resolve(variable) {
   return colour;
 }
 
-const hourMinute = seconds =>
-  new Date(seconds * 1000).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hour12: false });
-
 /** The step of the axis at or below the lowest value, and the one at or above the highest. */
 const decade = (low, high) => [STEPS_MS.findLast(step => step <= (low ?? 1)) ?? 1, STEPS_MS.find(step => step >= (high ?? 1)) ?? high];
-
-/** 10s, 1m: a step without its zeros. */
-const stepName = ms => duration(ms).replace(/[.,]0(?=\D)/, "");
 
 /**
  * Lines over time with a key that shows the values under the pointer, or `rest` when there is none.
@@ -70,12 +64,13 @@ class Plot {
     const empty = !data.slice(1).some(values => values.some(value => value));
     this._box.hidden = empty;
     this._none.hidden = !empty;
-    setText(this._none, t("plot.empty"));
-    this._box.setAttribute("aria-label", this._label());
     if (empty) {
+      this._plot?.destroy();
+      this._plot = null;
       replace(this._key);
-      return;
     }
+    this._drawWords();
+    if (empty) return;
     if (first || this._plot === null) this.redraw();
     else this._plot.setData(data);
     this._drawKey();
@@ -83,6 +78,7 @@ class Plot {
 
   /** Draw it anew: in other colours, another language, another unit. */
   redraw() {
+    this._drawWords();
     if (this._data === null || this._box.hidden) return;
     this._plot?.destroy();
     const [text, line] = [resolve("--text-2"), resolve("--line")];
@@ -106,11 +102,11 @@ class Plot {
         })),
       ],
       axes: [
-        { ...axis, space: 60, values: (_, splits) => splits.map(hourMinute), size: 28, gap: 4 },
+        { ...axis, space: 60, values: (_, splits) => splits.map(seconds => hourMinute(seconds * 1000)), size: 28, gap: 4 },
         {
           ...axis,
           space: 34,
-          values: (_, splits) => splits.map(this._log ? stepName : this._format),
+          values: (_, splits) => splits.map(this._log ? wholeUnits : this._format),
           size: 52,
           gap: 6,
           ...(this._log ? { splits: (_, __, low, high) => STEPS_MS.filter(step => step >= low && step <= high), filter: (_, splits) => splits } : {}),
@@ -120,6 +116,11 @@ class Plot {
     };
     this._plot = new uPlot(options, this._data, this._box);
     this._drawKey();
+  }
+
+  _drawWords() {
+    setText(this._none, t("plot.empty"));
+    this._box.setAttribute("aria-label", this._label());
   }
 
   _resize() {
@@ -136,7 +137,7 @@ class Plot {
       const value = values[index];
       return h("li", {}, swatch, t(label), " ", h("b", {}, value === null || value === undefined ? "–" : this._format(value)));
     });
-    const when = at === null ? t("plot.now") : clock(this._data[0][at] * 1000);
+    const when = at === null ? t("plot.whole") : clock(this._data[0][at] * 1000);
     replace(this._key, items, h("li", { class: "muted" }, when));
   }
 }

@@ -1,6 +1,6 @@
 // The dashboard: who may see it, which view is shown, and the one live feed that all views are drawn from.
 
-import { getKey } from "../common/api.js";
+import { explain, getKey } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
 import { clock, duration } from "../common/format.js";
 import { onLanguage, t, translate } from "../common/i18n.js";
@@ -14,40 +14,50 @@ import { Tasks } from "./tasks.js";
 
 const IDLE_MS = 10_000;
 const HIDDEN_MS = 2_000;
+const AGAIN_MS = 3_000;
 
 const page = startPage({ name: "dashboard", strings });
-const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, hiding: 0 };
+const state = { picture: null, feed: null, connection: "", view: null, shown: "", allowed: false, refusal: null, hiding: 0, again: 0 };
 
 // ---- who may see it ----------
 
 page.onMe((me, problem) => {
-  state.allowed = Boolean(me?.admin);
+  clearTimeout(state.again);
   stopFeed();
-  leave();
-  if (me === undefined && problem) {
-    refuse(t("feed.lost", { at: clock(Date.now()) }), null);
-    setTimeout(page.refresh, 3000);
-  } else if (me === null) refuse(t("key.needed"), true);
-  else if (!me.admin) refuse(t("key.not.admin", { key: me.key ?? me.user }), true);
-  else {
-    replace(byId("problem"));
+  if (me === undefined) {
+    // nobody answers: what was shown stays, marked as lost
+    state.again = setTimeout(page.refresh, AGAIN_MS);
+    if (state.allowed) state.connection = "lost";
+    else state.refusal = { text: () => explain(problem), asks: false };
+    draw();
+    return;
+  }
+  state.allowed = Boolean(me?.admin);
+  if (state.allowed) {
+    state.refusal = null;
     startFeed();
     route();
+    draw();
+    return;
   }
+  leave();
+  state.refusal = { text: () => (me === null ? t("key.needed") : t("key.not.admin", { key: me.key ?? me.user })), asks: true };
+  draw();
+  if (!getKey() && !document.querySelector("dialog")) askForKey();
 });
 
-function refuse(text, asks) {
-  const ask = () => page.askForKey(t("key.needed"));
-  replace(
-    byId("problem"),
-    h(
-      "div",
-      { class: "notice warn" },
-      text,
-      asks ? h("div", { class: "actions" }, h("button", { type: "button", class: "primary", id: "enter-key", on: { click: ask } }, t("key.enter"))) : null,
-    ),
-  );
-  if (asks && !getKey() && !document.querySelector("dialog")) ask();
+const askForKey = () => page.askForKey(t("key.needed"));
+
+function drawRefusal() {
+  if (state.refusal === null) return;
+  const { text, asks } = state.refusal;
+  const enter = () => h("button", { type: "button", class: "primary", id: "enter-key", on: { click: askForKey } }, t("key.enter"));
+  const box = byId("problem");
+  delete box.dataset.kinds;
+  replace(box, h("div", { class: "notice warn" }, text(), asks ? h("div", { class: "actions" }, enter()) : null));
+  const live = byId("live");
+  delete live.dataset.state;
+  setText(live, "");
 }
 
 // ---- the feed ----------
@@ -63,15 +73,19 @@ function startFeed() {
     onEvent: event => {
       if (event.event !== "state" || feed !== state.feed) return;
       state.picture = JSON.parse(event.data);
-      draw();
+      drawSafely();
     },
     onState: name => {
       if (feed !== state.feed) return;
       state.connection = name;
-      draw();
+      drawSafely();
     },
   }).catch(() => {
-    if (feed === state.feed) page.refresh(); // refused: the key is an admin's no more
+    if (feed !== state.feed) return;
+    // refused: the key may be an admin's no more, or something between does not know the feed
+    state.connection = "lost";
+    drawSafely();
+    state.again = setTimeout(page.refresh, AGAIN_MS);
   });
 }
 
@@ -93,8 +107,20 @@ document.addEventListener("visibilitychange", () => {
 
 // ---- drawing ----------
 
+/** A picture that cannot be drawn is our mistake, and not the connection's. */
+function drawSafely() {
+  try {
+    draw();
+  } catch (error) {
+    console.error(error);
+  }
+}
+
 function draw() {
-  if (!state.allowed) return;
+  if (!state.allowed) {
+    drawRefusal();
+    return;
+  }
   const { picture, connection } = state;
   const lost = connection === "lost";
   const live = byId("live");
@@ -105,7 +131,12 @@ function draw() {
   else if (away) setText(live, t("live.store", { time: duration(picture.now - (picture.store.since ?? picture.now)) }));
   else if (picture && connection === "open") setText(live, t("live.live", { replica: picture.gateway.replica, time: clock(picture.now) }));
   else setText(live, t("live.connecting"));
-  if (!picture) return;
+  if (!picture) {
+    if (lost) setText(replace(byId("problem"), h("p", { class: "notice bad" })).firstChild, t("error.NETWORK"));
+    else replace(byId("problem"));
+    return;
+  }
+  byId("view").classList.toggle("stale", lost || !picture.store.up);
   drawProblems(picture, lost);
   state.view?.show(picture);
 }
@@ -141,6 +172,8 @@ function leave() {
   replace(byId("view"));
 }
 
+const VIEWS = ["tasks", "audit"];
+
 /** Show the view that the address names: #/, #/tasks?…, #/tasks/<id>, #/audit. */
 function route() {
   if (!state.allowed) return;
@@ -159,19 +192,32 @@ function route() {
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
   else if (name === "audit") state.view = new Audit();
   else state.view = new Overview();
-  const view = ["tasks", "audit"].includes(name) ? name : "overview";
+  const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   replace(byId("view"), state.view.element);
   translate(byId("view"));
+  entitle();
   draw();
+}
+
+/** The document's title says which view it shows: it names the entries of the browser's history. */
+function entitle() {
+  const [name, id] = state.shown.replace(/^#\/?/, "").split("?", 1)[0].split("/");
+  const what = name === "tasks" && id ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
+  document.title = `${what} · ${t("dashboard.title")} · Fairlane`;
 }
 
 addEventListener("hashchange", () => {
   const before = state.view;
   route();
-  if (state.view !== before) scrollTo(0, 0);
+  if (state.view === before) return;
+  scrollTo(0, 0);
+  if (document.activeElement === document.body) byId("main").focus({ preventScroll: true }); // the link that led here is gone
 });
-onLanguage(draw);
+onLanguage(() => {
+  entitle();
+  draw();
+});

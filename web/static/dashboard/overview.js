@@ -1,15 +1,14 @@
 // The overview: figures, plots, queues, models, workers.
 
 import { call } from "../common/api.js";
-import { h, replace, setText } from "../common/dom.js";
-import { duration, number, percent } from "../common/format.js";
+import { h, later, replace, setText } from "../common/dom.js";
+import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { change, drain, pause, settingName } from "./actions.js";
 import { LatencyPlot, RatePlot } from "./charts.js";
 import { LiveTable, gauge, meter, rowButton } from "./table.js";
 
 const HISTORY_MS = 10_000;
-const SILENT_MS = 20_000;
 const MEASURES = [
   ["totalMs", "total"],
   ["waitMs", "wait"],
@@ -39,14 +38,14 @@ export class Overview {
       ["queues", "models", "workers"].map((name, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
     );
     this._stopped = false;
-    this._timer = 0;
+    this._calledOff = () => {};
     this._forget = onLanguage(() => this._redraw());
     this._readHistory();
   }
 
   close() {
     this._stopped = true;
-    clearTimeout(this._timer);
+    this._calledOff();
     this._forget();
     this._rates.close();
     this._times.close();
@@ -57,17 +56,19 @@ export class Overview {
   show(picture) {
     this._picture = picture;
     this._figures.show(picture, this._history);
-    this._fill(0, picture.queues, row => row.queue);
+    const known = picture.asOf !== null;
+    this._fill(0, picture.queues, row => row.queue, known);
     const done = this._history?.models ?? {};
-    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? NOTHING) })), row => row.model);
-    this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica })), row => row.workerId);
-    for (const table of this._tables) table.element.classList.toggle("stale", !picture.store.up);
+    const none = done.other ? null : NOTHING; // with very many models some are counted together
+    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? none) })), row => row.model, known);
+    const silentMs = 2 * picture.gateway.heartbeatMs;
+    this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica, silent: row.version >= 2 && row.heartbeatAgeMs > silentMs })), row => row.workerId);
   }
 
-  _fill(index, rows, keyOf) {
+  _fill(index, rows, keyOf, known = true) {
     this._tables[index].update(rows, keyOf);
     this._tables[index].element.hidden = rows.length === 0;
-    this._empties[index].hidden = rows.length > 0;
+    this._empties[index].hidden = rows.length > 0 || !known;
     setText(this._counts[index], rows.length > 8 ? number(rows.length) : "");
   }
 
@@ -86,12 +87,7 @@ export class Overview {
     } catch {
       // the banner tells what is wrong; the plots keep what they show
     }
-    if (!this._stopped) this._timer = setTimeout(() => this._whenSeen(), HISTORY_MS);
-  }
-
-  _whenSeen() {
-    if (!document.hidden) this._readHistory();
-    else document.addEventListener("visibilitychange", () => this._stopped || this._readHistory(), { once: true });
+    if (!this._stopped) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
   }
 
   _drawHistory() {
@@ -143,7 +139,7 @@ const panel = (key, name, ...children) =>
 function codeList(key, entries, tone, linked) {
   const most = entries[0]?.count ?? 1;
   const items = entries.slice(0, MOST_CODES).map(({ code, count }) => {
-    const name = linked ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
+    const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
   });
   return [
@@ -171,10 +167,10 @@ class Figures {
     const slots = workers.reduce((sum, row) => sum + (row.draining ? 0 : row.slots), 0);
     this._set("waiting", number(counts.queued), counts.queued && oldest ? t("figure.waiting.more", { age: duration(oldest) }) : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
-    this._set("workers", number(workers.length), t("figure.workers.more", { n: replicas.length }), workers.length ? "" : "warn");
+    this._set("workers", number(workers.length), picture.asOf === null ? "" : t("figure.workers.more", { n: replicas.length }), workers.length ? "" : "warn");
     if (history === null) return;
     const { total } = history;
-    const last = count => history[count].slice(-6).reduce((sum, value) => sum + value, 0);
+    const last = count => history[count].slice(-60_000 / history.bucketMs).reduce((sum, value) => sum + value, 0);
     const ended = total.completed + total.failed + total.cancelled;
     this._set("rate", number(last("completed") + last("failed") + last("cancelled")), t("figure.rate.more", { rate: number(last("accepted")) }));
     this._set("total", duration(total.totalMs.p50), total.totalMs.p95 === null ? "" : t("figure.total.more", { time: duration(total.totalMs.p95) }));
@@ -203,7 +199,7 @@ const changedFlag = overrides => {
 const seconds = ms => Math.ceil(ms / 1000) * 1000;
 
 /** A duration in whole seconds. */
-const about = ms => duration(seconds(ms)).replace(/[.,]0(?=\D)/, "");
+const about = ms => wholeUnits(seconds(ms));
 
 function limitButtons(kind, name, paused) {
   const what = paused ? "resume" : "pause";
@@ -304,7 +300,7 @@ const modelTable = () =>
         draw: row =>
           row.done
             ? [
-                h("span", { class: "line-of" }, t("model.rate.tasks", { n: number(row.done.endedLastMinute) })),
+                h("span", {}, t("model.rate.tasks", { n: number(row.done.endedLastMinute) })),
                 row.done.outputTokensLastMinute ? h("span", { class: "sub" }, t("model.rate.tokens", { n: number(row.done.outputTokensLastMinute / 60, row.done.outputTokensLastMinute < 600 ? 1 : 0) })) : null,
               ]
             : "–",
@@ -316,7 +312,7 @@ const modelTable = () =>
         draw: row =>
           row.requestsPerMinute || row.tokensPerMinute
             ? [
-                row.requestsPerMinute ? h("span", { class: "line-of" }, t("model.pace.rpm", { n: number(row.requestsPerMinute) })) : null,
+                row.requestsPerMinute ? h("span", {}, t("model.pace.rpm", { n: number(row.requestsPerMinute) })) : null,
                 row.tokensPerMinute ? h("span", { class: "sub" }, t("model.pace.tpm", { n: number(row.tokensPerMinute) })) : null,
               ]
             : t("unlimited"),
@@ -339,14 +335,14 @@ const workerTable = () =>
     [
       {
         name: "worker.name",
-        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.heartbeatAgeMs > SILENT_MS]),
+        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent]),
         draw: row =>
           h(
             "div",
             { class: "who" },
             h("b", {}, row.name || row.workerId),
             row.draining ? flag(t(row.running ? "flag.draining" : "flag.drained")) : null,
-            row.version >= 2 && row.heartbeatAgeMs > SILENT_MS ? flag(t("flag.silent"), "bad") : null,
+            row.silent ? flag(t("flag.silent"), "bad") : null,
             row.name ? h("small", { class: "id" }, row.workerId) : null,
           ),
       },
@@ -378,9 +374,9 @@ const workerTable = () =>
       {
         name: "",
         class: "end",
-        sign: row => JSON.stringify([row.draining, row.running]),
-        draw: row =>
-          h("div", {}, rowButton("drain", t("action.drain"), () => drain(row), { label: t("action.drain.label", { name: row.name || row.workerId }), danger: true, disabled: row.draining })),
+        sign: row => String(row.draining),
+        draw: (row, newest) =>
+          h("div", {}, rowButton("drain", t("action.drain"), () => drain(newest()), { label: t("action.drain.label", { name: row.name || row.workerId }), danger: true, disabled: row.draining })),
       },
     ],
     "workers.title",

@@ -17,7 +17,8 @@ export const gauge = (text, share, options) => h("span", { class: "gauge" }, h("
 
 /**
  * `columns`: { name (a string's key, "" for none), class, sign(row), draw(row) }. `sign` is a text that changes when the cell
- * must be drawn anew; without `draw` it is what the cell shows. The first column heads its row. `caption` names the table.
+ * must be drawn anew; without `draw` it is what the cell shows. `draw` also gets a function that returns what the row is by
+ * then, for what a click does later. The first column heads its row. `caption` names the table.
  */
 export class LiveTable {
   constructor(columns, caption) {
@@ -40,21 +41,19 @@ export class LiveTable {
   /** Show these rows, in this order. */
   update(rows, keyOf) {
     this._shown = [rows, keyOf];
-    const wanted = new Set();
-    let before = this._body.firstChild;
-    for (const row of rows) {
-      const key = String(keyOf(row));
+    const wanted = new Map(rows.map(row => [String(keyOf(row)), row]));
+    for (const [key, entry] of this._rows) {
       if (wanted.has(key)) continue;
-      wanted.add(key);
+      entry.element.remove(); // first: the others need not be moved then, which would cost them the focus
+      this._rows.delete(key);
+    }
+    let before = this._body.firstChild;
+    for (const [key, row] of wanted) {
       const entry = this._rows.get(key) ?? this._make(key);
+      entry.row = row;
       for (const [index, column] of this._columns.entries()) this._cell(entry, index, column, row);
       if (entry.element === before) before = before.nextSibling;
       else this._body.insertBefore(entry.element, before);
-    }
-    for (const [key, entry] of this._rows) {
-      if (wanted.has(key)) continue;
-      entry.element.remove();
-      this._rows.delete(key);
     }
   }
 
@@ -79,9 +78,9 @@ export class LiveTable {
       setText(cell, sign);
       return;
     }
-    const held = cell.contains(document.activeElement) ? document.activeElement.dataset.action : undefined;
-    replace(cell, column.draw(row));
-    if (held !== undefined) (cell.querySelector(`[data-action="${held}"]`) ?? cell.querySelector("button, a"))?.focus();
+    const held = cell.contains(document.activeElement) ? document.activeElement : null;
+    replace(cell, column.draw(row, () => entry.row));
+    if (held) (cell.querySelector(`[data-action="${held.dataset.action}"]`) ?? cell.querySelector("button, a"))?.focus();
   }
 
   _drawHead() {

@@ -1,7 +1,7 @@
 // One task: where its time went, its attempts, its events as they come.
 
 import { call, explain } from "../common/api.js";
-import { eachFrame, h, replace, setText } from "../common/dom.js";
+import { eachFrame, h, later, replace, setText } from "../common/dom.js";
 import { bytes, clock, duration, number } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
@@ -19,10 +19,11 @@ export class Task {
     this._task = null;
     this._follower = null;
     this._events = [];
-    this._seen = 0;
+    this._logged = 0;
+    this._dropped = 0;
     this._eventState = "";
     this._problemOfEvents = null;
-    this._timer = 0;
+    this._calledOff = () => {};
     this._stopped = false;
     this._problem = h("div", { role: "alert" });
     this._head = h("div");
@@ -43,13 +44,16 @@ export class Task {
     );
     this.element = h("div", { class: "grid" }, h("p", { class: "small" }, this._back), this._problem, this._head, this._panel);
     this._forget = onLanguage(() => this._translate());
+    this._onSeen = () => this._rest();
+    document.addEventListener("visibilitychange", this._onSeen);
     this._translate();
     this._read();
   }
 
   close() {
     this._stopped = true;
-    clearTimeout(this._timer);
+    this._calledOff();
+    document.removeEventListener("visibilitychange", this._onSeen);
     this._follower?.close();
     this._forget();
   }
@@ -64,8 +68,14 @@ export class Task {
     this._drawEventsNow();
   }
 
+  /** A page that nobody sees holds no connection: a browser has few of them for one gateway. */
+  _rest() {
+    if (document.hidden) this._follower?.cut();
+    else this._follower?.resume();
+  }
+
   async _read() {
-    clearTimeout(this._timer);
+    this._calledOff();
     try {
       this._task = await call(`/api/admin/tasks/${encodeURIComponent(this._id)}`);
       if (this._stopped) return;
@@ -77,7 +87,7 @@ export class Task {
       replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
       if (problem.status === 404) return;
     }
-    if (this._task === null || live(this._task)) this._timer = setTimeout(() => this._read(), AGAIN_MS);
+    if (this._task === null || live(this._task)) this._calledOff = later(() => this._read(), AGAIN_MS);
   }
 
   _follow() {
@@ -94,10 +104,13 @@ export class Task {
   }
 
   _take({ id, event, data }) {
-    if (event === "restart") this._events = [];
-    this._seen += 1;
+    if (event === "restart") {
+      this._events = [];
+      this._logged = this._dropped = 0;
+    }
+    if (id !== null) this._logged += 1;
     this._events.push({ id: id ?? "", event, at: data.ts, text: describe(event, data) });
-    if (this._events.length > MOST_EVENTS) this._events.shift();
+    if (this._events.length > MOST_EVENTS && this._events.shift().id) this._dropped += 1;
     this._drawEvents();
     if (["start", "done", "error", "cancelled"].includes(event)) this._read();
   }
@@ -110,10 +123,9 @@ export class Task {
       ended: "events.ended",
     }[this._eventState];
     const words = this._eventState === "refused" ? t("events.refused", { why: explain(this._problemOfEvents) }) : hint ? t(hint) : "";
-    setText(this._eventHint, `${t("events.count", { n: this._seen })} · ${words}`);
-    const hidden = this._seen - this._events.length;
-    this._eventNote.hidden = hidden === 0;
-    setText(this._eventNote, t("events.hidden", { n: hidden }));
+    setText(this._eventHint, `${t("events.count", { n: this._logged })} · ${words}`);
+    this._eventNote.hidden = this._dropped === 0;
+    setText(this._eventNote, t("events.hidden", { n: this._dropped }));
     const base = this._task?.enqueuedAt ?? 0;
     replace(
       this._eventList,

@@ -1,7 +1,7 @@
 // Finding tasks: by id, user, state, queue, model.
 
 import { call, explain } from "../common/api.js";
-import { h, replace, setText } from "../common/dom.js";
+import { h, later, replace, setText } from "../common/dom.js";
 import { clock, duration } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { cancel } from "./actions.js";
@@ -21,7 +21,7 @@ export class Tasks {
     this._rows = [];
     this._next = null;
     this._pages = 1;
-    this._timer = 0;
+    this._calledOff = () => {};
     this._stopped = false;
     this._asked = 0;
     this._problem = h("div", { role: "alert" });
@@ -44,13 +44,13 @@ export class Tasks {
       ),
     );
     this._drawForm();
-    this._forget = onLanguage(() => this._drawForm());
+    this._forget = onLanguage(() => this._drawForm(this._typed()));
     this._read();
   }
 
   close() {
     this._stopped = true;
-    clearTimeout(this._timer);
+    this._calledOff();
     this._forget();
     this._table.close();
   }
@@ -68,10 +68,14 @@ export class Tasks {
   /** A picture of the feed: queues and models may have become known. */
   show() {
     const known = JSON.stringify(this._names());
-    if (known !== this._known && !this._form.contains(document.activeElement)) this._drawForm();
+    if (known !== this._known && !this._form.contains(document.activeElement)) this._drawForm(this._typed());
   }
 
-  _drawForm() {
+  _typed() {
+    return this._form.querySelector("#find-text").value;
+  }
+
+  _drawForm(typed = this._wanted.get("user") ?? "") {
     const { queues, models } = this._names();
     this._known = JSON.stringify({ queues, models });
     const wanted = name => this._wanted.get(name) ?? "";
@@ -89,7 +93,7 @@ export class Tasks {
         ),
       );
     };
-    const text = h("input", { id: "find-text", type: "search", value: wanted("user"), autocomplete: "off", spellcheck: "false" });
+    const text = h("input", { id: "find-text", type: "search", value: typed, autocomplete: "off", spellcheck: "false" });
     const form = h(
       "form",
       { class: "panel", role: "search", on: { submit: event => (event.preventDefault(), go()) } },
@@ -135,7 +139,7 @@ export class Tasks {
   }
 
   async _read() {
-    clearTimeout(this._timer);
+    this._calledOff();
     this._asked += 1;
     const mine = this._asked;
     try {
@@ -159,12 +163,7 @@ export class Tasks {
       if (this._stopped || mine !== this._asked) return;
       replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
     }
-    this._timer = setTimeout(() => this._whenSeen(), AGAIN_MS);
-  }
-
-  _whenSeen() {
-    if (!document.hidden) this._read();
-    else document.addEventListener("visibilitychange", () => this._stopped || this._read(), { once: true });
+    this._calledOff = later(() => this._read(), AGAIN_MS * this._pages); // however many pages are shown, one call in so long
   }
 
   _draw() {
