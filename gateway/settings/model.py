@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=1, le=10_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
-Weight = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
@@ -108,7 +108,7 @@ class QueueSettings(_Part):
     """The mode of the tasks that wait here: `stream`, `batch` or `vision`."""
 
     weight: Weight = 1.0
-    """Share of a contended model, relative to the other queues with waiting tasks. Above 0, so that no queue
+    """Share of a contended model, relative to the other queues with waiting tasks. At least 0.001, so that no queue
     starves.
     """
 

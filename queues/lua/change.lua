@@ -27,7 +27,8 @@ if kind == 'm' then
   call('HDEL', hash, 'fixed')
   for _, settings in ipairs({ key_configured(), key_overrides() }) do
     for _, field in ipairs(call('HKEYS', settings)) do
-      if string.find(field, 'm:' .. name .. ':', 1, true) == 1 then call('HSET', hash, 'fixed', '1') end
+      local of, whose = split(field)
+      if of == 'm' and whose == name then call('HSET', hash, 'fixed', '1') end
     end
   end
   call('ZADD', key_models(), 'GT', NOW_TEXT, name)

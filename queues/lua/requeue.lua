@@ -32,6 +32,7 @@ local failures = {
 }
 local hold = tonumber(ARGV[8])
 if hold > 0 then
+  even_if_full()
   local held = call('HGET', key_model(t.m), 'held')
   call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end

@@ -4,7 +4,8 @@
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker; rest of `cancelled`
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back}
--- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass.
+-- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass. A clock that
+-- went back would prolong them: then they are shortened.
 local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
 local timeout = { rest = ARGV[3], code = ARGV[4] }
 local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
@@ -18,10 +19,14 @@ even_if_full()
 local last = num(call('HGET', pool, 'swept'))
 call('HSET', pool, 'swept', NOW)
 
--- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give.
+-- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give; and,
+-- if the clock went back, what models wait for.
 local gap = last > 0 and NOW - last or 0
-if gap > lease / 3 then
-  local function moved(at, most) return math.max(at, math.min(at + gap, NOW + most)) end
+if math.abs(gap) > lease / 3 then
+  local function moved(at, most)
+    if gap < 0 then return math.min(at, NOW + most) end
+    return math.max(at, math.min(at + gap, NOW + most))
+  end
 
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
@@ -32,6 +37,10 @@ if gap > lease / 3 then
       local lease_end = moved(tonumber(held[i + 1]), running and lease or grace)
       call('ZADD', key_slots(model), lease_end, id)
       call('ZADD', look, running and run_instant({ xd = f[2], lv = f[3] }, lease_end) or lease_end, id)
+    end
+    local s = call('HMGET', key_model(model), 'held', 'tat', 'ttat')
+    for i, field in ipairs({ 'held', 'tat', 'ttat' }) do
+      if s[i] and gap < 0 then call('HSET', key_model(model), field, whole(num(s[i]) + gap * (i == 1 and 1 or 1000))) end
     end
   end
   for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', NOW + lease)) do
@@ -119,7 +128,8 @@ for model in pairs(touched) do wake(model) end
 for _, t in pairs(freed) do wake_elsewhere(t) end
 
 -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
-if NOW - num(call('HGET', pool, 'woke')) >= 900 then
+local woken = NOW - num(call('HGET', pool, 'woke'))
+if woken >= 900 or woken < 0 then
   call('HSET', pool, 'woke', NOW)
   for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 999)) do
     if startable(model) then

@@ -260,6 +260,7 @@ class FairModel:
             self.mean_ms = _mean(self.mean_ms, ran_ms, 0.1)
         if not flow.running:
             flow.lifts = 0
+        self.unpark(task.user)
         self.forget(lane)
 
     def release(self, task: Task) -> tuple[Lane, Flow]:
@@ -268,7 +269,6 @@ class FairModel:
         flow = lane.flows[task.user]
         del self.running[task.id]
         flow.running -= 1
-        self.unpark(task.user)
         return lane, flow
 
     def requeue(self, task: Task) -> None:
@@ -277,6 +277,7 @@ class FairModel:
         self.settle(lane, flow, task, -task.charged)
         if not flow.running:
             flow.lifts = 0
+        self.unpark(task.user)
         self.submit(task)
 
     def renew(self, task: Task, output: int, ran_ms: int) -> None:

@@ -23,11 +23,9 @@ local function paced_until(model, s, tokens)
     local now_s = math.floor(US / 1000000)
     for i = 1, #spent, 2 do
       local second = tonumber(spent[i])
-      if second > now_s - 61 then
+      if second > now_s - 61 and second <= now_s then -- (unless the clock went back)
         seconds[#seconds + 1] = { second, tonumber(spent[i + 1]) }
         total = total + seconds[#seconds][2]
-      else
-        call('HDEL', key_spent(model), spent[i])
       end
     end
     table.sort(seconds, function(a, b) return a[1] < b[1] end)
@@ -46,8 +44,12 @@ local function spend(model, s, tokens)
   if rpm > 0 then call('HSET', key_model(model), 'tat', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
   if tpm > 0 then
     call('HSET', key_model(model), 'ttat', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
-    call('HINCRBY', key_spent(model), string.format('%d', math.floor(US / 1000000)), whole(tokens))
+    local now_s = math.floor(US / 1000000)
+    call('HINCRBY', key_spent(model), whole(now_s), whole(tokens))
     call('PEXPIRE', key_spent(model), '120000')
+    for _, second in ipairs(call('HKEYS', key_spent(model))) do
+      if tonumber(second) <= now_s - 61 or tonumber(second) > now_s then call('HDEL', key_spent(model), second) end
+    end
   end
 end
 

@@ -20,7 +20,13 @@ local function unpark(m, u)
   end
 end
 
--- Give a task's slot back. True when it held one, which is once per attempt.
+-- The same when a task of the user has ended and its account is closed: only then is it known where the flow stands.
+local function unpark_after(t)
+  if string.sub(t.ac, -1) == '1' then unpark(t.m, t.u) end
+end
+
+-- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
+-- `refund`.
 local function release(id, t)
   local held = call('ZREM', key_slots(t.m), id) == 1
   call('ZREM', key_look(), id)
@@ -29,7 +35,6 @@ local function release(id, t)
   if string.sub(t.ac, -1) == '1' then
     call('SREM', key_running(t.q, t.m), id)
     call('SREM', key_load(t.q), id)
-    unpark(t.m, t.u)
   end
   if t.ed then expire(id, num(t.ed) + num(t.tl) - NOW) end
   return true
@@ -94,7 +99,16 @@ local function settle(t, input, output, completed)
     changed[#changed + 1] = mean_after(s[4], ran_ms, 0.1)
   end
   if #changed > 0 then call('HSET', model, unpack(changed)) end
+  unpark_after(t)
   forget_idle_flows(q, m, num(s[2]))
+end
+
+-- Take back all that an attempt was charged.
+local function refund(t)
+  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
+  local changed = close_account(t, 0, s[1], s[2], s[3])
+  if #changed > 0 then call('HSET', key_model(t.m), unpack(changed)) end
+  unpark_after(t)
 end
 
 -- End a task: the only writer of terminal events and final states. `kind` and `data` are the terminal event, `nonce` names the

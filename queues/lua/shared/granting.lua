@@ -320,6 +320,7 @@ end
 local function take_once(models, want, replica, worker, nonce, grant_ms, freed)
   local before = call('GET', key_taken(nonce))
   if before then return repeat_grants(before, nonce), {} end
+  even_if_full() -- what is granted frees memory in the end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
   if #ids > 0 then call('SET', key_taken(nonce), table.concat(ids, ','), 'PX', grant_ms) end
   return grants, later

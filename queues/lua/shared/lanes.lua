@@ -215,13 +215,6 @@ local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
   return changed, tonumber(counted)
 end
 
--- Take back all that an attempt was charged.
-local function refund(t)
-  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
-  local changed = close_account(t, 0, s[1], s[2], s[3])
-  if #changed > 0 then call('HSET', key_model(t.m), unpack(changed)) end
-end
-
 -- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
 -- tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)

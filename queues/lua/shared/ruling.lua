@@ -90,7 +90,7 @@ local function rules_changed()
     if rules or strict then count_running(model) end
     for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
       if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', key_lanes(model), q) then lift_lane(q, model) end
-      for _, u in ipairs(call('ZRANGE', key_parked(q, model), '0', '999')) do unpark(model, u) end
+      for _, u in ipairs(call('ZRANGE', key_parked(q, model), '0', '-1')) do unpark(model, u) end
     end
     wake(model)
   end

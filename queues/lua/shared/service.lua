@@ -6,12 +6,13 @@
 -- one. A lane whose users have one task each, as when nobody has to wait for long, has no such hash.
 local MOST_SERVED = 1000
 local LEFT = '-4611686018427387904' -- stays negative, whatever is added
+local MOST_COUNTED = 268435456 -- of a charge, in hundredths: far more than a task can cost by a weight of 1
 local PERIOD = math.floor(NOW / 300000)
 
 -- `grants`: 1 when the charge is for a grant, 0 when it is for what a running task uses beyond that.
 local function note_served(q, m, u, cost, grants)
   local served = key_service(q, whole(PERIOD), m)
-  local amount = math.floor(cost * 100 + 0.5) * 65536 + grants
+  local amount = math.floor(math.min(cost * 100, MOST_COUNTED) + 0.5) * 65536 + grants
   if call('HINCRBY', served, u, whole(amount)) == amount then
     if call('HLEN', served) > MOST_SERVED then
       call('HDEL', served, u)
@@ -30,14 +31,16 @@ local function note_left(q, m, u)
   end
 end
 
--- What each user was served who stood in line through the whole last period, as above.
+-- What each user was served who stood in line through the whole last period, as above. (Less than nothing: what was paid ahead
+-- in the period before came back.)
+local GONE = LEFT / 2
 local function service_of(q, m)
   local amounts = {}
   local at_its_end = call('HGETALL', key_service(q, whole(PERIOD - 2), m))
   for i = 1, #at_its_end, 2 do
-    if tonumber(at_its_end[i + 1]) >= 0 then
-      local amount = call('HGET', key_service(q, whole(PERIOD - 1), m), at_its_end[i]) or '0'
-      if tonumber(amount) >= 0 then amounts[#amounts + 1] = amount end
+    if tonumber(at_its_end[i + 1]) > GONE then
+      local amount = tonumber(call('HGET', key_service(q, whole(PERIOD - 1), m), at_its_end[i]) or '0')
+      if amount > GONE then amounts[#amounts + 1] = whole(math.max(amount, 0)) end
     end
   end
   return amounts

@@ -218,3 +218,13 @@ def test_switching_every_rule_on_and_off_leaves_the_books_right(world: World) ->
     world.advance(120_000)
     pool.offer("m")
     assert len(pool.take(want=12)) == 12 - len(running)
+
+
+def test_what_is_configured_for_a_model_is_not_taken_for_that_of_a_shorter_name(world: World) -> None:
+    pool = Pool(world)
+    drive(pool.scheduler.configure({}, {"a:b": {"concurrency": 3}}))
+    pool.set_model("a", concurrency=2)
+    pool.set_model("a", concurrency=None)
+    pool.set_model("a:b", paused=True)
+    assert world.call("HGET", world.keys("model", model="a"), "fixed") is None
+    assert world.call("HGET", world.keys("model", model="a:b"), "fixed") == b"1"

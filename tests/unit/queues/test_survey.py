@@ -166,6 +166,19 @@ def test_who_comes_or_goes_meanwhile_is_left_out(world: World) -> None:
     assert line.jain() == pytest.approx(1.0, abs=0.01)
 
 
+def test_who_got_more_back_than_was_charged_in_a_period_stays_in_the_comparison(world: World) -> None:
+    align(world)
+    line = Line(world, "a", "b")
+    line.serve(120, 5000)
+    for ago in (1, 2):
+        period = str(world.now_ms // PERIOD_MS - ago)
+        world.call(
+            "HSET", world.keys("service", queue="free", period=period, model="m"), "a", -100 * 100 * 65536
+        )
+    reply: Any = world.link.run("survey", "m", 10, 10).result()
+    assert [int(amount) > 0 for amount in sorted(reply[5][0][4], key=int)] == [False, True]
+
+
 def test_what_a_task_used_counts_and_not_what_it_was_expected_to(world: World) -> None:
     align(world)
     line = Line(world, "short", "long")

@@ -256,3 +256,47 @@ def test_other_changes_leave_parked_users_countable(world: World, change: Change
     pool.set_model(paused=None)
     pool.set_queue("free", paused=None)
     assert pool.taken() == ["b"]
+
+
+@pytest.mark.parametrize("cap", [None, 1])
+def test_a_cap_changes_nothing_about_what_its_user_owes(world: World, cap: int | None) -> None:
+    """A lift forgives what a running task turns out to cost, whether its user was parked meanwhile or idle."""
+    pool = Pool(world, limit=2)
+    if cap:
+        pool.set_model(max_running_per_user=cap)
+    pool.submit("long", user="u", max_output=0)
+    (long,) = pool.take()
+    if cap:
+        pool.submit("next", user="u")
+    for number in range(20):
+        pool.submit(f"v{number:02}", user="v")
+    for number in range(20):
+        (grant,) = pool.take()
+        if number < 19:
+            pool.finish(grant, used=(0, 500))
+    for number in range(20, 60):
+        pool.submit(f"v{number:02}", user="v")
+    pool.finish(long, used=(0, 5000))
+    if not cap:
+        pool.submit("next", user="u")
+    pool.finish(grant, used=(0, 500))
+    turns = []
+    while "u" not in turns:
+        (grant,) = pool.take()
+        turns.append(grant.user)
+        pool.finish(grant, used=(0, 500))
+    assert len(turns) <= 3
+
+
+def test_all_parked_users_return_when_the_cap_is_removed(world: World) -> None:
+    pool = Pool(world)
+    pool.configure(max_length=10_000)
+    pool.set_model(max_running_per_user=1)
+    for number in range(1200):
+        for turn in "ab":
+            pool.submit(f"{turn}{number:04}", user=f"u{number:04}")
+    while pool.take(want=500):
+        pass
+    assert len(parked(pool)) == 1200
+    pool.set_model(max_running_per_user=None)
+    assert parked(pool) == []
