@@ -2,9 +2,9 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
--- returns  {outcome, terminal event id or '', grants, top, later}; outcome: 'ok' | 'late' somebody else ended it, its slot is free now |
---          'stale' the grant is not current | 'hole' the log is short of
---          events: it ends at `top`. later: {model, ms until it may start a task, …}. Repeating it returns the same.
+-- returns  {outcome, terminal event id or '', grants, top, later}; outcome: 'ok' | 'late' somebody else ended it, its slot is free
+--          now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. later:
+--          {model, ms until it may start a task, …}. Repeating it returns the same.
 local id, attempt, token = ARGV[1], ARGV[2], ARGV[3]
 local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local input, output = tonumber(ARGV[7]), tonumber(ARGV[8])

@@ -54,7 +54,9 @@ if num(s[12]) < US - 60000000 then
 end
 call('ZADD', key_recent(), NOW_TEXT, id)
 local t = { q = q, m = m, u = u, k = key_id, ty = task_type, en = NOW_TEXT, ei = est_input, ['or'] = order }
-local fields = { 'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', string.format('%d', #payload) }
+local fields = {
+  'q', q, 'm', m, 'u', u, 'ty', task_type, 'en', NOW_TEXT, 'or', order, 'tl', keep_ms, 'pb', whole(#payload),
+}
 local function put(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value

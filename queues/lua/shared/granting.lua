@@ -86,17 +86,22 @@ local function count_of_user(m, u, waiting)
   return total
 end
 
+-- The fields of a model that a grant from its lane `q` needs.
+local function lane_fields(model, q)
+  return call('HMGET', key_model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'held', 'pace')
+end
+
 -- The lane of a model whose turn it is: its name `q`, start tag, weight as stored, where the virtual time moves, fields `s` of
--- the model, whether its task gets the `last` slot, and the model's `rules` if there are any. nil when no lane may start a task; and the instant (ms) until which the
--- model is held, if it is.
+-- the model, whether its task gets the `last` slot, and the model's `rules` if there are any. nil when no lane may start a task;
+-- and the instant (ms) until which the model is held, if it is.
 local function next_lane(model)
   local hash = key_model(model)
   local line = call('ZRANGE', key_lanes(model), '0', '0', 'WITHSCORES')
   local q = line[1]
   if not q then return nil end
   local queue = call('HMGET', key_queue(q), 'weight', 'strict')
-  local s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'held', 'pace')
+  local s = lane_fields(model, q)
   local limit = num(s[1])
   local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
   if free <= 0 then return nil end
@@ -112,8 +117,7 @@ local function next_lane(model)
   lane.q, lane.tag, lane.moves_to = chosen, tonumber(tag), tonumber(first_tag)
   if chosen ~= q then
     lane.weight = call('HGET', key_queue(chosen), 'weight')
-    lane.s = call('HMGET', hash, 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-      'v:' .. chosen, 'L:' .. chosen, 'n:' .. chosen, 'D:' .. chosen, 'c:' .. chosen, 'held', 'pace')
+    lane.s = lane_fields(model, chosen)
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
     lane.tag, lane.s[9] = lift_lane(chosen, model)

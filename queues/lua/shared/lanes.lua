@@ -31,7 +31,8 @@ end
 local function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
 -- How fast a lane's tasks leave while some wait: departures and the ms that they took, both fading with a half-life of about
--- twenty seconds, and the instant of the last one: three numbers, packed. `after_grant` counts one, `resumes` begins to count time again.
+-- twenty seconds, and the instant of the last one: three numbers, packed. `after_grant` counts one, `resumes` begins to count
+-- time again.
 local FADE_MS = 30000
 
 local function read_drain(stored)

@@ -1,12 +1,12 @@
 -- How much users were served while they stood in line: what a fairness index is computed from.
 --
 -- A hash per lane and period of five minutes: user -> cost charged to it while tasks of it waited, by its weight, in hundredths,
--- times 65,536, plus the number of grants after which more of its tasks waited. One who leaves the line is marked in the period in which it does. So
--- who has an unmarked entry in one period, and in the next one an unmarked entry or none, stood in line through all of that next
--- one. A lane whose users have one task each, as when nobody has to wait for long, has no such hash.
+-- times 65,536, plus the number of grants after which more of its tasks waited. One who leaves the line is marked in the period
+-- in which it does. So who has an unmarked entry in one period, and in the next one an unmarked entry or none, stood in line
+-- through all of that next one. A lane whose users have one task each, as when nobody has to wait for long, has no such hash.
 local MOST_SERVED = 1000
 local LEFT = '-4611686018427387904' -- stays negative, whatever is added
-local MOST_COUNTED = 268435456 -- of a charge, in hundredths: far more than a task can cost by a weight of 1
+local MOST_COUNTED = 268435456 -- of one charge, in hundredths: half a million of them still add up in 63 bits
 local PERIOD = math.floor(NOW / 300000)
 
 -- `grants`: 1 when the charge is for a grant, 0 when it is for what a running task uses beyond that.
