@@ -171,7 +171,12 @@ async def test_a_change_is_answered_with_what_holds_now(here: Talk, there: Talk)
     ("path", "body", "status", "sentence"),
     [
         ("queues/paid_stream", {"wieght": 1}, 400, "'wieght' is no setting of a queue; did you mean weight?"),
-        ("queues/paid_stream", {"weight": -1}, 400, "weight should be greater than 0; got -1"),
+        (
+            "queues/paid_stream",
+            {"weight": -1},
+            400,
+            "weight should be greater than or equal to 0.001; got -1",
+        ),
         ("queues/paid_stream", {"weight": 1, "lendable": 3}, 400, "lendable (3) is above reserved (0)"),
         ("queues/paid_stream", {"weight": 1, "tier": "x"}, 400, "tier can only be changed in the config"),
         ("queues/paid_stream", {"weight": 1, "paused": 1}, 400, "paused should be true or false; got 1"),
