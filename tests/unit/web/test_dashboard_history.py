@@ -104,3 +104,13 @@ def test_what_is_older_than_the_hour_is_forgotten() -> None:
     hour.forget_before(END - BUCKETS * BUCKET_MS)
     assert len(hour._buckets) == len(hour._told) == 52
     assert sum(hour.draw(END)["accepted"]) == 51  # the bucket that begins at the end is not over
+
+
+def test_each_of_many_models_keeps_its_name() -> None:
+    recorder = HourRecorder()
+    for number in range(3 * MOST_CODES):
+        recorder.ended(TaskEnd("q", f"m{number}", "t", State.COMPLETED, "", 100, used=(1, 20)))
+    whole = Bucket()
+    whole.merge(recorder.take())
+    assert len(whole.ended) == len(whole.tokens) == 3 * MOST_CODES
+    assert OTHER not in whole.ended
