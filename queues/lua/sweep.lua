@@ -38,9 +38,11 @@ if math.abs(gap) > lease / 3 then
       call('ZADD', key_slots(model), lease_end, id)
       call('ZADD', look, running and run_instant({ xd = f[2], lv = f[3] }, lease_end) or lease_end, id)
     end
-    local s = call('HMGET', key_model(model), 'held', 'tat', 'ttat')
-    for i, field in ipairs({ 'held', 'tat', 'ttat' }) do
-      if s[i] and gap < 0 then call('HSET', key_model(model), field, whole(num(s[i]) + gap * (i == 1 and 1 or 1000))) end
+    if gap < 0 then
+      for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
+        local at = call('HGET', key_model(model), field)
+        if at then call('HSET', key_model(model), field, whole(num(at) + gap * per_ms)) end
+      end
     end
   end
   for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', NOW + lease)) do

@@ -48,7 +48,7 @@ export class Audit {
   /** Read the newest entries, or those behind `after`. */
   async _read(after = null) {
     if (this._reading) return;
-    this._reading = true;
+    this._reading = this._more.disabled = true;
     try {
       const answer = await call(`/api/admin/audit?limit=${PAGE}${after ? `&after=${after}` : ""}`);
       if (this._stopped) return;
@@ -61,7 +61,7 @@ export class Audit {
     } catch (problem) {
       if (!this._stopped) replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
     } finally {
-      this._reading = false;
+      this._reading = this._more.disabled = false;
     }
   }
 

@@ -131,24 +131,20 @@ function draw() {
   else if (away) setText(live, t("live.store", { time: duration(picture.now - (picture.store.since ?? picture.now)) }));
   else if (picture && connection === "open") setText(live, t("live.live", { replica: picture.gateway.replica, time: clock(picture.now) }));
   else setText(live, t("live.connecting"));
-  if (!picture) {
-    if (lost) setText(replace(byId("problem"), h("p", { class: "notice bad" })).firstChild, t("error.NETWORK"));
-    else replace(byId("problem"));
-    return;
-  }
-  byId("view").classList.toggle("stale", lost || !picture.store.up);
   drawProblems(picture, lost);
+  if (!picture) return;
+  byId("view").classList.toggle("stale", lost || !picture.store.up);
   state.view?.show(picture);
 }
 
 function drawProblems(picture, lost) {
   const notices = [];
   const known = () => (picture.asOf === null ? t("store.unknown") : t("store.known", { at: clock(picture.asOf) }));
-  if (lost) notices.push(["bad", t("feed.lost", { at: clock(picture.now) })]);
-  else if (!picture.store.up) {
+  if (lost) notices.push(["bad", picture ? t("feed.lost", { at: clock(picture.now) }) : t("error.NETWORK")]);
+  else if (picture && !picture.store.up) {
     const since = picture.store.since ?? picture.now;
     notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
-  } else if (picture.gateway.draining) notices.push(["warn", t("draining")]);
+  } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
   const box = byId("problem");
   const kinds = notices.map(([kind]) => kind).join();
   if (box.dataset.kinds !== kinds || box.children.length !== notices.length) {

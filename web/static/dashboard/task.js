@@ -101,6 +101,7 @@ export class Task {
         this._drawEvents();
       },
     });
+    this._rest();
   }
 
   _take({ id, event, data }) {
