@@ -42,10 +42,19 @@ class Rounds:
     scenario: str
     results: list[LoadResult]
     figures: list[Figure] = field(default_factory=list)
+    yardstick: list[LoadResult] = field(default_factory=list)
+    """What the same load cost the yardstick, right after each round."""
 
     def add(self, name: str, unit: str, value: Callable[[LoadResult], float]) -> None:
         """One figure, from each round's result."""
         self.figures.append(figure(self.scenario, name, unit, [value(result) for result in self.results]))
+
+    def add_ratio(self, name: str, value: Callable[[LoadResult], float]) -> None:
+        """One figure as a multiple of the yardstick's, round by round."""
+        pairs = zip(self.results, self.yardstick, strict=bool(self.yardstick))
+        ratios = [value(result) / value(beside) for result, beside in pairs if value(beside) > 0]
+        if ratios:
+            self.figures.append(figure(self.scenario, name, "x", ratios))
 
     def add_cores(self) -> None:
         """Who used how much of a core, and what ran beside the benchmark: that tells a clean measurement."""
@@ -67,19 +76,25 @@ def others(result: LoadResult) -> float:
 
 
 async def _rounds(
-    name: str, options: Options, stack: Stack, measure: Callable[[], Awaitable[LoadResult]], seconds: float
+    name: str,
+    options: Options,
+    stack: Stack,
+    measure: Callable[[], Awaitable[LoadResult]],
+    seconds: float,
+    yardstick: Callable[[], Awaitable[LoadResult]] | None = None,
 ) -> tuple[Rounds, list[str]]:
-    """Several rounds of a measurement, each of about `seconds`; those that were disturbed are repeated.
+    """Several rounds of a measurement, each of about `seconds`, and behind each one of the yardstick, if there is one.
 
-    With a profiler there is one more, which does not count.
+    Those that were disturbed are repeated. With a profiler there is one more, which does not count.
     """
-    everything: list[LoadResult] = []
+    everything: list[tuple[LoadResult, LoadResult]] = []
     for _ in range(options.rounds + options.repeats):
-        everything.append(await measure())
+        result = await measure()
         await asyncio.sleep(BETWEEN_ROUNDS_S)
-        if sum(others(result) < DISTURBED for result in everything) >= options.rounds:
+        everything.append((result, await yardstick() if yardstick else result))
+        if sum(_disturbance(pair) < DISTURBED for pair in everything) >= options.rounds:
             break
-    results = sorted(everything, key=others)[: options.rounds]
+    kept = sorted(everything, key=_disturbance)[: options.rounds]
     profile: list[str] = []
     if options.profiler is not None and options.profile_to is not None:
         recording = asyncio.create_task(
@@ -90,17 +105,28 @@ async def _rounds(
             profile = await recording
         finally:
             recording.cancel()
-    return Rounds(name, results), profile
+    beside = [pair[1] for pair in kept] if yardstick else []
+    return Rounds(name, [pair[0] for pair in kept], yardstick=beside), profile
+
+
+def _disturbance(pair: tuple[LoadResult, LoadResult]) -> float:
+    return max(others(result) for result in pair)
 
 
 # ---- sync ----------
 
 
-async def _sync(name: str, about: str, options: Options, path: str, acknowledge: bool = True) -> Outcome:
+async def _sync(
+    name: str, about: str, options: Options, path: str, acknowledge: bool = True, *, sockets: int = 0
+) -> Outcome:
+    """`sockets`: so many workers of version 1 instead of four connections with slots."""
     async with running(options.cores) as stack:
-        await stack.workers(
-            WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4, acknowledge=acknowledge)
-        )
+        yardstick = await stack.yardstick()
+        rss_before = procstat.rss_bytes(stack.pid)
+        worker = WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4, acknowledge=acknowledge)
+        if sockets:
+            worker = WorkerSpec(stack.port, connections=sockets, slots=1, version=1)
+        await stack.workers(worker)
         spec = LoadSpec(
             stack.port,
             "closed",
@@ -111,13 +137,23 @@ async def _sync(name: str, about: str, options: Options, path: str, acknowledge:
             watch=stack.watch,
         )
         rounds, profile = await _rounds(
-            name, options, stack, lambda: stack.load(spec), spec.warm_up_s + spec.seconds
+            name,
+            options,
+            stack,
+            lambda: stack.load(spec),
+            spec.warm_up_s + spec.seconds,
+            lambda: stack.load(yardstick.aim(spec)),
         )
+        worker_bytes = procstat.rss_bytes(stack.pid) - rss_before
+    rounds.add_ratio("cpu_per_task_to_yardstick", cpu_ms_per_task)
+    rounds.add("latency_p99_to_p50", "", lambda r: r.task.p99_ms / max(r.task.p50_ms, 1e-6))
     rounds.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
-    rounds.add("gateway_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["gateway"] / max(r.tasks, 1))
+    rounds.add("gateway_cpu_ms_per_task", "ms", cpu_ms_per_task)
     rounds.add("redis_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["redis"] / max(r.tasks, 1))
     rounds.add("latency_p50_ms", "ms", lambda r: r.task.p50_ms)
     rounds.add("latency_p99_ms", "ms", lambda r: r.task.p99_ms)
+    if sockets:
+        rounds.figures.append(figure(name, "worker_kib", "KiB", [worker_bytes / 1024 / sockets]))
     rounds.add_cores()
     return rounds.outcome(about, profile)
 
@@ -137,6 +173,28 @@ async def sync_openai(options: Options) -> Outcome:
     """OpenAI sync calls, as many as go through."""
     about = "/v1/chat/completions without stream at saturation, 64 connections"
     return await _sync("sync_openai", about, options, "/v1/chat/completions")
+
+
+async def sync_v1_400(options: Options) -> Outcome:
+    """OpenAI sync calls over many workers of one slot."""
+    about = "the same over 400 version 1 workers"
+    return await _sync("sync_v1_400", about, options, "/v1/chat/completions", sockets=400)
+
+
+async def sync_v1_1600(options: Options) -> Outcome:
+    """OpenAI sync calls over very many workers of one slot."""
+    about = "the same over 1,600 version 1 workers"
+    return await _sync("sync_v1_1600", about, options, "/v1/chat/completions", sockets=1600)
+
+
+def cpu_ms_per_task(result: LoadResult) -> float:
+    """CPU time of the process under test for each call."""
+    return 1000 * result.cpu_s["gateway"] / max(result.tasks, 1)
+
+
+def cpu_ms_per_1k_tokens(result: LoadResult) -> float:
+    """CPU time of the process under test for a thousand tokens."""
+    return 1e6 * result.cpu_s["gateway"] / max(result.tokens, 1)
 
 
 async def latency(options: Options) -> Outcome:
@@ -179,13 +237,18 @@ async def _streams(
     per_frame: int = 1,
     together: bool = False,
     tokens: int = 100,
+    compare: bool = False,
+    sockets: int = 0,
 ) -> Outcome:
+    """`compare`: with the yardstick; `sockets`: over so many workers of version 1."""
     async with running(options.cores) as stack:
+        yardstick = await stack.yardstick(tokens, per_s) if compare else None
         await stack.workers(
             WorkerSpec(
                 stack.port,
-                connections=WORKERS,
-                slots=max(streams // 4, 8),
+                connections=sockets or WORKERS,
+                slots=1 if sockets else max(streams // 4, 8),
+                version=1 if sockets else 2,
                 kind="stream",
                 tokens=tokens,
                 tokens_per_s=per_s,
@@ -205,14 +268,22 @@ async def _streams(
             spread_s=length_s,
         )
         rounds, profile = await _rounds(
-            name, options, stack, lambda: stack.load(spec), spec.warm_up_s + spec.seconds
+            name,
+            options,
+            stack,
+            lambda: stack.load(spec),
+            spec.warm_up_s + spec.seconds,
+            None if yardstick is None else lambda: stack.load(yardstick.aim(spec)),
         )
+    rounds.add_ratio("cpu_per_token_to_yardstick", cpu_ms_per_1k_tokens)
+    rounds.add_ratio("first_token_p50_to_yardstick", lambda r: r.first_token.p50_ms)
+    rounds.add_ratio("first_token_p99_to_yardstick", lambda r: r.first_token.p99_ms)
     rounds.add("redis_writes_per_token", "", lambda r: r.redis_calls.get("xadd", 0) / max(r.tokens_in_all, 1))
     rounds.add(
         "redis_scripts_per_token", "", lambda r: r.redis_calls.get("evalsha", 0) / max(r.tokens_in_all, 1)
     )
     rounds.add("tokens_per_s", "tokens/s", lambda r: r.tokens / r.seconds)
-    rounds.add("gateway_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["gateway"] / max(r.tokens, 1))
+    rounds.add("gateway_cpu_ms_per_1k_tokens", "ms", cpu_ms_per_1k_tokens)
     rounds.add("redis_cpu_ms_per_1k_tokens", "ms", lambda r: 1e6 * r.cpu_s["redis"] / max(r.tokens, 1))
     rounds.add("tokens_per_event", "", lambda r: r.tokens / max(r.events, 1))
     rounds.add("first_token_added_p50_ms", "ms", lambda r: r.first_token.p50_ms)
@@ -225,14 +296,20 @@ async def _streams(
 
 async def streams_50(options: Options) -> Outcome:
     """Few streams at a usual rate."""
-    return await _streams(
-        "streams_50", "50 chat streams, 50 tokens/s each", without_profiler(options), 50, 50
-    )
+    about = "50 chat streams, 50 tokens/s each"
+    return await _streams("streams_50", about, without_profiler(options), 50, 50, compare=True)
 
 
 async def streams_200(options: Options) -> Outcome:
     """Many streams at a usual rate."""
-    return await _streams("streams_200", "200 chat streams, 50 tokens/s each", options, 200, 50)
+    about = "200 chat streams, 50 tokens/s each"
+    return await _streams("streams_200", about, options, 200, 50, compare=True)
+
+
+async def streams_200_v1(options: Options) -> Outcome:
+    """Many streams over many workers of one slot."""
+    about = "the same over 400 version 1 workers"
+    return await _streams("streams_200_v1", about, options, 200, 50, compare=True, sockets=400)
 
 
 async def streams_200_native(options: Options) -> Outcome:
@@ -370,9 +447,12 @@ SCENARIOS: dict[str, Callable[[Options], Awaitable[Outcome]]] = {
     "sync": sync,
     "sync_no_ack": sync_no_ack,
     "sync_openai": sync_openai,
+    "sync_v1_400": sync_v1_400,
+    "sync_v1_1600": sync_v1_1600,
     "latency": latency,
     "streams_50": streams_50,
     "streams_200": streams_200,
+    "streams_200_v1": streams_200_v1,
     "streams_200_native": streams_200_native,
     "tokens_40k": tokens_40k,
     "tokens_200k": tokens_200k,

@@ -15,6 +15,8 @@ class WorkerSpec(msgspec.Struct, forbid_unknown_fields=True):
     slots: int
     """Per connection."""
     kind: Literal["echo", "stream", "hold"] = "echo"
+    version: Literal[1, 2] = 2
+    """Of the worker protocol. Version 1 knows no slots: a connection runs one task, and nothing is acknowledged."""
     acknowledge: bool = True
     """Send `taskAck`, as the SDK does; the protocol permits to leave it out when an output follows at once."""
     tokens: int = 100
@@ -24,6 +26,14 @@ class WorkerSpec(msgspec.Struct, forbid_unknown_fields=True):
     """Frames of one connection that are due at the same instant share a write: cheaper for this process, which must not
     be the bottleneck when more is offered than a gateway can take.
     """
+
+
+class UpstreamSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A process of model servers over HTTP, for the yardstick."""
+
+    port: int
+    tokens: int = 100
+    tokens_per_s: float = 50.0
 
 
 class WorkerCount(msgspec.Struct):

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from redis.asyncio import Redis
 
-from bench.specs import MODEL, LoadResult, LoadSpec, WorkerCount, WorkerSpec
+from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
 from fairlane.queues.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +97,18 @@ class Workers:
             self.count = msgspec.json.decode(line, type=WorkerCount)
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a load is aimed at. `watch`: the processes whose CPU time counts; the one under test is `gateway`."""
+
+    port: int
+    watch: dict[str, int]
+
+    def aim(self, spec: LoadSpec) -> LoadSpec:
+        """The same load, at this one."""
+        return msgspec.structs.replace(spec, port=self.port, watch=self.watch)
+
+
 class Stack:
     """What `running` made: ports and process ids, and ways to add workers and load."""
 
@@ -156,10 +168,35 @@ class Stack:
                 raise child.ended("a worker")
             if workers.count.registered < spec.connections:
                 return False
-            return MODEL.encode() in await get(self.port, "/v1/models")
+            # (a worker of version 1 names no model: it is connected when its handshake is done)
+            return spec.version == 1 or MODEL.encode() in await get(self.port, "/v1/models")
 
         await until(offered, "the workers to be offered")
         return workers
+
+    async def yardstick(self, tokens: int = 100, tokens_per_s: float = 50.0) -> "Target":
+        """Start a bare pass-through on the gateway's core, with an upstream that answers as the workers do."""
+        target, behind = free_port(), free_port()
+        upstream = UpstreamSpec(behind, tokens, tokens_per_s)
+        model = await self.start(["-m", "bench.upstream", text(upstream)], cores=self.cores.others)
+        proxy = await self.start(
+            ["-m", "bench.passthrough", str(target), str(behind)], cores={self.cores.gateway}
+        )
+
+        async def ready() -> bool:
+            for child, what in ((model, "the upstream"), (proxy, "the yardstick")):
+                if child.process.returncode is not None:
+                    raise child.ended(what)
+            return (await get(target, "/")).startswith(b"HTTP/1.1 200")
+
+        await until(ready, "the yardstick to be ready")
+        watch = {"gateway": proxy.process.pid, "workers": model.process.pid, "redis": self.watch["redis"]}
+        return Target(target, watch)
+
+    @property
+    def target(self) -> "Target":
+        """The gateway, for a load."""
+        return Target(self.port, self.watch)
 
     async def load(self, spec: LoadSpec) -> LoadResult:
         """Run one measurement to its end."""

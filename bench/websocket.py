@@ -31,7 +31,9 @@ class WebSocket(asyncio.Protocol):
         self._head = (
             f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n"
-            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {subprotocol}\r\n\r\n"
+            "Sec-WebSocket-Version: 13\r\n"
+            + (f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else "")
+            + "\r\n"
         ).encode()
         self._buffer = bytearray()
         self._open = False

@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import msgspec
 import uvloop
@@ -26,26 +27,33 @@ class Counters:
         self.last_ns = 0
 
 
+def _task(message: bytes) -> bytes:
+    """The member that names a task."""
+    at = message.index(b'"taskId":"')
+    return message[at : message.index(b'"', at + 10) + 1]
+
+
 def _key(message: bytes) -> bytes:
     """The two members that name a task's attempt, found without parsing the payload between them."""
-    at = message.index(b'"taskId":"') + 10
-    task_id = message[at : message.index(b'"', at)]
     at = message.rindex(b'"attempt":') + 10
     end = at
     while message[end : end + 1].isdigit():
         end += 1
-    return b'"taskId":"%b","attempt":%b' % (task_id, message[at:end])
+    return b'%b,"attempt":%b' % (_task(message), message[at:end])
 
 
 class BenchWorker(WebSocket):
     """One connection. What it does with a task is the subclass's."""
 
     def __init__(self, spec: WorkerSpec, counters: Counters) -> None:
-        super().__init__("127.0.0.1", "/ws", "fairlane.worker.v2")
+        super().__init__("127.0.0.1", "/ws", "fairlane.worker.v2" if spec.version == 2 else "")
         self.spec = spec
         self.counters = counters
 
     def on_open(self) -> None:
+        if self.spec.version == 1:
+            self.counters.registered += 1
+            return
         self.send(
             b'{"type":"register","protocols":[2],"instanceId":"%b","name":"bench","models":["%b"],"slots":%d}'
             % (secrets.token_hex(8).encode(), MODEL.encode(), self.spec.slots)
@@ -54,8 +62,8 @@ class BenchWorker(WebSocket):
     def on_message(self, data: bytes) -> None:
         if data.startswith(b'{"type":"task"'):
             began = time.monotonic_ns()
-            key = _key(data)
-            if self.spec.acknowledge:
+            key = _key(data) if self.spec.version == 2 else _task(data)
+            if self.spec.acknowledge and self.spec.version == 2:
                 self.send(b'{"type":"taskAck",%b}' % key)
             self.on_task(key, began)
         elif data.startswith(b'{"type":"cancel"'):
@@ -113,7 +121,7 @@ class Streamer(BenchWorker):
         """(the instant of the next frame, the frames to send now). Waits while the connection is blocked."""
         spec = self.spec
         gap_ns = int(1e9 / spec.tokens_per_s)
-        head = b'{"type":"taskChunk",%b,"seq":' % key
+        head = b'{"type":"taskChunk",%b,' % key
         sent = seq = 0
         due = time.monotonic_ns()
         while sent < spec.tokens and key in self._wanted:
@@ -123,17 +131,26 @@ class Streamer(BenchWorker):
             count = min(spec.tokens_per_frame if seq else 1, spec.tokens - sent)
             now = time.monotonic_ns()
             text = b"@%d;" % now
-            deltas = b",".join([b'{"content":"%b"}' % text] * count)
             if not seq:
-                deltas = b'{"content":"^%d;%b"}' % (now - began, text)
+                text = b"^%d;%b" % (now - began, text)
             seq += 1
             sent += count
             due += count * gap_ns
-            yield due, frame(b'%b%d,"deltas":[%b]}' % (head, seq, deltas))
+            if spec.version == 1:
+                yield due, frame(b'%b"delta":"%b"}' % (head, text * count))
+            else:
+                deltas = b",".join([b'{"content":"%b"}' % text] * count)
+                yield due, frame(b'%b"seq":%d,"deltas":[%b]}' % (head, seq, deltas))
         error = b"null" if key in self._wanted else b'"cancelled"'
         self._wanted.discard(key)
         result = b'{"type":"taskResult",%b,"lastSeq":%d,"result":null,"error":%b,' % (key, seq, error)
         yield 0, frame(result + b'"usage":{"inputTokens":5,"outputTokens":%d}}' % sent)
+
+
+class Writes(Protocol):
+    """Whoever has a connection to write to."""
+
+    transport: asyncio.Transport
 
 
 class Clock:
@@ -142,14 +159,14 @@ class Clock:
     def __init__(self, together: bool) -> None:
         self._together = together
         self._loop = asyncio.get_running_loop()
-        self._slots: dict[int, list[tuple[Streamer, Iterator[tuple[int, bytes]]]]] = {}
+        self._slots: dict[int, list[tuple[Writes, Iterator[tuple[int, bytes]]]]] = {}
 
-    def begin(self, worker: Streamer, run: Iterator[tuple[int, bytes]]) -> None:
+    def begin(self, worker: "Writes", run: Iterator[tuple[int, bytes]]) -> None:
         """Take a stream; its first frame leaves now."""
         self._step(worker, run, worker.transport.write)
 
     def _step(
-        self, worker: Streamer, run: Iterator[tuple[int, bytes]], write: Callable[[bytes], object]
+        self, worker: "Writes", run: Iterator[tuple[int, bytes]], write: Callable[[bytes], object]
     ) -> None:
         due, data = next(run)
         if data:
@@ -163,7 +180,7 @@ class Clock:
             waiting.append((worker, run))
 
     def _tick(self, slot: int) -> None:
-        out: dict[Streamer, list[bytes]] = {}
+        out: dict[Writes, list[bytes]] = {}
         for worker, run in self._slots.pop(slot):
             if self._together:
                 self._step(worker, run, out.setdefault(worker, []).append)
