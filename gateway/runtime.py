@@ -316,8 +316,8 @@ class Gateway:
         elif kind in (b"w", b"r"):
             self.dispatcher.on_wake(message[2:].decode(), targeted=kind == b"w")
         elif kind == b"s":
-            _, task_id, attempt, why = message.decode().split("\n", 3)
-            self.dispatcher.on_stop(task_id, int(attempt), why)
+            _, task_id, epoch, why = message.decode().split("\n", 3)
+            self.dispatcher.on_stop(task_id, int(epoch), why)
         elif kind == b"d":
             self.drain_worker(message[2:].decode())
 

@@ -26,6 +26,7 @@ from fairlane.queues.tasks import (
     Submitted,
     Taken,
     TaskSpec,
+    Top,
 )
 
 MOST_AUDITED = 10_000
@@ -157,7 +158,7 @@ class Scheduler:
         """Add events to the log from number `seq` on; read the reply with `appended`."""
         args: list[Arg] = [
             grant.task_id,
-            grant.attempt,
+            grant.epoch,
             grant.token,
             seq,
             self.replica,
@@ -190,6 +191,9 @@ class Scheduler:
     ) -> asyncio.Future[Any]:
         """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
 
+        `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then has an
+        epoch of its own.
+
         With `keep_ms` the slot stays `stopping` for so long, because the worker still runs the task: call it again when the
         worker has stopped.
 
@@ -197,7 +201,7 @@ class Scheduler:
         """
         args: list[Arg] = [
             grant.task_id,
-            grant.attempt,
+            grant.epoch,
             grant.token,
             state,
             code,
@@ -246,7 +250,7 @@ class Scheduler:
         reply = await self._link.run(
             "requeue",
             grant.task_id,
-            grant.attempt,
+            grant.epoch,
             grant.token,
             why,
             cause,
@@ -294,7 +298,7 @@ class Scheduler:
         limits = self.limits
         args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(held)]
         for grant, worker, begun, output in held:
-            args.extend((grant.task_id, grant.attempt, grant.token, worker, b"1" if begun else b"0", output))
+            args.extend((grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output))
         args.extend(read)
         reply: list[int] = await self._link.run("renew", *args)
         return reply
@@ -377,9 +381,8 @@ class Scheduler:
             return None
         return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2])), [_entry(e) for e in reply[3]]
 
-    async def read(self, task_id: str, after: str = "-", count: int = 500) -> list[Entry]:
-        """A page of a task's log after a cursor."""
-        start = "-" if after == "-" else f"({after}"
+    async def read(self, task_id: str, start: str = "-", count: int = 500) -> list[Entry]:
+        """A page of a task's log from an event id on, that event included; '-': from the beginning."""
         reply = await self._link.command("XRANGE", self._keys("log", id=task_id), start, "+", "COUNT", count)
         return [_entry(e) for e in reply]
 
@@ -388,13 +391,13 @@ class Scheduler:
         reply = await self._link.command("XREVRANGE", self._keys("log", id=task_id), "+", "-", "COUNT", 1)
         return _entry(reply[0]) if reply else None
 
-    async def tops(self, task_ids: Sequence[str]) -> list[tuple[str, int] | None]:
-        """State and top sequence number of several tasks, in one round trip; None for those unknown."""
-        replies = [self._link.command("HMGET", self._keys("task", id=i), "st", "sq") for i in task_ids]
-        found: list[tuple[str, int] | None] = []
+    async def tops(self, task_ids: Sequence[str]) -> list[Top | None]:
+        """Where several tasks stand, in one round trip; None for those unknown."""
+        replies = [self._link.command("HMGET", self._keys("task", id=i), "st", "ep", "sq") for i in task_ids]
+        found: list[Top | None] = []
         for reply in replies:
-            state, top = await reply
-            found.append((state.decode(), int(top or 0)) if state else None)
+            state, epoch, seq = await reply
+            found.append(Top(state.decode(), int(epoch or 0), int(seq or 0)) if state else None)
         return found
 
     async def payload(self, task_id: str) -> bytes | None:
@@ -475,9 +478,11 @@ def configuration(
 
 
 def _grant(raw: list[Any]) -> Grant:
+    epoch, _, start_seq = raw[12].partition(b"-")
     return Grant(
         raw[0].decode(),
         int(raw[1]),
+        int(epoch),
         raw[2].decode(),
         raw[3].decode(),
         raw[4].decode(),
@@ -488,7 +493,7 @@ def _grant(raw: list[Any]) -> Grant:
         int(raw[9]),
         int(raw[10]),
         int(raw[11]),
-        int(raw[12].partition(b"-")[2]),
+        int(start_seq),
         raw[13],
         raw[14] == b"1",
         raw[15].decode(),
@@ -512,9 +517,9 @@ def _task_end(account: list[Any]) -> TaskEnd:
 
 
 def _entry(raw: list[Any]) -> Entry:
-    attempt, _, seq = raw[0].partition(b"-")
+    epoch, _, seq = raw[0].partition(b"-")
     fields = raw[1]
-    return Entry(int(attempt), int(seq), fields[1].decode(), fields[3])
+    return Entry(int(epoch), int(seq), fields[1].decode(), fields[3])
 
 
 def _fields(flat: list[bytes]) -> dict[str, str]:

@@ -61,6 +61,9 @@ class Grant(NamedTuple):
 
     task_id: str
     attempt: int
+    """Its number, from 1: how often the task was granted. For people."""
+    epoch: int
+    """The first part of the attempt's event ids: the time of the grant, us. No second grant has it, whatever the store forgot."""
     token: str
     model: str
     queue: str
@@ -171,12 +174,20 @@ class Record(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One event of a log as it is stored."""
+    """One event of a log as it is stored. Its id is `epoch-seq`."""
 
-    attempt: int
+    epoch: int
     seq: int
     kind: str
     data: bytes
+
+
+class Top(NamedTuple):
+    """Where a task stands: its state, the epoch of its last attempt, and how far its log reaches."""
+
+    state: str
+    epoch: int
+    seq: int
 
 
 class Fragment(NamedTuple):

@@ -22,23 +22,28 @@ UNLOGGED = frozenset({"queued", "progress", "gap", "restart", "bye"})
 TEXT_KINDS = frozenset({"text", "reasoning", "refusal"})
 CHUNK_KINDS = TEXT_KINDS | {"tool", "finish", "extra"}
 
-MAX_ATTEMPT = 10**6
+MAX_EPOCH = 2**53 - 1
+"""The largest number that every client reads exactly; as a time in us, the year 2255."""
 MAX_SEQ = 10**12
 
-_EVENT_ID = re.compile(r"([0-9]{1,7})-([0-9]{1,13})")
+_EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,13})")
 
 
 class Event(Struct, frozen=True, gc=False):
-    """One entry of a task's log, or one made for a reader (type in `UNLOGGED`; attempt and seq are 0)."""
+    """One entry of a task's log, or one made for a reader (type in `UNLOGGED`; epoch and seq are 0).
 
-    attempt: int
+    `seq` counts the log's events from 1 without a gap. `epoch` tells apart what was written at the same place: the events of
+    one attempt share one, and none ever comes again. For clients an id is opaque.
+    """
+
+    epoch: int
     seq: int
     type: str
     data: bytes
 
     @property
     def id(self) -> str:
-        return f"{self.attempt}-{self.seq}"
+        return f"{self.epoch}-{self.seq}"
 
     @property
     def terminal(self) -> bool:
@@ -47,17 +52,17 @@ class Event(Struct, frozen=True, gc=False):
 
 
 def parse_event_id(text: str) -> tuple[int, int]:
-    """Attempt and seq of a cursor that a client sent.
+    """Epoch and seq of a cursor that a client sent.
 
     Anything but two plain decimal numbers raises ValueError.
     """
-    match = _EVENT_ID.fullmatch(text) if len(text) <= 21 else None
+    match = _EVENT_ID.fullmatch(text) if len(text) <= 30 else None
     if match is None:
-        raise ValueError("an event id looks like 1-7")
-    attempt, seq = int(match[1]), int(match[2])
-    if attempt > MAX_ATTEMPT or seq > MAX_SEQ:
+        raise ValueError("an event id looks like 1790000000000000-7")
+    epoch, seq = int(match[1]), int(match[2])
+    if epoch > MAX_EPOCH or seq > MAX_SEQ:
         raise ValueError("event id out of range")
-    return attempt, seq
+    return epoch, seq
 
 
 # ---- builders: logged events -------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ def gap_event(task_id: str, ts: int, requested: str, earliest: str | None, reaso
 
 
 def restart_event(task_id: str, ts: int, reason: str) -> Event:
-    """Discard what you have; the log follows from its beginning."""
+    """Discard what you have, the last id too: its frame has an empty one. The log follows from its beginning, or shall be read anew."""
     return _unlogged("restart", task_id, ts, b'"reason":%b' % json_string(reason))
 
 

@@ -17,7 +17,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
-from fairlane.streaming.events import TERMINAL, Event
+from fairlane.streaming.events import TERMINAL, Event, parse_event_id
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -57,7 +57,7 @@ class Feed:
         "seen",
         "task_id",
         "top",
-        "top_attempt",
+        "top_epoch",
     )
 
     def __init__(self, hub: "Hub", task_id: str) -> None:
@@ -67,7 +67,7 @@ class Feed:
         self.task_id = task_id
         self.events: deque[Event] = NONE_YET
         self.top = 0
-        self.top_attempt = 1
+        self.top_epoch = 0
         self.heard = 0
         self.registered = True
         self.ended = False
@@ -79,29 +79,36 @@ class Feed:
         self.seen = hub.time()
         self.fetching: asyncio.Task[None] | None = None
 
-    def accept(self, events: Sequence[Event]) -> None:
-        """Take events from wherever: known ones are dropped, a gap is filled from the log.
+    def accept(self, events: Sequence[Event], *, follows: bool = False) -> None:
+        """Take `events`, neighbours in the log, from wherever: known ones are dropped, a gap is filled from the log.
 
-        An event at a known place that is not the known one means that the store has lost the end of the log
+        `follows`: the log was seen to hold what is known here, and these behind it.
+        1 The next event of the same attempt follows what is known, and so does one whose neighbour before it is known. 2 The
+        first one of another attempt may follow what was written anew at the places that are known here, so the log is asked,
+        as for a gap. 3 An event at a known place that is not the known one means that the store has lost the end of the log
         and others write it anew: what readers here have seen is not what happened, and the feed is `lost`.
         """
         top = self.top
+        follows = follows or not top
         for event in events:
-            if event.seq == top + 1:
+            if event.seq == top + 1 and (follows or event.epoch == self.top_epoch):  # 1
                 if self.events is NONE_YET:
                     self.events = deque()
                 self.events.append(event)
                 self._bytes += len(event.data)
                 top = event.seq
-                self.top_attempt = event.attempt
+                self.top_epoch = event.epoch
                 if event.type in TERMINAL:
                     self.ended = True
-            elif event.seq > top + 1:
+                follows = True
+            elif event.seq > top:  # 2
                 self.expect(event.seq)
                 break
-            elif self._contradicts(event, top):
+            elif self._contradicts(event, top):  # 3
                 self.lose()
                 break
+            else:
+                follows = event.seq == top
         if top != self.top:
             self.top = top
             self.seen = self._hub.time()
@@ -114,23 +121,26 @@ class Feed:
         back = top - event.seq
         if back < len(self.events):
             return self.events[-1 - back] != event
-        return event.attempt > self.top_attempt or (event.type in TERMINAL and not self.ended)
+        if not back:
+            return event.epoch != self.top_epoch
+        return event.epoch > self.top_epoch or (event.type in TERMINAL and not self.ended)
 
     def expect(self, seq: int) -> None:
         """The log is known to reach `seq` (0 = further than the feed): bring the feed up to it."""
         self.heard = max(self.heard, seq)
         self._hub.fetch(self)
 
-    def jump(self, attempt: int, top: int, ended: bool) -> None:
+    def jump(self, epoch: int, top: int, ended: bool) -> None:
         """The log is much longer than what is known here: readers take what lies behind from the log itself."""
         self.events.clear()
         self._bytes = 0
-        self.top, self.top_attempt, self.ended = top, attempt, ended
+        self.top, self.top_epoch, self.ended = top, epoch, ended
         self.wake()
 
     def lose(self) -> None:
-        """Give up: every reader here is told to begin anew."""
+        """Give up: every reader here is told to begin anew. Who comes from now on gets another feed."""
         self.lost = True
+        self._hub.drop(self)
         self.wake()
 
     def show(self, event: Event) -> None:
@@ -172,12 +182,12 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 class Reader:
     """One reading of one task's log from a cursor on. Made by `Hub.read`, which ends it."""
 
-    def __init__(self, hub: "Hub", feed: Feed, attempt: int, seq: int) -> None:
+    def __init__(self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0) -> None:
         self._hub = hub
         self._notice = 0
         self._interrupted = False
         self.feed = feed
-        self.attempt = attempt
+        self.epoch = epoch
         self.seq = seq
 
     async def next(self, timeout: float) -> list[Event]:
@@ -191,14 +201,14 @@ class Reader:
             events = self.feed.after(self.seq)
             if events is None:
                 try:
-                    events = await self._hub.page(self.feed.task_id, self.attempt, self.seq)
+                    events = await self._hub.page(self.feed.task_id, self.epoch, self.seq)
                 except StoreError:
                     pause = min(pause, PAGE_AGAIN_S)
                 else:
                     if not events or events[0].seq != self.seq + 1:
                         raise Lost
             if events:
-                self.attempt, self.seq = events[-1].attempt, events[-1].seq
+                self.epoch, self.seq = events[-1].epoch, events[-1].seq
                 return events
             if self.feed.lost:
                 raise Lost
@@ -271,9 +281,14 @@ class Hub:
     def release(self, feed: Feed) -> None:
         feed.readers -= 1
         if feed.readers == 0:
-            self._feeds.pop(feed.task_id, None)
+            self.drop(feed)
             if feed.fetching:
                 feed.fetching.cancel()
+
+    def drop(self, feed: Feed) -> None:
+        """Bring nothing more to a feed."""
+        if self._feeds.get(feed.task_id) is feed:
+            del self._feeds[feed.task_id]
 
     @contextlib.asynccontextmanager
     async def read(
@@ -292,14 +307,22 @@ class Hub:
                 yield None
                 return
             record, entries = found
-            attempt, seq = after or (1, 0)
+            epoch, seq = after or (0, 0)
             if feed.top == 0 and feed.readers == 1:
-                feed.top, feed.top_attempt = seq, attempt
-            feed.accept([_event(entry) for entry in entries])
+                feed.top, feed.top_epoch = seq, epoch
+            events = [_event(entry) for entry in entries]
+            feed.accept(events)
+            if feed.lost:  # who reads here has seen what is not in the log any more; this reader has not
+                feed.keep_alive -= keep_alive
+                self.release(feed)
+                feed = self.open(task_id)
+                feed.keep_alive += keep_alive
+                feed.accept(events)
             top = record.number("sq")
             if top > feed.top:
-                feed.jump(record.number("at"), top, record.state in TERMINAL_STATES)
-            yield record, Reader(self, feed, attempt, seq)
+                last = record.fields.get("ti") or f"{record.fields.get('ep', 0)}-{top}"
+                feed.jump(parse_event_id(last)[0], top, record.state in TERMINAL_STATES)
+            yield record, Reader(self, feed, epoch, seq)
         finally:
             feed.keep_alive -= keep_alive
             self.release(feed)
@@ -329,8 +352,8 @@ class Hub:
             _, task, event_id, kind, data = message.split(b"\n", 4)
             feed = self._feeds.get(task.decode())
             if feed is not None:
-                attempt, _, seq = event_id.partition(b"-")
-                feed.accept([Event(int(attempt), int(seq), kind.decode(), data)])
+                epoch, _, seq = event_id.partition(b"-")
+                feed.accept([Event(int(epoch), int(seq), kind.decode(), data)])
         elif message[:1] == b"n":
             _, task, kind, data = message.split(b"\n", 3)
             self.show(task.decode(), Event(0, 0, kind.decode(), data))
@@ -338,9 +361,9 @@ class Hub:
             _, task, event_id = message.split(b"\n", 2)
             feed = self._feeds.get(task.decode())
             if feed is not None:
-                top = int(event_id.partition(b"-")[2])
-                if top > feed.top:
-                    feed.expect(top)
+                epoch, _, seq = event_id.partition(b"-")
+                if int(seq) > feed.top or int(epoch) != feed.top_epoch:
+                    feed.expect(int(seq))
 
     def wake_all(self) -> None:
         """Let every reader look again."""
@@ -358,15 +381,22 @@ class Hub:
                 feed.registered = False
         self._check_now.set()
 
-    async def page(self, task_id: str, attempt: int, seq: int) -> list[Event]:
-        """Events behind an event id straight from the log, at most PAGE."""
-        after = f"{attempt}-{seq}" if seq else "-"
-        return [_event(entry) for entry in await self._scheduler.read(task_id, after, PAGE)]
+    async def page(self, task_id: str, epoch: int, seq: int) -> list[Event]:
+        """Events behind an event straight from the log, at most PAGE; with `seq` 0 from its beginning.
 
-    async def holds(self, task_id: str, attempt: int, seq: int) -> bool:
+        Raises Lost when the log does not hold that event: what lies behind it there does not follow what its reader has seen.
+        """
+        if not seq:
+            return [_event(entry) for entry in await self._scheduler.read(task_id, "-", PAGE)]
+        entries = await self._scheduler.read(task_id, f"{epoch}-{seq}", PAGE + 1)
+        if not entries or (entries[0].epoch, entries[0].seq) != (epoch, seq):
+            raise Lost
+        return [_event(entry) for entry in entries[1:]]
+
+    async def holds(self, task_id: str, epoch: int, seq: int) -> bool:
         """Whether an event is in the log: a reader may have seen what the store lost in a crash."""
-        found = await self._scheduler.read(task_id, f"{attempt}-{max(seq - 1, 0)}", 1)
-        return seq == 0 or (bool(found) and (found[0].attempt, found[0].seq) == (attempt, seq))
+        found = await self._scheduler.read(task_id, f"{epoch}-{seq}", 1)
+        return bool(found) and (found[0].epoch, found[0].seq) == (epoch, seq)
 
     def fetch(self, feed: Feed) -> None:
         """Bring a feed up to its log, once at a time."""
@@ -379,15 +409,20 @@ class Hub:
             while feed.readers and not feed.lost:
                 heard, top = feed.heard, feed.top
                 try:
-                    events = await self.page(feed.task_id, feed.top_attempt, top)
+                    events = await self.page(feed.task_id, feed.top_epoch, top)
                 except StoreError:
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, 1.0)
                     continue
+                except Lost:
+                    if feed.top == top:
+                        feed.lose()
+                        return
+                    continue  # the feed has moved on meanwhile
                 if (events and events[0].seq > top + 1) or (not events and heard > feed.top):
                     feed.lose()
                     return
-                feed.accept(events)
+                feed.accept(events, follows=feed.top == top)
                 if len(events) < PAGE and feed.heard <= feed.top:
                     return
         except Exception:  # the log cannot be read: its readers are told instead of waiting for ever
@@ -428,18 +463,22 @@ class Hub:
             if found is None:
                 feed.lose()
                 continue
-            state, top = found
+            state, epoch, top = found
             if top > feed.top:
                 feed.expect(top)
-            elif top and not feed.ended and (top < feed.top or state in TERMINAL_STATES):
+            elif (
+                top
+                and not feed.ended
+                and ((epoch, top) != (feed.top_epoch, feed.top) or state in TERMINAL_STATES)
+            ):
                 last = await self._scheduler.last(feed.task_id)
                 if last is not None:
                     feed.accept([_event(last)])
 
 
 def _cursor(feed: Feed) -> str:
-    return f"{feed.top_attempt}-{feed.top}" if feed.top else "-"
+    return f"{feed.top_epoch}-{feed.top}" if feed.top else "-"
 
 
 def _event(entry: Entry) -> Event:
-    return Event(entry.attempt, entry.seq, entry.kind, entry.data)
+    return Event(entry.epoch, entry.seq, entry.kind, entry.data)

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-EventId = Annotated[str, Field(pattern=r"^[0-9]{1,7}-[0-9]{1,13}$", description="attempt-seq, e.g. 1-7")]
+EventId = Annotated[
+    str, Field(pattern=r"^[0-9]{1,16}-[0-9]{1,13}$", description="opaque: epoch-seq, e.g. 1790000000000000-7")
+]
 Count = Annotated[int, Field(ge=0)]
 FromOne = Annotated[int, Field(ge=1)]
 
@@ -137,13 +139,14 @@ class GapData(EventData):
 
 
 class RestartData(EventData):
-    """Discard what you have; the log follows from its beginning."""
+    """What you have seen is not what happened: discard it, the last id too. The log follows from its beginning, here or, behind a
+    `bye`, when you come back."""
 
     reason: str
 
 
 class ByeData(EventData):
-    """This connection ends, the task does not: come back after `reconnectMs` with the last id."""
+    """This connection ends, the task does not: come back after `reconnectMs` with the last id, if there is one."""
 
     reason: str
     reconnect_ms: Count
@@ -209,6 +212,9 @@ class GapEvent(_Strict):
 
 
 class RestartEvent(_Strict):
+    """Its frame has an empty id: EventSource forgets the last one."""
+
+    id: Literal[""]
     event: Literal["restart"]
     data: RestartData
 
@@ -234,11 +240,11 @@ NativeEvent = Annotated[
     | ByeEvent,
     Field(discriminator="event"),
 ]
-"""One SSE frame of the native stream: its `id` (logged events only), its `event` name, its parsed `data`."""
+"""One SSE frame of the native stream: its `id` (logged events; empty of `restart`), its `event` name, its parsed `data`."""
 
 
 def native_event_adapter() -> TypeAdapter[Any]:
-    """Validates frames, as Python or JSON: `{"id": "1-7", "event": "chunk", "data": {…}}`."""
+    """Validates frames, as Python or JSON: `{"id": "1790000000000000-7", "event": "chunk", "data": {…}}`."""
     return TypeAdapter(NativeEvent)
 
 

@@ -17,7 +17,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import EventFields, Scheduler
 from fairlane.queues.tasks import Finished, Grant, State
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, chunk_data, compose
+from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -239,15 +239,18 @@ class TaskWriter:
             return
         self._closed = True
         if finished.outcome == "ok" and self._terminal:
-            self._acknowledge([*self._sending, self._terminal])
+            kind, data = self._terminal
+            self._acknowledge(self._sending, Event(*parse_event_id(finished.event_id), kind, data))
         if self._on_finished:
             self._on_finished(finished)
 
-    def _acknowledge(self, fields: Sequence[EventFields]) -> None:
-        attempt, seq = self._grant.attempt, self._seq
-        events = [Event(attempt, seq + i, kind, data) for i, (kind, data) in enumerate(fields)]
+    def _acknowledge(self, fields: Sequence[EventFields], terminal: Event | None = None) -> None:
+        epoch, seq = self._grant.epoch, self._seq
+        events = [Event(epoch, seq + i, kind, data) for i, (kind, data) in enumerate(fields)]
         self._seq += len(events)
         self._acknowledged.extend(events)
+        if terminal is not None:
+            events.append(terminal)
         self.buffered = sum(len(data) for _, data in self._ready)
         self._deliver(self._grant.task_id, events)
 

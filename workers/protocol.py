@@ -42,7 +42,8 @@ MAX_PAUSE_MS = 300_000
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Id = Annotated[str, Meta(min_length=1, max_length=100)]
-Attempt = Annotated[int, Meta(ge=1, le=1_000_000)]
+Attempt = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+"""Opaque: no second grant of a task has the same one."""
 Millis = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 Count = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 

@@ -180,7 +180,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     departure: Departure | None = None
     try:
         submitted = await submit(gateway, task)
-        reader = Reader(hub, feed, 1, 0)
+        reader = Reader(hub, feed)
         departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
@@ -251,7 +251,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
             gateway.watch.add(feed, submitted.place)
         came_to_end = await serve(
             request,
-            Reader(hub, feed, 1, 0),
+            Reader(hub, feed),
             view,
             NativeSurface(task.id),
             gateway.closing,
@@ -282,8 +282,11 @@ class NativeSurface:
 
     def lost(self) -> bytes:
         ts = now_ms()
-        gap = native_frame(gap_event(self._task_id, ts, "", None, "lost"))
-        return gap + native_frame(bye_event(self._task_id, ts, "gap", 1000))
+        return (
+            native_frame(gap_event(self._task_id, ts, "", None, "lost"))
+            + native_frame(restart_event(self._task_id, ts, "the store lost what was seen"))
+            + native_frame(bye_event(self._task_id, ts, "gap", 1000))
+        )
 
     def farewell(self) -> bytes:
         return native_frame(bye_event(self._task_id, now_ms(), "drain", reconnect_ms()))
@@ -402,19 +405,21 @@ async def fold_log(gateway: "Gateway", record: Record, task_id: str) -> ResultFo
         last = await gateway.scheduler.last(task_id)
         if last is None:
             raise not_found(task_id)
-        event = Event(last.attempt, last.seq, last.kind, last.data)
+        event = Event(last.epoch, last.seq, last.kind, last.data)
         whole = event.type == "done" and read_done(event.data).result is None
         if not whole:
             fold.feed(event)
             return fold
-        attempt, seq = 1, 0
+        epoch, seq = 0, 0
         while True:
-            events = await gateway.hub.page(task_id, attempt, seq)
+            events = await gateway.hub.page(task_id, epoch, seq)
             for event in events:
                 fold.feed(event)
             if not events or events[-1].terminal:
                 return fold
-            attempt, seq = events[-1].attempt, events[-1].seq
+            epoch, seq = events[-1].epoch, events[-1].seq
+    except Lost:
+        raise not_found(task_id) from None  # it expired meanwhile
     except StoreError:
         raise gateway.store_unavailable() from None
 
@@ -472,7 +477,7 @@ def _cursor(request: Request) -> tuple[int, int] | None:
         return parse_event_id(text)
     except ValueError:
         raise bad_request(
-            "Last-Event-ID must be an event id of this stream, such as 1-7", "Last-Event-ID"
+            "Last-Event-ID must be an event id of this stream, such as 1790000000000000-7", "Last-Event-ID"
         ) from None
 
 
@@ -487,20 +492,24 @@ async def _replay(
 ) -> None:
     ended = record.state in TERMINAL
     top = record.number("sq")
-    attempt = max(record.number("at"), 1)
+    end = record.fields.get("ti")
     first = b""
     if from_latest and after is None:
-        after = (attempt, top - 1 if ended else top)
+        after = parse_event_id(end) if end else (record.number("ep"), top)
+        if ended:
+            after = (after[0], top - 1)
+    elif after is not None and not after[1]:
+        after = None  # an id with the number 0 stands before the first event
     elif after is not None:
-        if ended and after[1] == top and after[0] == attempt:
+        text = f"{after[0]}-{after[1]}"
+        if text == end:
             await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
             return
-        ahead = after[1] > top or after[0] > attempt
-        if ahead or not await gateway.hub.holds(task_id, *after):
+        if not await gateway.hub.holds(task_id, *after):
             ts = now_ms()
-            reason = "ahead" if ahead else "lost"
-            first = native_frame(gap_event(task_id, ts, f"{after[0]}-{after[1]}", None, reason))
-            first += native_frame(restart_event(task_id, ts, "the log is shorter than what was seen"))
+            reason = "ahead" if after[1] > top else "lost"
+            first = native_frame(gap_event(task_id, ts, text, None, reason))
+            first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
             after = None
     info = record_info(task_id, record)
     view = NativeView(info, after)

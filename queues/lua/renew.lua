@@ -3,7 +3,7 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace behind a deadline, ms
 -- ARGV[3]  number of tasks held
--- ARGV[4…] task id, attempt, grant token, worker, 1: it has begun, tokens of output so far (-1 unknown), of each task held; then
+-- ARGV[4…] task id, epoch, grant token, worker, 1: it has begun, tokens of output so far (-1 unknown), of each task held; then
 --          the ids of tasks that have readers here
 -- returns  for each task held: 1 renewed | 0 over: stop it | 2 ended from outside: stop it and say when it stopped
 local lease, grace, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -35,7 +35,7 @@ even_if_full()
 for i = 1, held do
   local id = ARGV[at]
   local key = key_task(id)
-  local f = call('HMGET', key, 'st', 'at', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo')
+  local f = call('HMGET', key, 'st', 'ep', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo')
   if f[2] ~= ARGV[at + 1] or f[3] ~= ARGV[at + 2] then
     replies[i] = 0
   elseif f[1] ~= 'executing' then

@@ -1,7 +1,7 @@
 -- requeue: give a granted task back to its old place, because its worker is gone or declines it
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
--- ARGV[2]  attempt
+-- ARGV[2]  epoch of the grant
 -- ARGV[3]  grant token
 -- ARGV[4]  why, for the record
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help (both count a try if it had begun) | declined
@@ -13,7 +13,7 @@
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 local id, token = ARGV[1], ARGV[3]
 local t = load(id)
-if not t or t.at ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
+if not t or t.ep ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
 if t.st ~= 'executing' then
   if release(id, t) then
     settle(t, -1, -1, false)
@@ -21,9 +21,8 @@ if t.st ~= 'executing' then
     wake_elsewhere(t)
   end
   if t.fn ~= token then return { 'stale', t.st } end
-  local event_id = t.at .. '-' .. t.sq
-  local entry = call('XRANGE', key_log(id), event_id, event_id)[1]
-  return entry and { 'ended', event_id, entry[2][2], entry[2][4] } or { 'stale', t.st }
+  local entry = call('XRANGE', key_log(id), t.ti, t.ti)[1]
+  return entry and { 'ended', t.ti, entry[2][2], entry[2][4] } or { 'stale', t.st }
 end
 local failures = {
   lost = { rest = ARGV[9], code = ARGV[10] },

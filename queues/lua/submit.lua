@@ -98,10 +98,10 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
     'S:' .. q, whole(lane_start + tag_step(cost, weight_of_lane)), 'L:' .. q, whole(lane_lifts),
     'c:' .. q, whole(num(s[11]) + cost), 'used', whole(US))
   local start = begin_attempt(id, t, replica, worker, nonce .. ':1', grant_ms)
-  call('HSET', key, 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
+  call('HSET', key, 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
     'ac', t.ac, 'ng', id, unpack(fields))
   if want > 1 then idle_for({ m }, replica) end
-  return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, '1-1', start) }, {} }
+  return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, t.ep .. '-1', start) }, {} }
 end
 
 call('HSET', key, 'st', 'queued', unpack(fields))

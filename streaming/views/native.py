@@ -34,7 +34,7 @@ class NativeView:
         self._fold.feed(event)
         if event.type == "restart":
             self._after = (0, 0)
-        elif event.attempt and (event.attempt, event.seq) <= self._after:
+        elif event.epoch and (event.epoch, event.seq) <= self._after:
             self.ended = event.terminal
             return b""
         if event.type == "chunk":

@@ -29,7 +29,7 @@ _bye = msgspec.json.Decoder(_Bye)
 def native_frame(event: Event) -> bytes:
     """The event as native readers see it.
 
-    Only logged events carry an id, so that others never move a cursor.
+    Only logged events carry an id, so that others never move a cursor; a `restart` has an empty one, which takes the cursor away.
     """
     return frame_with(event, event.data)
 
@@ -38,7 +38,9 @@ def frame_with(event: Event, data: bytes) -> bytes:
     """The event's frame with other data."""
     head = _HEADS.get(event.type) or b"event: %b\n" % event.type.encode()
     if event.type not in UNLOGGED:
-        return b"id: %d-%d\n%bdata: %b\n\n" % (event.attempt, event.seq, head, data)
+        return b"id: %d-%d\n%bdata: %b\n\n" % (event.epoch, event.seq, head, data)
+    if event.type == "restart":
+        return b"id: \n%bdata: %b\n\n" % (head, data)
     if event.type == "bye":
         return b"%bretry: %d\ndata: %b\n\n" % (head, _bye.decode(data).reconnect_ms, data)
     return b"%bdata: %b\n\n" % (head, data)

@@ -165,5 +165,21 @@ class World:
         self.call("FLUSHALL")
         self.advance(0)
 
+    def save(self) -> dict[bytes, tuple[int, bytes]]:
+        """All that the store holds but the time: what it comes back with when it loses what happens from now on."""
+        names = [name for name in self.call("KEYS", "*") if name != self.keys("clock").encode()]
+        commands: list[tuple[Arg, ...]] = [(word, name) for name in names for word in ("PTTL", "DUMP")]
+        found = self.connection.pipeline(commands)
+        return {name: (found[2 * i], found[2 * i + 1]) for i, name in enumerate(names)}
+
+    def restore(self, saved: Mapping[bytes, tuple[int, bytes]]) -> None:
+        """Come back with what was saved, and nothing else but the time."""
+        self.call("FLUSHALL")
+        replies = self.connection.pipeline(
+            [("RESTORE", name, max(ttl, 0), value) for name, (ttl, value) in saved.items()]
+        )
+        assert all(reply == b"OK" for reply in replies), replies
+        self.advance(0)
+
     def close(self) -> None:
         self.connection.close()

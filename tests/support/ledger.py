@@ -23,8 +23,8 @@ def ended_once(store: Any, task_id: str) -> bytes:
     assert len([kind for kind in kinds if kind in ENDS]) == 1, f"{task_id}: {log}"
     assert kinds[-1] in ENDS, f"{task_id}: {log}"
     assert [int(event_id.partition("-")[2]) for event_id, _ in log] == list(range(1, len(log) + 1))
-    attempts = [int(event_id.partition("-")[0]) for event_id, _ in log]
-    assert attempts == sorted(attempts)
+    epochs = [int(event_id.partition("-")[0]) for event_id, _ in log]
+    assert epochs == sorted(epochs)
     return kinds[-1]
 
 

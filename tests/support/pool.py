@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tests.support.direct import Subscription, World, drive
+from tests.support.ids import numbered
 
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
@@ -181,8 +182,15 @@ class Pool:
         return self.record(task_id)["co"]
 
     def events(self, task_id: str) -> list[tuple[str, str]]:
+        """Ids, their epochs counted from 1, and types of a log."""
         entries = drive(self.scheduler.read(task_id))
-        return [(f"{entry.attempt}-{entry.seq}", entry.kind) for entry in entries]
+        ids = numbered(f"{entry.epoch}-{entry.seq}" for entry in entries)
+        return [(id_, entry.kind) for id_, entry in zip(ids, entries, strict=True)]
+
+    def last_id(self, task_id: str) -> str:
+        """The id of the newest event of a log."""
+        last = drive(self.scheduler.last(task_id))
+        return f"{last.epoch}-{last.seq}"
 
     def place(self, task_id: str) -> Place:
         record = drive(self.scheduler.position(task_id))

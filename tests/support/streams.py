@@ -92,8 +92,8 @@ class RawStream:
                     return None
 
     async def logged(self) -> bytes | None:
-        """The next frame with an id."""
-        while (frame := await self.frame()) is not None and event_id(frame) is None:
+        """The next frame of the log."""
+        while (frame := await self.frame()) is not None and not event_id(frame):
             pass
         return frame
 
@@ -127,7 +127,7 @@ class RawStream:
 
 
 def event_id(frame: bytes) -> str | None:
-    """The id of a frame; None when it has none."""
+    """The id of a frame; None when it has none, '' of a `restart`."""
     for line in frame.split(b"\n"):
         if line.startswith(b"id: "):
             return line[4:].decode()

@@ -20,6 +20,7 @@ from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
 from fairlane.workers.sdk.session import Session
+from fairlane.workers.sdk.values import attempt_mark
 
 OPEN_TIMEOUT_S = 10.0
 REGISTER_TIMEOUT_S = 10.0
@@ -195,7 +196,9 @@ class Connection:
                 return
             if self._heartbeat_s is not None and now >= self._next_heartbeat:  # 2
                 for task_id, attempt in self.session.heartbeat():
-                    self._log.warning("[%s #%d] its result was never acknowledged", task_id, attempt)
+                    self._log.warning(
+                        "[%s #%s] its result was never acknowledged", task_id, attempt_mark(attempt)
+                    )
                 self._next_heartbeat = now + self._heartbeat_s
             over = self._close_at is not None and now >= self._close_at
             if over or (self._close_asked and self.session.idle and self._sending_since is None):  # 3

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk.values import Task, Usage
+from fairlane.workers.sdk.values import Task, Usage, attempt_mark
 
 
 class Cancelled:
@@ -38,12 +38,12 @@ class Cancelled:
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):
-    """Puts the task's id and attempt before each line, and into the record as `task_id` and `attempt`."""
+    """Puts the task's id and attempt (`attempt_mark`) before each line, and into the record as `task_id` and `attempt`."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        known = self.extra or {}
+        known: Mapping[str, Any] = self.extra or {}
         kwargs["extra"] = {**known, **(kwargs.get("extra") or {})}
-        return f"[{known.get('task_id')} #{known.get('attempt')}] {msg}", kwargs
+        return f"[{known.get('task_id')} #{attempt_mark(known.get('attempt', 0))}] {msg}", kwargs
 
 
 class Context:

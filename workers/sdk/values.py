@@ -11,7 +11,7 @@ from fairlane.workers.protocol import Delta
 __all__ = ["Delta", "Result", "Task", "Usage", "as_json"]
 
 Key = tuple[str, int]
-"""Task id and attempt: what every message about a task repeats."""
+"""Task id and attempt (opaque): what every message about a task repeats."""
 
 
 class Task:
@@ -66,6 +66,12 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, type={self.type!r}, model={self.model!r}, attempt={self.attempt})"
+
+
+def attempt_mark(attempt: int) -> str:
+    """An attempt as log lines show it: its number is long and means nothing, so its last four digits in base 36 do."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    return "".join(digits[attempt // 36**place % 36] for place in (3, 2, 1, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Attempt:
         self.stop_until = 0.0
         self.missing = 0
         self.answered = False
-        self.key = (grant.task_id, grant.attempt if worker.version >= 2 else 0)
+        self.key = (grant.task_id, grant.epoch if worker.version >= 2 else 0)
         self.span = None if dispatcher.tracer is None else trace_attempt(dispatcher.tracer, grant, worker)
         self._sent_at: float | None = None
         self._halves: Halves | None = None
@@ -90,6 +90,7 @@ class Attempt:
         self._frames = 0
         self._unread_chunks = 0  # that came after its end, while its worker went on
         self._finish_reason: str | None = None
+        self._debug = b""
         self._spent = NO_USAGE
         self._shown_at = 0.0
         self.output_at = self.started_at
@@ -122,7 +123,7 @@ class Attempt:
             grant.task_id,
             payload,
             version=worker.version,
-            attempt=grant.attempt,
+            attempt=grant.epoch,
             model=grant.model,
             stream=grant.stream,
             timeout_ms=grant.left_ms,
@@ -138,7 +139,9 @@ class Attempt:
         worker.send(frame)
         if self._dispatcher.settings.debug_events:
             shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
-            self.writer.event("debug", fragment_debug("the worker got this payload", shown))
+            self._debug = fragment_debug("the worker got this payload", shown)
+            if self.phase is Phase.RUNNING:
+                self._log_debug()
 
     def waits_for_ack(self, now: float, ack_s: float) -> bool:
         """True when the worker should have said by now that it has begun."""
@@ -150,6 +153,13 @@ class Attempt:
             self.phase = Phase.RUNNING
             self.renewed_at = 0.0  # the next renewal says so
             self.worker.missed_acks = 0
+            if self._debug:
+                self._log_debug()
+
+    def _log_debug(self) -> None:
+        """Log what the worker got. Not before it has begun: until then the grant may move, and two would write at one place."""
+        self.writer.event("debug", self._debug)
+        self._debug = b""
 
     # ---- output ----------
 

@@ -21,7 +21,7 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error
+from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error, parse_event_id
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.alarms import Alarms
 from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
@@ -359,7 +359,7 @@ class Dispatcher:
         worker.attempts[grant.task_id] = attempt
         self.attempts[grant.task_id] = attempt
         self.pool.touch(worker)
-        self.deliver(grant.task_id, [Event(grant.attempt, grant.start_seq, "start", grant.start)])
+        self.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start)])
         return attempt
 
     async def _fetch_payload(self, attempt: Attempt) -> None:
@@ -449,7 +449,7 @@ class Dispatcher:
         worker = self._forget(attempt)
         self._alarms.set(later)
         if worker.version >= 2 and attempt.answered:
-            worker.send(result_ack(attempt.grant.task_id, attempt.grant.attempt, outcome))
+            worker.send(result_ack(*attempt.key, outcome))
         if grants:
             self._start_all(grants, worker)
         else:
@@ -513,9 +513,7 @@ class Dispatcher:
         if ended.outcome == "ended":
             self.show_end(grant.task_id, ended.event_id, ended.kind, ended.data)
         if worker.version >= 2 and attempt.answered:
-            worker.send(
-                result_ack(grant.task_id, grant.attempt, "stale" if ended.outcome == "stale" else "ok")
-            )
+            worker.send(result_ack(*attempt.key, "stale" if ended.outcome == "stale" else "ok"))
         self.fill(worker)
 
     def release(self, attempt: Attempt, used: tuple[int, int]) -> None:
@@ -537,7 +535,7 @@ class Dispatcher:
                     grant,
                     State.CANCELLED,
                     "",
-                    grant.start_seq + 1,
+                    0,
                     [],
                     ("cancelled", cancelled),
                     used=used,
@@ -554,7 +552,7 @@ class Dispatcher:
         if finished.outcome == "ok":
             attempt.measure_end(State.CANCELLED, "", used)
         if worker.version >= 2 and attempt.answered:
-            worker.send(result_ack(grant.task_id, grant.attempt, finished.outcome))
+            worker.send(result_ack(*attempt.key, finished.outcome))
         self._start_all(finished.grants, worker)
         if not finished.grants:
             self._came_back_empty(worker)
@@ -578,7 +576,7 @@ class Dispatcher:
                 grant,
                 State.FAILED,
                 code,
-                grant.start_seq + 1,
+                0,
                 [],
                 ("error", data),
                 used=NO_USAGE,
@@ -597,8 +595,7 @@ class Dispatcher:
 
     def show_end(self, task_id: str, event_id: str, kind: str, data: bytes) -> None:
         """Bring the terminal event that a call from here wrote to the readers here."""
-        attempt, _, seq = event_id.partition("-")
-        self.deliver(task_id, [Event(int(attempt), int(seq), kind, data)])
+        self.deliver(task_id, [Event(*parse_event_id(event_id), kind, data)])
 
     async def _end(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> None:
         ended = await self._until_answered(
@@ -607,27 +604,28 @@ class Dispatcher:
         if ended.outcome == "ended":
             self.show_end(task_id, ended.event_id, ended.kind, ended.data)
 
-    def on_stop(self, task_id: str, attempt_number: int, why: str) -> None:
+    def on_stop(self, task_id: str, epoch: int, why: str) -> None:
         """Another replica, or a script, ended a task that runs here."""
         attempt = self.attempts.get(task_id)
         if attempt is None:
-            self._spawn(self._confirm(task_id, attempt_number, why))
-        elif attempt.grant.attempt == attempt_number:
+            self._spawn(self._confirm(task_id, epoch, why))
+        elif attempt.grant.epoch == epoch:
             attempt.stop(why)
 
-    async def _confirm(self, task_id: str, attempt_number: int, why: str) -> None:
+    async def _confirm(self, task_id: str, epoch: int, why: str) -> None:
         """A task was ended whose grant is not known here. Nobody but us can say that its slot is free, if the grant was lost."""
         await asyncio.sleep(LOST_REPLY_S)
         if task_id in self.attempts:  # the grant came after the news of its end
-            self.on_stop(task_id, attempt_number, why)
+            self.on_stop(task_id, epoch, why)
             return
         record: Record | None = await self._until_answered(lambda: self.scheduler.position(task_id))
-        if record is None or record.number("at") != attempt_number or task_id in self.attempts:
+        if record is None or record.number("ep") != epoch or task_id in self.attempts:
             return
         fields = record.fields
         grant = Grant(
             task_id=task_id,
-            attempt=attempt_number,
+            attempt=record.number("at"),
+            epoch=epoch,
             token=fields.get("gt", ""),
             model=fields["m"],
             queue=fields["q"],

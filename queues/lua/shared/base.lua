@@ -43,6 +43,10 @@ local function wait_instant(t) return whole(earlier(earlier(earlier(FOREVER, t.w
 -- The same for a task that runs, whose lease ends at `lease_end`.
 local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end, t.xd), t.lv)) end
 
+-- The first part of the ids of what is logged from now on: the time, us, and larger than any before of this task. No second one is
+-- the same, also when the store has forgotten the first: so no id ever names two events.
+local function new_epoch(t) return whole(math.max(US, num(t.ep) + 1)) end
+
 -- A full Redis refuses a script whose first write adds; behind a removal it takes everything. For scripts that free more
 -- than they take, or keep alive what runs.
 local function even_if_full() call('ZREM', key_look(), '') end

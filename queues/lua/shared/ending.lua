@@ -113,13 +113,14 @@ end
 
 -- End a task: the only writer of terminal events and final states. `kind` and `data` are the terminal event, `nonce` names the
 -- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
--- `stopping` until `stop_until`. Returns the terminal event's id.
-local function end_task(id, t, state, kind, data, code, nonce, except, stop_until)
+-- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
+-- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
+local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch)
   drop_payload(id, t.pb)
   local seq = string.format('%d', num(t.sq) + 1)
-  local event_id = (num(t.at) > 0 and t.at or '1') .. '-' .. seq
+  local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
-  call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'co', code, 'fn', nonce)
+  call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
   if stop_until then
     call('ZADD', key_slots(t.m), whole(stop_until), id)
@@ -147,5 +148,5 @@ end
 
 -- Ask the owner of a running task to stop its worker.
 local function tell_owner(id, t, why)
-  if t.ow then tell(t.ow, 's\n' .. id .. '\n' .. t.at .. '\n' .. why) end
+  if t.ow then tell(t.ow, 's\n' .. id .. '\n' .. t.ep .. '\n' .. why) end
 end

@@ -60,13 +60,13 @@ local function begin_attempt(id, t, replica, worker, token, grant_ms)
   local deadline, run = num(t.dl), num(t.rl)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
   t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', string.format('%d', attempt), string.format('%d', seq), token, replica, worker
-  t.ga, t.xd = NOW_TEXT, whole(deadline)
+  t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
   local lease_end = NOW + grant_ms
   call('ZADD', key_slots(t.m), whole(lease_end), id)
   call('SADD', key_busy(t.q, t.m, t.u), id)
   call('ZADD', key_look(), run_instant(t, lease_end), id)
   local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.m) .. ',"queue":"' .. t.q .. '"'
-  local event_id = t.at .. '-' .. t.sq
+  local event_id = t.ep .. '-' .. t.sq
   local data = event_data(id, rest)
   call('XADD', key_log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, replica)
@@ -208,7 +208,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       if not lane_waits and call('EXISTS', key_lanes(model)) == 0 then call('ZREM', key_backlog(), model) end
       t.ac = open_account(cost, lane.weight or '1', num(s[9]), num(lifts_of(q, model, u)), tokens, counted)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
-      call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
+      call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
       return id, t, start, step, lane.last
     end
@@ -268,7 +268,7 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     local id, t, start, step, full = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
     if id then
       ids[#ids + 1] = id
-      grants[#ids] = describe(id, t, t.at .. '-' .. t.sq, start)
+      grants[#ids] = describe(id, t, t.ep .. '-' .. t.sq, start)
       if shared then
         call('SET', shared, whole(entry[2]), 'EX', '3600')
         entry[2] = entry[2] + step
@@ -313,7 +313,7 @@ local function repeat_grants(ids, nonce)
   for id in string.gmatch(ids or '', '[^,]+') do
     local t = load(id)
     if t and t.st == 'executing' and string.find(t.gt, nonce .. ':', 1, true) == 1 then
-      local entry = call('XRANGE', key_log(id), t.at, '+', 'COUNT', 1)[1] or { t.at .. '-' .. t.sq, { '', '', '', '' } }
+      local entry = call('XRANGE', key_log(id), t.ep, '+', 'COUNT', 1)[1] or { t.ep .. '-' .. t.sq, { '', '', '', '' } }
       grants[#grants + 1] = describe(id, t, entry[1], entry[2][4])
     end
   end

@@ -25,7 +25,13 @@ def validated(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("1-7", (1, 7)), ("0-0", (0, 0)), ("1000000-1000000000000", (10**6, 10**12))]
+    ("text", "expected"),
+    [
+        ("1790000000000000-7", (1_790_000_000_000_000, 7)),
+        ("1-7", (1, 7)),
+        ("0-0", (0, 0)),
+        ("9007199254740991-1000000000000", (2**53 - 1, 10**12)),
+    ],
 )
 def test_event_id_is_read(text: str, expected: tuple[int, int]) -> None:
     assert parse_event_id(text) == expected
@@ -35,7 +41,7 @@ def test_event_id_is_read(text: str, expected: tuple[int, int]) -> None:
     "text",
     [
         *("", "foo", "1", "-", "1-", "-1", "-1-2", "1-2-3", "1--2", " 1-2", "1-2\n", "1-2 ", "+1-2", "1_0-2"),
-        *("١-٢", "1-²", "0x1-2", "1.0-2", "1e3-2", "1000001-1", "1-1000000000001"),
+        *("١-٢", "1-²", "0x1-2", "1.0-2", "1e3-2", "9007199254740992-1", "1-1000000000001"),
         "9" * 10240,
         "1-" + "0" * 10240,
     ],
@@ -45,9 +51,9 @@ def test_anything_else_is_no_event_id(text: str) -> None:
         parse_event_id(text)
 
 
-@given(st.integers(0, 10**6), st.integers(0, 10**12))
-def test_event_ids_survive_a_round_trip(attempt: int, seq: int) -> None:
-    assert parse_event_id(Event(attempt, seq, "chunk", b"{}").id) == (attempt, seq)
+@given(st.integers(0, 2**53 - 1), st.integers(0, 10**12))
+def test_event_ids_survive_a_round_trip(epoch: int, seq: int) -> None:
+    assert parse_event_id(Event(epoch, seq, "chunk", b"{}").id) == (epoch, seq)
 
 
 AWKWARD = st.text(st.characters(exclude_categories=()), max_size=20) | st.sampled_from(
@@ -182,3 +188,8 @@ def test_terminal_events_know_that_they_are() -> None:
         True,
         False,
     ]
+
+
+def test_a_restart_takes_the_cursor_of_event_sources_away() -> None:
+    (frame,) = frames(native_frame(ev.restart_event(TASK, TS, "lost")))
+    assert (frame.event, frame.id) == ("restart", "")

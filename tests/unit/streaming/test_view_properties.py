@@ -99,7 +99,7 @@ def test_resuming_at_any_cursor_gives_the_exact_rest_of_the_stream(
     uncut = NativeView(info)
     parts = [uncut.feed(event) for event in log.events]
     for place, cursor in enumerate(log.events):
-        view = NativeView(info, after=(cursor.attempt, cursor.seq))
+        view = NativeView(info, after=(cursor.epoch, cursor.seq))
         for event in log.events[: place + 1] if skip else []:
             view.skip(event)
         rest = log.events[place + 1 :] if skip else log.events

@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 
 def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", model: str = "m") -> Grant:
     return Grant(
-        task_id, attempt, f"token{task_id}{attempt}", model, "q", task_type, "u", "", True, 1000, attempt - 1,
+        task_id, attempt, attempt, f"token{task_id}{attempt}", model, "q", task_type, "u", "", True, 1000, attempt - 1,
         0, 1, b"", True, "", 0, b"{}",
     )  # fmt: skip
 

@@ -8,6 +8,9 @@ const TERMINAL = new Set(["done", "error", "cancelled"]);
 const MOST_TRIES = 30;
 const LONGEST_PAUSE_MS = 15_000;
 
+/** The number of an event in its log, as people read it: an id is opaque but for the count behind its dash; "–" for none. */
+export const numberOf = id => id.slice(id.indexOf("-") + 1) || "–";
+
 /** When to try again after so many failures in a row: 0.5 s, 1, 2, 4, 8, 15, a random part of it. */
 const pauseMs = failures => Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS) * (0.5 + Math.random() / 2);
 
@@ -19,7 +22,8 @@ const pauseMs = failures => Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS) * (0
  * Every event is handed over once and in order: the ids count without a gap, so what was seen is known, and `missing` and
  * `doubled` say whether the promise was kept.
  *
- * `onEvent({ id, event, data })`: `id` null for events that are not in the log. `restart` means: discard what you have.
+ * `onEvent({ id, event, data })`: `id` null for events that are not in the log. `restart` means: discard what you have. Its frame has
+ * an empty id, so the browser forgets the last one; and if the link itself names one, another EventSource begins without it.
  * `onState(state, problem)`: connecting, open, lost (comes back by itself), cut (by `cut`), ended, refused (for good; why).
  */
 export class Follower {
@@ -34,6 +38,7 @@ export class Follower {
     this._onEvent = onEvent;
     this._onState = onState;
     this._seq = 0;
+    this._from = ""; // the id that the link of the open connection names
     this._failures = 0;
     this._source = null;
     this._timer = 0;
@@ -61,7 +66,8 @@ export class Follower {
   _connect() {
     this._close();
     const url = new URL(this.url, document.baseURI);
-    if (this.lastId) url.searchParams.set("lastEventId", this.lastId); // a new EventSource cannot send the header at first
+    this._from = this.lastId;
+    if (this._from) url.searchParams.set("lastEventId", this._from); // a new EventSource cannot send the header at first
     const source = new EventSource(url);
     this._source = source;
     this._tell("connecting");
@@ -90,7 +96,7 @@ export class Follower {
       this._onEvent({ id: null, event: name, data });
       return;
     }
-    const seq = Number(id.slice(id.indexOf("-") + 1));
+    const seq = Number(numberOf(id));
     if (seq <= this._seq) {
       this.doubled += 1;
       return;
@@ -107,7 +113,8 @@ export class Follower {
 
   _lost(source) {
     this._tell("lost");
-    if (source.readyState !== EventSource.CLOSED) return; // the browser comes back by itself
+    const forgotten = this._from && !this.lastId; // the browser would ask for what was discarded
+    if (source.readyState !== EventSource.CLOSED && !forgotten) return; // it comes back by itself
     this._close();
     this._again();
   }

@@ -230,7 +230,7 @@ export default {
     "events.refused": "The events cannot be read: {why}",
     "events.count": { one: "{n} event", other: "{n} events" },
     "events.hidden": { one: "{n} earlier event is not shown.", other: "{n} earlier events are not shown." },
-    "event.id": "Id",
+    "event.id": "No.",
     "event.after": "After",
     "event.type": "Event",
     "event.text": "What",

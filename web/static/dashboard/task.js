@@ -5,7 +5,7 @@ import { eachFrame, h, later, replace, setText } from "../common/dom.js";
 import { bytes, clock, duration, number } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
-import { Follower } from "../common/sse.js";
+import { Follower, numberOf } from "../common/sse.js";
 import { cancel } from "./actions.js";
 import { live, spans, stateChip } from "./tasks.js";
 
@@ -131,7 +131,7 @@ export class Task {
     replace(
       this._eventList,
       this._events.map(({ id, event, at, text }) =>
-        h("tr", {}, h("td", { class: "id" }, id || "–"), h("td", { class: "num" }, duration(at - base)), h("td", {}, event), h("td", { class: "text" }, text)),
+        h("tr", {}, h("td", { class: "id", title: id }, numberOf(id)), h("td", { class: "num" }, duration(at - base)), h("td", {}, event), h("td", { class: "text" }, text)),
       ),
     );
   }

@@ -1,5 +1,7 @@
 // The same calls for a terminal: what the page has just done, as curl and as Python. The key itself is never written out.
 
+import { numberOf } from "../common/sse.js";
+
 const shell = text => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** A JSON value as Python writes it. */
@@ -66,7 +68,7 @@ function curl({ base, key, headers, taskId, steps }, say) {
       case "link":
         return [say("link"), `curl -N ${shell(base + step.url)}`];
       case "resume":
-        return [say("resume", step.after), `curl -N ${task}/events${who} -H 'Last-Event-ID: ${step.after}'`];
+        return [say("resume", numberOf(step.after)), `curl -N ${task}/events${who} -H 'Last-Event-ID: ${step.after}'`];
       case "cancel":
         return [say("cancel"), `curl -s -X POST ${task}/cancel${who}`];
       case "poll":
@@ -145,7 +147,7 @@ function pythonNative({ base, key, headers, taskId, steps }, say) {
         parts.push(`# ${say("link")}\n${READ(`gateway + ${text(step.url)}`, "")}`);
         break;
       case "resume":
-        parts.push(`# ${say("resume", step.after)}\n${READ(events, `headers=headers | {"Last-Event-ID": "${step.after}"}, `)}`);
+        parts.push(`# ${say("resume", numberOf(step.after))}\n${READ(events, `headers=headers | {"Last-Event-ID": "${step.after}"}, `)}`);
         break;
       case "cancel":
         parts.push(`# ${say("cancel")}\nprint(httpx.post(f"{gateway}/api/task/{task_id}/cancel", headers=headers).json())`);

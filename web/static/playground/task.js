@@ -6,7 +6,7 @@ import { duration, number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
 import { toast } from "../common/page.js";
-import { Follower } from "../common/sse.js";
+import { Follower, numberOf } from "../common/sse.js";
 import { chatStream } from "./chat.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
 import { Readings } from "./readings.js";
@@ -144,6 +144,7 @@ export class TaskPanel {
   }
 
   _count(id) {
+    id = numberOf(id);
     const last = this._chains.at(-1);
     if (!last || last.connection !== this._source.connections) {
       this._chains.push({ connection: this._source.connections, from: id, to: id, events: 1 });
@@ -161,7 +162,7 @@ export class TaskPanel {
   _onConnection(state, problem) {
     this._problem = problem;
     if (state === "open" && this._chains.length && !this._task.openai) {
-      this._said(t("connection.back", { id: this._source.lastId }));
+      this._said(t("connection.back", { id: numberOf(this._source.lastId) }));
     }
     this._draw();
   }
@@ -175,7 +176,7 @@ export class TaskPanel {
       return;
     }
     this._back = Date.now() + BACK_AFTER_S * 1000;
-    this._said(t("connection.cut", { id: this._source.lastId || "–" }));
+    this._said(t("connection.cut", { id: numberOf(this._source.lastId) }));
     this._draw();
   }
 
@@ -336,7 +337,7 @@ export class TaskPanel {
   _drawConnection(ended) {
     const box = byId("connection");
     const { state, lastId } = this._source;
-    const id = lastId || "–";
+    const id = numberOf(lastId);
     const kind = state === "refused" ? "bad" : "warn";
     let parts = null;
     if (state === "refused") parts = [explain(this._problem)];
