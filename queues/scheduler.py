@@ -191,8 +191,8 @@ class Scheduler:
     ) -> asyncio.Future[Any]:
         """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
 
-        `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then has an
-        epoch of its own.
+        `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then
+        has an epoch of its own.
 
         With `keep_ms` the slot stays `stopping` for so long, because the worker still runs the task: call it again when the
         worker has stopped.

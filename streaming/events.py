@@ -175,7 +175,7 @@ def gap_event(task_id: str, ts: int, requested: str, earliest: str | None, reaso
 
 
 def restart_event(task_id: str, ts: int, reason: str) -> Event:
-    """Discard what you have, the last id too: its frame has an empty one. The log follows from its beginning, or shall be read anew."""
+    """Discard what you have, the last id too (its frame has an empty one): the log follows from its beginning, here or anew."""
     return _unlogged("restart", task_id, ts, b'"reason":%b' % json_string(reason))
 
 

@@ -88,6 +88,20 @@ class RawWorker:
                 return closed.rcvd.code if closed.rcvd else 1006
 
 
+class Later(int):
+    """Equals every number that is larger: of attempts nothing else is promised."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and other > int(self)
+
+    __hash__ = int.__hash__
+
+
+def after(task: dict[str, Any]) -> Later:
+    """The attempt of a task that is given again: any behind this one."""
+    return Later(task["attempt"])
+
+
 def key(task: dict[str, Any]) -> dict[str, Any]:
     """How a message names its task."""
     return {name: task[name] for name in ("taskId", "attempt") if name in task}

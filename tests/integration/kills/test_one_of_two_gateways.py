@@ -198,7 +198,7 @@ async def test_when_one_gateway_is_killed_the_other_does_its_tasks(gateways: Pai
             for task_id in ids
         ]
         lines = [await stream.take(1) for stream in streams]
-        assert {event_id(frames[0]) for frames in lines} == {"1-1"}
+        assert {(event_id(frames[0]) or "")[-2:] for frames in lines} == {"-1"}
 
         await a.kill()
         gate.set()

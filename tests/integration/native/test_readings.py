@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.support.ids import numbered
 from tests.support.talk import RawWorker, Sse, Talk, parse_sse
 
 pytestmark = pytest.mark.anyio
@@ -62,8 +63,7 @@ def body_for(call: str, **more: Any) -> dict[str, Any]:
 def check_stream(events: list[Sse], task_id: str, text: str, result: Any) -> None:
     """The rules of a complete native stream of one attempt."""
     logged = [event for event in events if event.id is not None]
-    first = int((logged[0].id or "").removeprefix("1-"))
-    assert [event.id for event in logged] == [f"1-{first + more}" for more in range(len(logged))]
+    assert numbered(event.id or "" for event in logged) == [f"1-{more}" for more in range(1, len(logged) + 1)]
     assert logged[0].event == "start"
     assert logged[-1].event == "done"
     assert {event.event for event in logged[1:-1]} <= {"chunk"}

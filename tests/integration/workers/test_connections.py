@@ -18,6 +18,7 @@ from tests.support.rawworkers import (
     SUBPROTOCOL,
     Callers,
     RawWorker,
+    after,
     bystander,
     callers_of,
     key,
@@ -274,7 +275,7 @@ async def tried_elsewhere(served: Served, callers: Callers, lost: RawWorker, how
     await lost.ack(task)
     async with worker_v2(served.ws, instance="other") as other:
         how()
-        again = await other.expect("task", taskId=task["taskId"], attempt=2)
+        again = await other.expect("task", taskId=task["taskId"], attempt=after(task))
         await other.result(again, "elsewhere", lastSeq=0)
         assert await answer.ok() == "elsewhere"
 
@@ -355,7 +356,7 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
             running = served.gateway.dispatcher.attempts
             await until(lambda: any(a.worker.instance_id == "other" for a in running.values()), "a retry")
             tune(served, ack_ms=5000)
-            task = await other.expect("task", attempt=2)
+            task = await other.expect("task")
             assert len(task["payload"]["text"]) == 15 << 20
             await other.result(task, "elsewhere", lastSeq=0)
             assert await answer.ok() == "elsewhere"
@@ -373,15 +374,15 @@ async def test_a_result_that_was_not_acknowledged_is_sent_again_and_answered(
         worker.ws.transport.abort()
     await callers.until_status(task_id, "queued")
     async with worker_v2(served.ws, instance="same") as worker:
-        again = await worker.expect("task", taskId=task_id, attempt=2)
+        again = await worker.expect("task", taskId=task_id, attempt=after(task))
         await worker.result(task, "of the first connection", lastSeq=0)
-        await worker.expect("resultAck", status="stale", attempt=1)
+        await worker.expect("resultAck", **key(task), status="stale")
         await worker.result(again, "of the second", lastSeq=0)
-        await worker.expect("resultAck", status="accepted", attempt=2)
+        await worker.expect("resultAck", **key(again), status="accepted")
         assert (await callers.status(task_id))["result"] == "of the second"
     async with worker_v2(served.ws, instance="same") as worker:
         await worker.result(again, "of the second", lastSeq=0)
-        await worker.expect("resultAck", status="unknown", attempt=2)
+        await worker.expect("resultAck", **key(again), status="unknown")
         assert (await callers.status(task_id))["result"] == "of the second"
 
 
@@ -394,6 +395,6 @@ async def test_a_worker_that_closes_in_order_loses_its_task_to_another(
         task = await worker.expect("task")
         async with worker_v2(served.ws, instance="b") as other:
             await worker.ws.close()
-            again = await other.expect("task", **{**key(task), "attempt": 2})
+            again = await other.expect("task", taskId=task["taskId"], attempt=after(task))
             await other.result(again, 1, lastSeq=0)
             assert await answer.ok() == 1

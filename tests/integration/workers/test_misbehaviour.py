@@ -11,6 +11,7 @@ from tests.support.rawworkers import (
     NOBODY,
     Callers,
     RawWorker,
+    after,
     bystander,
     key,
     tune,
@@ -66,16 +67,16 @@ async def test_a_result_of_an_unknown_task_is_acknowledged_as_unknown(
 async def test_messages_with_a_stale_attempt_change_nothing(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
-        first = await worker.expect("task", attempt=1)
+        first = await worker.expect("task")
         await worker.send("taskReject", **key(first), reason="capacity", retryAfterMs=1)
-        second = await worker.expect("task", attempt=2)
+        second = await worker.expect("task", attempt=after(first))
         await worker.chunk(second, 1, "new")
         await watch.until_text("new")
         await worker.chunk(first, 1, "old")
         await worker.result(first, "old", lastSeq=1)
-        await worker.expect("resultAck", status="stale", attempt=1)
+        await worker.expect("resultAck", **key(first), status="stale")
         await worker.result(second, None, lastSeq=1)
-        await worker.expect("resultAck", status="accepted", attempt=2)
+        await worker.expect("resultAck", **key(second), status="accepted")
         assert (await watch.until_event("done"))["taskId"] == first["taskId"]
         assert watch.text == "new"
 
@@ -343,9 +344,9 @@ async def test_three_tasks_without_acknowledgement_close_the_connection(
     async with bystander(served, callers):
         async with worker_v2(served.ws, instance="mute") as worker:
             task_id = await callers.later()
-            for attempt in (1, 2, 3):
-                await worker.expect("task", taskId=task_id, attempt=attempt)
-                await worker.expect("cancel", taskId=task_id, attempt=attempt)
+            for _ in range(3):
+                task = await worker.expect("task", taskId=task_id)
+                await worker.expect("cancel", **key(task))
             assert await worker.closed() == 4408
         async with worker_v2(served.ws, instance="other") as worker:
             task = await worker.expect("task", taskId=task_id)
@@ -455,7 +456,7 @@ async def test_a_task_that_two_heartbeats_do_not_list_is_lost_and_tried_again(
         await worker.nothing_more(task)  # it lists it: the count begins again
         await worker.nothing_more()
         await worker.send("heartbeat", running=[])
-        again = await worker.expect("task", taskId=task["taskId"], attempt=2)
+        again = await worker.expect("task", taskId=task["taskId"], attempt=after(task))
         await worker.result(again, 1, lastSeq=0)
         assert await answer.ok() == 1
 
@@ -521,7 +522,7 @@ async def test_the_same_instance_twice_leaves_the_newest(served: Served, callers
         await older.ack(task)
         async with worker_v2(served.ws, instance="twin") as newer:
             assert await older.closed() == 4409
-            again = await newer.expect("task", taskId=task["taskId"], attempt=2)
+            again = await newer.expect("task", taskId=task["taskId"], attempt=after(task))
             await newer.result(again, "newest", lastSeq=0)
             assert await answer.ok() == "newest"
             await until_workers(served, 2)

@@ -314,7 +314,7 @@ async def test_another_worker_takes_over_where_one_server_is_overloaded(
         await until_workers(served, 2)
         answer = callers.ask()
         await refuse(a, await a.expect("task"), 60_000, httpStatus=503)
-        await b.result(await b.expect("task", attempt=2), "b", lastSeq=0)
+        await b.result(await b.expect("task"), "b", lastSeq=0)
         assert await answer.ok() == "b"
         answer = callers.ask()
         await b.result(await b.skip_to("task"), "b again", lastSeq=0)
@@ -337,7 +337,7 @@ async def test_a_refusal_without_end_ends_the_task_after_a_thousand_attempts(
         await served.gateway.link.command("HSET", key, "at", 997)
         for attempt in (998, 999, 1000):
             task = await worker.skip_to("task")
-            assert task["attempt"] == attempt
+            assert (await record(served, task["taskId"]))["at"] == str(attempt)
             await refuse(worker, task, 100)
         body = await answer.error("MODEL_TOO_BUSY")
         assert body["error"] == "the provider is busy"

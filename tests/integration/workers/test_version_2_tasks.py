@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import Callers, RawWorker, bystander, key, tune, until_workers, worker_v2
+from tests.support.rawworkers import Callers, RawWorker, after, bystander, key, tune, until_workers, worker_v2
 from tests.support.serving import Served
 
 from fairlane.workers.server.dispatch import OutputLimits
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch(timeout=9000)
-        task = await worker.expect("task", attempt=1, model="m", stream=True, taskType="openaiLike")
+        task = await worker.expect("task", model="m", stream=True, taskType="openaiLike")
         assert 0 < task["timeoutMs"] <= 9000
         assert task["taskId"] == watch.task_id
         await worker.result(task, 1, lastSeq=0)
@@ -128,7 +128,7 @@ async def test_a_full_worker_gets_the_task_again_when_it_said_so(served: Served,
         for _ in range(4):  # more often than there are tries
             task = await worker.expect("task")
             await worker.send("taskReject", **key(task), reason="capacity", retryAfterMs=1)
-        await worker.result(await worker.expect("task", attempt=5), "at last", lastSeq=0)
+        await worker.result(await worker.expect("task", attempt=after(task)), "at last", lastSeq=0)
         assert await answer.ok() == "at last"
 
 
@@ -202,7 +202,7 @@ async def test_a_failure_that_may_pass_is_tried_again_on_another_worker(
         async with worker_v2(served.ws, instance="b") as second:
             await first.result(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
             await first.expect("resultAck", status="accepted")
-            again = await second.expect("task", taskId=task["taskId"], attempt=2)
+            again = await second.expect("task", taskId=task["taskId"], attempt=after(task))
             await second.result(again, "good", lastSeq=0)
             assert await answer.ok() == "good"
             await first.nothing_more()
@@ -214,7 +214,7 @@ async def test_the_only_worker_tries_again_itself_three_times_at_most(
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         for attempt in (1, 2, 3):
-            task = await worker.expect("task", attempt=attempt)
+            task = await worker.expect("task")
             await worker.result(task, None, lastSeq=0, error=f"busy {attempt}", errorInfo=BUSY)
             await worker.expect("resultAck", status="accepted")
         assert (await answer.error("MODEL_TOO_BUSY"))["error"] == "busy 3"
@@ -257,7 +257,7 @@ async def test_a_worker_lost_before_output_costs_nothing_but_time(served: Served
         await first.ack(task)
         async with worker_v2(served.ws, instance="b") as second:
             first.ws.transport.abort()
-            again = await second.expect("task", taskId=task["taskId"], attempt=2)
+            again = await second.expect("task", taskId=task["taskId"], attempt=after(task))
             await second.chunk(again, 1, "from b")
             await second.result(again, None, lastSeq=1)
             await watch.until_event("done")
@@ -302,7 +302,7 @@ async def test_when_the_only_worker_is_lost_an_async_task_waits_for_the_next_one
         worker.ws.transport.abort()
     await callers.until_status(task_id, "queued")
     async with worker_v2(served.ws, instance="b") as worker:
-        await worker.result(await worker.expect("task", taskId=task_id, attempt=2), "done", lastSeq=0)
+        await worker.result(await worker.expect("task", taskId=task_id), "done", lastSeq=0)
         assert (await callers.until_status(task_id, "completed"))["result"] == "done"
 
 
