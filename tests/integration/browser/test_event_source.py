@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from playwright.async_api import Page, async_playwright
 from tests.integration.browser.conftest import ARGUMENTS, CHROMIUM
 from tests.support.processes import GatewayProcess, gateway_process
@@ -145,6 +146,43 @@ async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
             await worker.answer(task)
             await closed(page)
             assert (await log(page))["frames"] == await transcript(a, task_id)
+
+
+async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_save(
+    own_redis: Server, page_origin: str, tmp_path: Path
+) -> None:
+    """The task is granted, read, forgotten with the store's last seconds, and granted again."""
+    settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
+    async with (
+        gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
+        browser_page(page_origin) as page,
+    ):
+        async with connect(a.ws, proxy=None):
+            pass  # a worker was there
+        task_id = await ask(page, a)
+        with redis.Redis(unix_socket_path=own_redis.socket_path) as store:
+            store.save()
+        async with connect(a.ws, proxy=None) as connection:
+            worker = RawWorker(connection, 1)
+            task = await worker.take()
+            for word in WORDS[:4]:
+                await worker.chunk(task, word)
+            await shows(page, WORDS[:4])
+            own_redis.stop()
+            own_redis.start()
+            await worker.answer(task)
+            again = await worker.take()
+            assert again["taskId"] == task_id
+            for word in reversed(WORDS):
+                await worker.chunk(again, word)
+            await worker.answer(again)
+            await closed(page)
+        frames = (await log(page))["frames"]
+        (restart,) = [at for at, (_, name, _) in enumerate(frames) if name == "restart"]
+        assert text(frames[:restart]) == "".join(WORDS[:4])
+        assert [frame[:2] for frame in frames[restart : restart + 2]] == [["", "restart"], ["", "bye"]]
+        assert frames[restart + 2 :] == await transcript(a, task_id)
+        assert text(frames[restart:]) == "".join(reversed(WORDS))
 
 
 async def test_a_page_that_was_not_invited_gets_nothing(

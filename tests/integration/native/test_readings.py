@@ -241,7 +241,7 @@ async def test_progress_and_stages_of_a_version_2_worker_are_shown(gateway: Star
         assert (stage.event, stage.data["name"], stage.data["of"]) == ("stage", "render", 2)
         assert start.id is not None
         assert stage.id is not None
-        assert int(stage.id[2:]) == int(start.id[2:]) + 1
+        assert numbered([start.id, stage.id]) == ["1-1", "1-2"]
         await worker.answer(task, {"video": "x"})
         assert (await reader.next()).data["result"] == {"video": "x"}
 

@@ -92,6 +92,7 @@ export class Follower {
       if (name === "restart") {
         this.lastId = "";
         this._seq = 0;
+        this.events = 0;
       }
       this._onEvent({ id: null, event: name, data });
       return;
