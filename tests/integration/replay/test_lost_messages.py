@@ -240,6 +240,21 @@ async def test_readers_of_what_is_lost_for_good_are_told_and_begin_anew(pair: Ma
         assert [event_name(frame) for frame in rest] == ["start", "chunk", "chunk", "cancelled"]
 
 
+def write_anew(store: Store, task_id: str, count: int) -> None:
+    """Another attempt has written so many events where the log was; nobody was told."""
+    log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
+    store.delete(log)
+    for number in range(1, count + 1):
+        store.xadd(
+            log, {"type": "start" if number == 1 else "chunk", "data": chunk(task_id)}, id=f"{EPOCH}-{number}"
+        )
+    store.hset(record, mapping={"sq": count, "ep": EPOCH, "gt": "another"})
+
+
+def chunk(task_id: str) -> str:
+    return f'{{"taskId":"{task_id}","ts":1,"index":0,"kind":"text","delta":"new","n":1}}'
+
+
 async def test_a_cursor_from_before_the_loss_is_not_taken_for_one_of_the_new_log(
     pair: MakePair, store: Store
 ) -> None:
@@ -250,17 +265,57 @@ async def test_a_cursor_from_before_the_loss_is_not_taken_for_one_of_the_new_log
         async with await RawStream.open(a.served.url, path(task_id)) as stream:
             await worker.chunk(task, "old")
             last = event_id((await stream.take(2))[-1])
-        log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
-        store.delete(log)
-        for number in range(1, 9):
-            kind = "start" if number == 1 else "chunk"
-            data = f'{{"taskId":"{task_id}","ts":1,"index":0,"kind":"text","delta":"new","n":1}}'
-            store.xadd(log, {"type": kind, "data": data}, id=f"{EPOCH}-{number}")
-        store.hset(record, mapping={"sq": 8, "ep": EPOCH})
+        write_anew(store, task_id, 8)
         async with await RawStream.open(b.served.url, path(task_id), last=last) as again:
             told = [await again.frame(), await again.frame()]
             assert [event_name(frame) for frame in told if frame] == ["gap", "restart"]
             assert [event_id(frame) for frame in await again.take(8)] == [f"{EPOCH}-{n}" for n in range(1, 9)]
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_what_follows_a_log_that_was_written_anew_is_not_taken_for_its_continuation(
+    pair: MakePair, store: Store, *, told: bool
+) -> None:
+    """It has as many events as the reader has seen, and the next one comes; or none does, and the comparison finds out."""
+    async with pair() as (a, b), a.worker() as worker:
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as stream:
+            await stream.take(1)
+            for number in range(3):
+                await worker.chunk(task, f"{number}")
+                await stream.take(1)
+            write_anew(store, task_id, 4)
+            if told:
+                b.served.gateway.hub.silent_s = 3600.0
+                write_anew(store, task_id, 5)
+                channel = KEYS.channel(b.served.gateway.replica)
+                store.publish(channel, f"e\n{task_id}\n{EPOCH}-5\nchunk\n{chunk(task_id)}")
+            else:
+                hasten(b)
+            farewell = [await stream.frame() for _ in range(3)]
+            assert [event_name(frame) for frame in farewell if frame] == ["gap", "restart", "bye"]
+
+
+async def test_a_second_reader_of_a_log_that_was_written_anew_gets_all_of_it(
+    pair: MakePair, store: Store
+) -> None:
+    """The first one has not noticed yet."""
+    async with pair() as (a, b), a.worker() as worker:
+        b.served.gateway.hub.silent_s = 3600.0
+        task_id = await a.submit()
+        task = await worker.take()
+        async with await RawStream.open(b.served.url, path(task_id)) as first:
+            await worker.chunk(task, "old")
+            await first.take(2)
+            write_anew(store, task_id, 3)
+            async with await RawStream.open(b.served.url, path(task_id)) as second:
+                assert [event_id(frame) for frame in await second.take(3)] == [
+                    f"{EPOCH}-{n}" for n in (1, 2, 3)
+                ]
+            frame = await first.frame()
+            assert frame is not None
+            assert event_name(frame) == "gap"
 
 
 async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: Store) -> None:
