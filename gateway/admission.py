@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fairlane.gateway.bodies import LARGE
 from fairlane.gateway.errors import SECOND_MS, ApiError, at_most_a_minute
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
 async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     """Queue a task, or raise ApiError: nothing of it is left then."""
     measures = gateway.measures
+    size = len(task.payload)
     try:
-        answer = await gateway.dispatcher.submit(task)
+        if size < LARGE:
+            answer = await gateway.dispatcher.submit(task)
+        else:  # Redis does nothing else while it reads one
+            async with gateway.bodies.turn(size):
+                answer = await gateway.dispatcher.submit(task)
     except StoreError:
         measures.refused(task.queue, task.model, "store_unavailable")
         raise gateway.store_unavailable() from None

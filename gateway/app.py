@@ -126,7 +126,8 @@ class App:
         except ApiError as error:
             if request.started:
                 raise
-            await self._refuse(request, error)
+            error.__context__ = None
+            await self._refuse(request, error.with_traceback(None))  # whose frames may hold a large body
         except Exception:
             # the task, if there is one, ends by its own rules; the caller is told that we failed
             log.exception("a call failed", path=request.path, method=request.scope["method"])

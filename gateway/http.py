@@ -188,7 +188,7 @@ class Departure:
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
-            pass
+            await asyncio.sleep(0)  # a server may say at once, and again and again, that the body has ended
         self._left()
 
     def close(self) -> None:

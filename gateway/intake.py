@@ -1,7 +1,6 @@
 """From a request to a task: reads what concerns the gateway, leaves the payload alone, and says what is wrong in a sentence.
 
-Pure. The body is parsed once to be checked and looked into; what goes to the worker are the bytes that came, less the fields
-that are ours.
+Pure. What goes to the worker are the bytes that came, less the fields that are ours.
 """
 
 import math
@@ -11,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.jsontext import kind_of
 
 OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
 """Fields of a native body that are the gateway's; everything else is the worker's."""
@@ -22,15 +23,13 @@ OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtl
 MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+MAX_TYPE_CHARS = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 READER_LEASE_MS = 15_000
 """The least linger of a task whose caller cannot come back: its end shows at once, this is for the loss of a whole replica."""
 MIN_LINGER_MS = 3000
 """The least linger of others: readers renew it several times within it, on a clock of seconds."""
-_IMAGE_TYPES = frozenset({"image_url", "image", "input_image"})
-
-_any = msgspec.json.Decoder()
-_raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +49,30 @@ class Options:
     """A caller who leaves has left for good: its connection cannot be resumed."""
 
 
-def parse_object(body: bytes, what: str = "The body") -> dict[str, Any]:
-    """The JSON as a dict. Raises ApiError(400) with what is wrong: malformed, not an object, out of range.
-
-    `what` begins its sentences.
-    """
-    try:
-        value = _any.decode(body)
-        if not body.isascii():
-            body.decode()
-    except RecursionError:
-        raise bad_request(f"{what} is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise bad_request(f"{what} is not valid UTF-8") from None
-    except msgspec.ValidationError as error:
-        raise bad_request(f"{what} holds a number that is out of range: {error}") from None
-    except msgspec.DecodeError as error:
-        if not body.strip():
-            raise bad_request(f"{what} is empty; a JSON object is expected") from None
-        raise bad_request(f"{what} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise bad_request(f"{what} must be a JSON object")
-    return value
-
-
-def split_payload(body: bytes, fields: dict[str, Any]) -> tuple[bytes, bytes]:
+def split_payload(body: bytes, fields: Members) -> tuple[bytes, bytes]:
     """(payload, metadata): the body without our own fields, its other members byte for byte."""
     if not any(name in fields for name in OWN_FIELDS):
         return body, b""
-    members = _raw.decode(body)
-    metadata = bytes(members["metadata"]) if fields.get("metadata") is not None else b""
     pairs = (
         b"%b:%b" % (msgspec.json.encode(name), bytes(value))
-        for name, value in members.items()
+        for name, value in fields.items()
         if name not in OWN_FIELDS
     )
-    return b"{" + b",".join(pairs) + b"}", metadata
+    return b"{" + b",".join(pairs) + b"}", read_metadata(fields)
 
 
-def read_model(fields: dict[str, Any], default: str | None) -> str:
+def read_metadata(fields: Members) -> bytes:
+    """The metadata of a native body as it came; b"" for none."""
+    raw = fields.get("metadata")
+    if raw is None or not kind_of(raw):
+        return b""
+    value_of(fields, "metadata")  # what is echoed must be readable
+    return bytes(raw).strip()
+
+
+def read_model(fields: Members, default: str | None) -> str:
     """The model's name; `default` when the body names none (None: it must)."""
-    model = fields.get("model")
+    model = value_of(fields, "model")
     if model is None:
         if default is None:
             raise bad_request("You must provide a model parameter", "model")
@@ -103,13 +85,26 @@ def read_model(fields: dict[str, Any], default: str | None) -> str:
 
 def check_model_name(model: str) -> None:
     """Raise ApiError(400) for what cannot be the name of a model."""
-    if not model or len(model) > MAX_MODEL_CHARS or _CONTROL.search(model) or model == "*":
+    if not is_name(model, MAX_MODEL_CHARS) or model == "*":
         raise bad_request(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters", "model")
 
 
-def read_flag(fields: dict[str, Any], name: str) -> bool:
+def read_type(fields: Members) -> str:
+    """The type of a task of any type."""
+    task_type = value_of(fields, "type")
+    if not isinstance(task_type, str) or not is_name(task_type, MAX_TYPE_CHARS):
+        raise bad_request(f"type must be the task's type, a name of 1 to {MAX_TYPE_CHARS} characters", "type")
+    return task_type
+
+
+def is_name(text: str, most: int) -> bool:
+    """Whether a text can be a name: not empty, at most so many characters, none of them a control character or a line's end."""
+    return 0 < len(text) <= most and not _CONTROL.search(text)
+
+
+def read_flag(fields: Members, name: str) -> bool:
     """A boolean field; absent and null are false."""
-    value = fields.get(name)
+    value = value_of(fields, name)
     if value is None:
         return False
     if not isinstance(value, bool):
@@ -117,19 +112,13 @@ def read_flag(fields: dict[str, Any], name: str) -> bool:
     return value
 
 
-def has_image(fields: dict[str, Any]) -> bool:
-    """True when the messages hold an image."""
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
+def has_image(fields: Members) -> bool:
+    """True when the messages hold an image: an object of such a type. They are searched, not parsed."""
+    raw = fields.get("messages")
+    if kind_of(raw) != "[":
         return False
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            for part in content:
-                kind = part.get("type") if isinstance(part, dict) else None
-                if isinstance(kind, str) and kind in _IMAGE_TYPES:
-                    return True
-    return False
+    messages = bytes(raw or b"")
+    return (b'"image' in messages or b'"input_image"' in messages) and _IMAGE.search(messages) is not None
 
 
 def make_task(
@@ -140,7 +129,7 @@ def make_task(
     task_type: str,
     model: str,
     payload: bytes,
-    fields: dict[str, Any],
+    fields: Members,
     options: Options,
 ) -> TaskSpec:
     """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense."""
@@ -179,11 +168,11 @@ def make_task(
         waiting=waits,
         stream=options.stream,
         follow=waits,
-        metadata=_metadata(options.metadata),
+        metadata=check_metadata(options.metadata),
     )
 
 
-def _mode(options: Options, fields: dict[str, Any]) -> str:
+def _mode(options: Options, fields: Members) -> str:
     mode = options.mode
     if mode is None:
         if has_image(fields):
@@ -243,20 +232,21 @@ def _linger(settings: Settings, options: Options) -> int:
     return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
 
 
-def _max_output(fields: dict[str, Any]) -> int:
+def _max_output(fields: Members) -> int:
     most = 0
     for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = fields.get(name)
+        value = value_of(fields, name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10_000_000:
             most = value
             break
-    choices = fields.get("n")
+    choices = value_of(fields, "n")
     if most and isinstance(choices, int) and 1 < choices <= 128:
         most *= choices
     return most
 
 
-def _metadata(raw: bytes) -> bytes:
+def check_metadata(raw: bytes) -> bytes:
+    """The metadata, which are no larger than is allowed. Raises ApiError(400)."""
     if len(raw) > MAX_METADATA_BYTES:
         raise bad_request(f"metadata may hold at most {MAX_METADATA_BYTES} bytes of JSON", "metadata")
     return raw

@@ -12,6 +12,7 @@ from typing import Literal
 import structlog
 
 from fairlane.gateway.api.admin_feed import Painter
+from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
@@ -80,6 +81,7 @@ class Gateway:
         self.draining = False
         self.stopping = False
         self.closing = Closing()
+        self.bodies = Bodies(asyncio.get_running_loop().time)
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
         self.live = SharedFeed(Painter(self))

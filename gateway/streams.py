@@ -4,14 +4,13 @@ Raw ASGI: one write per batch of events, nothing created per event. A stream nev
 a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from fairlane.gateway.errors import Headers
 from fairlane.gateway.http import SSE_HEADERS, Departure, Request
-from fairlane.streaming.events import Event
-from fairlane.streaming.hub import Feed, Lost, Reader
+from fairlane.streaming.events import UNLOGGED, Event
+from fairlane.streaming.hub import Feed, Interrupted, Lost, Reader
 
 
 class View(Protocol):
@@ -31,7 +30,7 @@ class Surface(Protocol):
     """What differs between kinds of streams beside the view."""
 
     def notice(self, event: Event) -> bytes:
-        """An event that is not logged: queue position, progress."""
+        """The bytes of an event that is not logged: queue position, progress."""
         ...
 
     def idle(self) -> bytes:
@@ -108,26 +107,31 @@ async def serve(
             except Lost:
                 await send({"type": "http.response.body", "body": surface.lost()})
                 return True
+            except Interrupted:
+                if not departure.gone:  # then the gateway stops
+                    await send({"type": "http.response.body", "body": surface.farewell()})
+                return False
             if departure.gone:
                 return False
             body = (
-                b"".join([view.feed(event) for event in events]) if len(events) != 1 else view.feed(events[0])
+                b"".join([draw(event, view, surface, reader) for event in events])
+                if events
+                else surface.idle()
             )
-            notice = reader.take_notice()
-            if notice is not None and not view.ended and (reader.seq == 0 or notice.type == "progress"):
-                body += surface.notice(notice)
             if view.ended:
                 await send({"type": "http.response.body", "body": body})
                 return True
-            if closing.now and not events:
-                await send({"type": "http.response.body", "body": body + surface.farewell()})
-                return False
-            if not body and not events:
-                body = surface.idle()
             if body:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            if not events:
-                await asyncio.sleep(0)  # a caller who has left makes `send` return at once: let others run
     finally:
         closing.discard(reader.interrupt)
         departure.close()
+
+
+def draw(event: Event, view: View, surface: Surface, reader: Reader) -> bytes:
+    """The bytes that an event of a reader adds, whether it is logged or not."""
+    if event.type not in UNLOGGED:
+        return view.feed(event)
+    if view.ended or (event.type == "queued" and reader.seq):  # it has begun since
+        return b""
+    return surface.notice(event)

@@ -37,6 +37,10 @@ class Lost(Exception):
     """The log does not hold what the reader needs: it expired, or a crash of the store took it."""
 
 
+class Interrupted(Exception):
+    """There is something else to attend to (see `Reader.interrupt`), and no event is at hand."""
+
+
 class Feed:
     """What this replica knows of one task's log: the newest events, contiguous in `seq`."""
 
@@ -63,7 +67,7 @@ class Feed:
     def __init__(self, hub: "Hub", task_id: str) -> None:
         self._hub = hub
         self._bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self.task_id = task_id
         self.events: deque[Event] = NONE_YET
         self.top = 0
@@ -151,10 +155,9 @@ class Feed:
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _resolve(waiter)
 
     def after(self, seq: int) -> list[Event] | None:
         """The events behind `seq`; None when the oldest of them are kept only in the log."""
@@ -168,10 +171,14 @@ class Feed:
         return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
 
     def changed(self) -> asyncio.Future[None]:
-        """Done when something may have changed."""
+        """Done when something may have changed. Who stops waiting for it calls `forget`."""
         waiter: asyncio.Future[None] = self._hub.loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
         return waiter
+
+    def forget(self, waiter: asyncio.Future[None]) -> None:
+        """Nobody waits for this one any more."""
+        self._waiters.pop(waiter, None)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
@@ -180,10 +187,14 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 class Reader:
-    """One reading of one task's log from a cursor on. Made by `Hub.read`, which ends it."""
+    """One reading of one task's log from a cursor on. What it reads of is opened, and released, by whoever makes it.
 
-    def __init__(self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0) -> None:
+    `notices`: it is shown what is not logged (`queued`, `progress`) too.
+    """
+
+    def __init__(self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0, *, notices: bool = False) -> None:
         self._hub = hub
+        self._notices = notices
         self._notice = 0
         self._interrupted = False
         self.feed = feed
@@ -191,11 +202,14 @@ class Reader:
         self.seq = seq
 
     async def next(self, timeout: float) -> list[Event]:
-        """The events behind the cursor, which moves on; [] after `timeout` seconds without any.
+        """The events behind the cursor, which moves on, at most a page of them; [] after `timeout` seconds without any.
 
-        While Redis does not answer it waits, also for what lies only there. Raises Lost.
+        Behind them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up nobody:
+        whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
+        it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
         deadline = self._hub.time() + timeout
+        suspended = False
         while True:
             pause = deadline - self._hub.time()
             events = self.feed.after(self.seq)
@@ -209,29 +223,32 @@ class Reader:
                         raise Lost
             if events:
                 self.epoch, self.seq = events[-1].epoch, events[-1].seq
+            if self._notices and self._notice != self.feed.notice_number and self.feed.notice:
+                self._notice = self.feed.notice_number
+                events = [*(events or ()), self.feed.notice]
+            if events:
                 return events
             if self.feed.lost:
                 raise Lost
-            if pause <= 0 or self._interrupted or self._notice != self.feed.notice_number:
+            if self._interrupted:
+                raise Interrupted
+            if pause <= 0:
+                if not suspended:
+                    await asyncio.sleep(0)
                 return []
-            waiter = self.feed.changed()
+            waiter = self.feed.changed()  # awaited here: another frame would cost each quiet stream 300 bytes
             timer = self._hub.loop.call_later(pause, _resolve, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
+                self.feed.forget(waiter)
+            suspended = True
 
     def interrupt(self) -> None:
-        """Let `next` return, now and from now on, also without events: there is something else to attend to."""
+        """Let `next` raise Interrupted as soon as it has no more events, now and from now on."""
         self._interrupted = True
         self.feed.wake()
-
-    def take_notice(self) -> Event | None:
-        """The newest event that is not logged (`queued`, `progress`), if it is new to this reader."""
-        if self._notice == self.feed.notice_number:
-            return None
-        self._notice = self.feed.notice_number
-        return self.feed.notice
 
 
 class Hub:
@@ -322,7 +339,7 @@ class Hub:
             if top > feed.top:
                 last = record.fields.get("ti") or f"{record.fields.get('ep', 0)}-{top}"
                 feed.jump(parse_event_id(last)[0], top, record.state in TERMINAL_STATES)
-            yield record, Reader(self, feed, epoch, seq)
+            yield record, Reader(self, feed, epoch, seq, notices=True)
         finally:
             feed.keep_alive -= keep_alive
             self.release(feed)

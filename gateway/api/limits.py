@@ -7,10 +7,10 @@ import msgspec
 import structlog
 
 from fairlane.gateway.audit import NOBODY
+from fairlane.gateway.bodies import parse_values
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, NO_STORE, Request
-from fairlane.gateway.intake import parse_object
 from fairlane.gateway.limits import check_name, in_force, no_queue, read_change
 from fairlane.queues.errors import StoreError
 from fairlane.queues.rules import Kind, decode, settings_of
@@ -45,7 +45,7 @@ async def _change(gateway: "Gateway", caller: Caller, request: Request, kind: Ki
     name = request.path_params["name"]
     settings, scheduler = gateway.settings, gateway.scheduler
     check_name(settings, kind, name)
-    fields = parse_object(await request.json_body(MAX_BODY_BYTES))
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES))
     who = caller.key_id or NOBODY
     changed: dict[str, Any] = {}
     try:

@@ -1,5 +1,6 @@
 """The native calls: `/api/openai`, `/api/tasks`, and one task's status, cancel and events."""
 
+import enum
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -7,10 +8,19 @@ import msgspec
 
 from fairlane.gateway.admission import submit
 from fairlane.gateway.audit import cancel_as_admin
+from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
-from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model, split_payload
+from fairlane.gateway.intake import (
+    Options,
+    make_task,
+    read_flag,
+    read_metadata,
+    read_model,
+    read_type,
+    split_payload,
+)
 from fairlane.gateway.streams import serve
 from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
@@ -26,7 +36,8 @@ from fairlane.streaming.events import (
     read_done,
     restart_event,
 )
-from fairlane.streaming.hub import Lost, Reader
+from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeView
 from fairlane.streaming.views.result import ResultFold
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
@@ -59,51 +70,74 @@ class Timing(NamedTuple):
 
 async def openai(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /api/openai: any JSON object is the payload of an `openaiLike` task."""
-    body = await request.json_body(gateway.settings.max_body_bytes)
-    fields = parse_object(body)
-    payload, metadata = split_payload(body, fields)
-    await _accept(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
+    await _answer(gateway, request, *await _read_payload(gateway, caller, request))
 
 
 async def tasks(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
+    await _answer(gateway, request, *await _read_task(gateway, caller, request))
+
+
+class Answering(enum.Enum):
+    """How a caller wants the answer."""
+
+    LATER = 1
+    STREAM = 2
+    WAIT = 3
+
+
+async def _answer(gateway: "Gateway", request: Request, task: TaskSpec, how: Answering) -> None:
+    """Answer. What the task was read from is gone by now, as the answer may take long."""
+    if how is Answering.LATER:
+        await _answer_later(gateway, request, task)
+    elif how is Answering.STREAM:
+        await _stream(gateway, request, task)
+    else:
+        await _wait(gateway, request, task)
+
+
+async def _read_payload(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
     body = await request.json_body(gateway.settings.max_body_bytes)
-    fields = parse_object(body)
-    task_type = fields.get("type")
-    if not isinstance(task_type, str) or not 1 <= len(task_type) <= 100:
-        raise bad_request("type must be the task's type, a name of 1 to 100 characters", "type")
-    if "payload" not in fields:
+    fields = await gateway.bodies.parse(body)
+    payload, metadata = split_payload(body, fields)
+    return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
+
+
+async def _read_task(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
+    body = await request.json_body(gateway.settings.max_body_bytes)
+    fields = await gateway.bodies.parse(body)
+    task_type = read_type(fields)
+    payload = fields.get("payload")
+    if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
-    members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    metadata = bytes(members["metadata"]) if fields.get("metadata") is not None else b""
-    inner = fields["payload"]
-    payload_fields = inner if isinstance(inner, dict) else {}
-    await _accept(
-        gateway, caller, request, task_type, fields, payload_fields, bytes(members["payload"]), metadata
-    )
+    inner = await gateway.bodies.parse(payload, "The payload") if kind_of(payload) == "{" else {}
+    named = value_of(inner, "model")
+    if isinstance(named, str):  # a version 1 worker is told no other
+        gateway.check_model(caller, named)
+    return _make(gateway, caller, request, task_type, fields, inner, bytes(payload), read_metadata(fields))
 
 
-async def _accept(
+def _make(
     gateway: "Gateway",
     caller: Caller,
     request: Request,
     task_type: str,
-    fields: dict[str, Any],
-    payload_fields: dict[str, Any],
+    fields: Members,
+    payload_fields: Members,
     payload: bytes,
     metadata: bytes,
-) -> None:
+) -> tuple[TaskSpec, Answering]:
     asynchronous = read_flag(fields, "async")
     stream = read_flag(fields, "stream")
     model = read_model(fields, DEFAULT_MODEL)
     options = Options(
         wait=not asynchronous,
         stream=stream,
-        timeout=fields.get("timeout"),
-        mode=fields.get("mode"),
-        priority=fields.get("priority"),
-        on_disconnect=fields.get("onDisconnect"),
-        result_ttl_ms=fields.get("resultTtlMs"),
+        timeout=value_of(fields, "timeout"),
+        mode=value_of(fields, "mode"),
+        priority=value_of(fields, "priority"),
+        on_disconnect=value_of(fields, "onDisconnect"),
+        result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=metadata,
     )
     task = make_task(
@@ -119,11 +153,8 @@ async def _accept(
     gateway.check_model(caller, model)
     follow(request, task)
     if asynchronous:
-        await _answer_later(gateway, request, task)
-    elif stream:
-        await _stream(gateway, request, task)
-    else:
-        await _wait(gateway, request, task)
+        return task, Answering.LATER
+    return task, Answering.STREAM if stream else Answering.WAIT
 
 
 # ---- three ways to answer ----------
@@ -184,12 +215,14 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
         departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
         give_up = hub.time() + task.timeout_ms / 1000 + WAIT_SLACK_S
-        started_ms, begun = 0, hub.time()
+        started_ms, begun, interrupted = 0, hub.time(), False
         while True:
             try:
                 events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
             except Lost:
                 raise ApiError(500, "STORE_LOST", "The store lost this task", task_id=task.id) from None
+            except Interrupted:
+                interrupted, events = True, []
             for event in events:
                 fold.feed(event)
                 if event.type == "start":
@@ -197,14 +230,10 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             if events and events[-1].terminal:
                 ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                 return Timing(max((started_ms or event_time(events[-1])) - submitted.enqueued_ms, 0), ran_ms)
-            if departure.gone:
+            if interrupted or departure.gone:
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
-                raise ClientGone
-            if gateway.closing.now and not events:
-                if task.linger_ms:
-                    gateway.cancel_soon(task.id, "client")
-                raise gateway.going(task.id)
+                raise ClientGone if departure.gone else gateway.going(task.id)
             if hub.time() > give_up:
                 gateway.cancel_soon(task.id, "timeout")
                 raise (
@@ -251,7 +280,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
             gateway.watch.add(feed, submitted.place)
         came_to_end = await serve(
             request,
-            Reader(hub, feed),
+            Reader(hub, feed, notices=True),
             view,
             NativeSurface(task.id),
             gateway.closing,

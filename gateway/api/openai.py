@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.admission import submit
 from fairlane.gateway.api.native import event_time, task_info, wait_for_end
+from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     CANCELLED,
@@ -22,14 +23,15 @@ from fairlane.gateway.errors import (
     retry_headers,
 )
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
-from fairlane.gateway.intake import Options, make_task, parse_object, read_flag, read_model
-from fairlane.gateway.streams import serve
+from fairlane.gateway.intake import Options, check_metadata, make_task, read_flag, read_model
+from fairlane.gateway.streams import draw, serve
 from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, Failure, read_error, read_queued
-from fairlane.streaming.hub import Lost, Reader
+from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatFold, ChatStreamView
 from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingFold
@@ -47,15 +49,9 @@ HOLD_HEAD_S = 1.0
 
 async def chat_completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /v1/chat/completions."""
-    body, fields = await _read(gateway, request)
-    if not isinstance(fields.get("messages"), list):
-        raise bad_request("messages must be a list of messages", "messages")
-    stream = read_flag(fields, "stream")
-    task = _task(gateway, caller, request, "openaiLike", body, fields, stream)
+    task, stream, usage = await _read(gateway, caller, request, _CHAT)
     if stream:
-        view = ChatStreamView(task_info(task), _include_usage(fields))
-        del body, fields  # the stream may wait for long
-        await _stream(gateway, request, task, view)
+        await _stream(gateway, request, task, ChatStreamView(task_info(task), usage))
     else:
         fold = ChatFold(task_info(task))
         await _wait(gateway, request, task, fold, fold.body)
@@ -63,15 +59,9 @@ async def chat_completions(gateway: "Gateway", caller: Caller, request: Request)
 
 async def completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /v1/completions."""
-    body, fields = await _read(gateway, request)
-    if "prompt" not in fields:
-        raise bad_request("You must provide a prompt", "prompt")
-    stream = read_flag(fields, "stream")
-    task = _task(gateway, caller, request, "openaiCompletion", body, fields, stream)
+    task, stream, usage = await _read(gateway, caller, request, _COMPLETION)
     if stream:
-        view = CompletionStreamView(task_info(task), _include_usage(fields))
-        del body, fields
-        await _stream(gateway, request, task, view)
+        await _stream(gateway, request, task, CompletionStreamView(task_info(task), usage))
     else:
         fold = CompletionFold(task_info(task))
         await _wait(gateway, request, task, fold, fold.body)
@@ -79,14 +69,8 @@ async def completions(gateway: "Gateway", caller: Caller, request: Request) -> N
 
 async def embeddings(gateway: "Gateway", caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
-    body, fields = await _read(gateway, request)
-    if "input" not in fields:
-        raise bad_request("You must provide an input", "input")
-    wanted = fields.get("encoding_format", "float")
-    if wanted not in ("float", "base64"):
-        raise bad_request("encoding_format must be float or base64", "encoding_format")
-    task = _task(gateway, caller, request, "openaiEmbedding", body, fields, stream=False)
-    fold = EmbeddingFold(task_info(task), wanted)
+    task, encoding = await _read_embedding(gateway, caller, request)
+    fold = EmbeddingFold(task_info(task), encoding)
     await _wait(gateway, request, task, fold, fold.body)
 
 
@@ -133,18 +117,56 @@ def model_not_found(name: str) -> ApiError:
 # ---- the way of a request ----------
 
 
-async def _read(gateway: "Gateway", request: Request) -> tuple[bytes, dict[str, Any]]:
+class _Call(NamedTuple):
+    """What differs between the calls that may stream: the type of their tasks, and a member they must have."""
+
+    task_type: str
+    member: str
+    kind: str
+    """What it begins with; '' = with anything."""
+    sentence: str
+
+
+_CHAT = _Call("openaiLike", "messages", "[", "messages must be a list of messages")
+_COMPLETION = _Call("openaiCompletion", "prompt", "", "You must provide a prompt")
+
+
+async def _read(
+    gateway: "Gateway", caller: Caller, request: Request, call: _Call
+) -> tuple[TaskSpec, bool, bool]:
+    """The task that a request asks for, whether to stream it, and whether the stream tells the usage. Nothing else of the body is
+    left."""
     body = await request.json_body(gateway.settings.max_body_bytes)
-    return body, parse_object(body)
+    fields = await gateway.bodies.parse(body)
+    member = fields.get(call.member)
+    if member is None or (call.kind and kind_of(member) != call.kind):
+        raise bad_request(call.sentence, call.member)
+    stream = read_flag(fields, "stream")
+    task = _task(gateway, caller, request, call.task_type, body, fields, stream)
+    return task, stream, stream and _include_usage(fields)
 
 
-def _include_usage(fields: dict[str, Any]) -> bool:
-    options = fields.get("stream_options")
+async def _read_embedding(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, str]:
+    body = await request.json_body(gateway.settings.max_body_bytes)
+    fields = await gateway.bodies.parse(body)
+    if "input" not in fields:
+        raise bad_request("You must provide an input", "input")
+    wanted = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
+    if wanted not in ("float", "base64"):
+        raise bad_request("encoding_format must be float or base64", "encoding_format")
+    return _task(gateway, caller, request, "openaiEmbedding", body, fields, stream=False), wanted
+
+
+def _include_usage(fields: Members) -> bool:
+    options = value_of(fields, "stream_options")
     if options is None:
         return False
     if not isinstance(options, dict):
         raise bad_request("stream_options must be an object", "stream_options")
-    return read_flag(options, "include_usage")
+    value = options.get("include_usage")
+    if value is not None and not isinstance(value, bool):
+        raise bad_request("include_usage must be true or false", "include_usage")
+    return bool(value)
 
 
 def _task(
@@ -153,7 +175,7 @@ def _task(
     request: Request,
     task_type: str,
     body: bytes,
-    fields: dict[str, Any],
+    fields: Members,
     stream: bool,
 ) -> TaskSpec:
     name = read_model(fields, None)
@@ -200,6 +222,7 @@ def _metadata(request: Request) -> bytes:
     if text is None:
         return b""
     raw = text.encode("latin-1")
+    check_metadata(raw)
     parse_object(raw, "The header X-Fairlane-Metadata")
     return raw
 
@@ -257,7 +280,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             place = submitted.place
             gateway.watch.add(feed, place)
         surface = OpenAISurface(view, hub.time, place)
-        reader = Reader(hub, feed, 1, 0)
+        reader = Reader(hub, feed, notices=True)
         keepalive_s = gateway.settings.keepalive_ms / 1000
         hold_s = (
             0.0 if place else min(HOLD_HEAD_S, keepalive_s)
@@ -310,16 +333,16 @@ async def _first(
                 raise ClientGone
             body = b""
             for event in events:
-                shown = surface.feed(event)
+                shown = draw(event, surface, surface, reader)
                 if event.type in ("error", "cancelled") and not body:
                     return b"", event
                 body += shown
-            if closing.now and not events:
-                raise gateway.going(reader.feed.task_id)
             if body or not events:
                 return body, None
     except Lost:
         raise ApiError(502, "STORE_LOST", "The store lost this task") from None
+    except Interrupted:
+        raise ClientGone if departure.gone else gateway.going(reader.feed.task_id) from None
     finally:
         closing.discard(reader.interrupt)
         departure.close()

@@ -1,0 +1,197 @@
+"""JSON bodies, looked into no further than needed.
+
+A JSON text of 16 MiB becomes up to 400 MB of Python objects. So a body is split into its members, which stay the bytes that came;
+what the gateway must know of them is read from there. A large body (LARGE and more) is checked and split in steps, one body at a
+time, so that others get their turn.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.streaming.jsontext import kind_of
+
+Members = dict[str, Raw]
+"""The members of a JSON object, values unparsed. They keep the whole text alive."""
+
+LARGE = 256 * 1024
+MAX_MEMBERS = 10_000
+"""Of a body, and of the payload in one. Those below them are not looked at."""
+MAX_VALUE = 8192
+"""Bytes of a member that the gateway reads itself: names, numbers, flags. None that is longer is valid."""
+REST = 2.0
+SHORT_S = 0.01
+"""After a large body that took longer than that, no other one for so many times as long: that time is everybody else's."""
+TURN_S = 30.0
+MAX_WAITING = 256 << 20
+"""Bytes of large bodies that may wait for their turn."""
+
+_any = msgspec.json.Decoder()
+_members = msgspec.json.Decoder(Members)
+_skip = msgspec.json.Decoder(Raw)
+_name = msgspec.json.Decoder(str)
+_WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
+_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+_END = re.compile(r"trailing characters \(byte (\d+)\)")
+_PIECE = 1 << 20
+
+
+class _Oversized:
+    """Stands for a value that is too long to be read; it is of no type that any field takes."""
+
+
+OVERSIZED = _Oversized()
+
+
+def parse_object(body: bytes, what: str = "The body") -> Members:
+    """The members of a JSON object of less than LARGE bytes. Raises ApiError as `parse_values`.
+
+    Of larger ones `Bodies.parse` makes the same, but does not look for numbers out of range.
+    """
+    parse_values(body, what)
+    return _members.decode(body)
+
+
+def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
+    """A JSON object of less than LARGE bytes as Python values. Raises ApiError(400) with what is wrong: malformed, not an object,
+    out of range, too many members. `what` begins its sentences.
+    """
+    try:
+        value = _any.decode(body)
+        if not body.isascii():
+            body.decode()
+    except _WRONG as error:
+        raise _explained(error, body, what) from None
+    if not isinstance(value, dict):
+        raise bad_request(f"{what} must be a JSON object")
+    if len(value) > MAX_MEMBERS:
+        raise _too_many(what)
+    return value
+
+
+def value_of(fields: Members, name: str) -> Any:
+    """A member as Python values; None when it is absent or null, OVERSIZED when it is too long to be anything that we know."""
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    text = memoryview(raw)
+    if len(text) > MAX_VALUE:
+        return OVERSIZED if kind_of(raw) else None
+    try:
+        return _any.decode(text)
+    except _WRONG as error:
+        raise _explained(error, raw, "The body") from None
+
+
+class Bodies:
+    """The bodies of one process that are being read. `time` in seconds, as the event loop's."""
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self._lock = asyncio.Lock()
+        self._free_at = 0.0
+        self._waiting = 0
+
+    async def parse(self, body: bytes | Raw, what: str = "The body") -> Members:
+        """What `parse_object` makes of a body of any size. Raises ApiError: 400, and 503 when too many large ones wait."""
+        if memoryview(body).nbytes < LARGE:
+            return parse_object(bytes(body), what)
+        async with self.turn(memoryview(body).nbytes):
+            return await _in_steps(bytes(body), what)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        """Do what takes long with a body of `size` bytes: alone, and for about a third of the time. Raises ApiError(503)."""
+        if self._waiting + size > MAX_WAITING:
+            raise _busy()
+        self._waiting += size
+        try:
+            try:
+                async with asyncio.timeout(TURN_S):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise _busy() from None
+            try:
+                await asyncio.sleep(max(self._free_at - self._time(), 0.0))
+                began = self._time()
+                try:
+                    yield
+                finally:
+                    now = self._time()
+                    self._free_at = now + REST * max(now - began - SHORT_S, 0.0)
+            finally:
+                self._lock.release()
+        finally:
+            self._waiting -= size
+
+
+def _busy() -> ApiError:
+    return ApiError(503, "BUSY", "Too many large requests at once", retry_after_ms=1000)
+
+
+async def _in_steps(body: bytes, what: str) -> Members:
+    """Check and split a large body; others run between the steps, each of which is one pass over a part of it."""
+    try:
+        _skip.decode(body)
+        await asyncio.sleep(0)
+        if not body.isascii():
+            check = codecs.getincrementaldecoder("utf-8")()
+            for at in range(0, len(body), _PIECE):
+                check.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body))
+                await asyncio.sleep(0)
+        if kind_of(body) != "{":
+            raise bad_request(f"{what} must be a JSON object")
+        found: Members = {}
+        text, at, count = memoryview(body), 0, 0
+        while key := _KEY.match(body, at):
+            count += 1
+            if count > MAX_MEMBERS:
+                raise _too_many(what)
+            at = _end_of_value(text, key.end())
+            found[_name.decode(key[1])] = Raw(text[key.end() : at])
+            if at - key.end() > LARGE:
+                await asyncio.sleep(0)
+    except _WRONG as error:
+        raise _explained(error, body, what) from None
+    return found
+
+
+def _end_of_value(text: memoryview, at: int) -> int:
+    """Where the value that begins at `at` ends, in a JSON object that is known to be valid.
+
+    msgspec reads no value out of a longer text, but when it is asked to it says where the value ends: no object is built.
+    """
+    try:
+        _skip.decode(text[at:])
+    except msgspec.DecodeError as error:
+        if end := _END.search(str(error)):
+            return at + int(end[1]) - 1
+        raise
+    raise AssertionError("a member is followed by a comma or a brace")
+
+
+def _too_many(what: str) -> ApiError:
+    return bad_request(f"{what} has more than {MAX_MEMBERS} members")
+
+
+def _explained(error: Exception, body: bytes, what: str) -> ApiError:
+    """The answer to what is wrong with a JSON text."""
+    match error:
+        case RecursionError():
+            sentence = "is nested too deeply"
+        case UnicodeDecodeError():
+            sentence = "is not valid UTF-8"
+        case msgspec.ValidationError():
+            sentence = f"holds a number that is out of range: {error}"
+        case _ if not bytes(body).strip():
+            sentence = "is empty; a JSON object is expected"
+        case _:
+            sentence = f"is not valid JSON: {error}"
+    return bad_request(f"{what} {sentence}")
