@@ -79,7 +79,12 @@ class Caller:
 
         In an open gateway everybody may call what is for admins, and still users do not see each other's tasks by mistake.
         """
-        return self.owns(key_id, user) or (self.admin and not self.open)
+        return self.sees_all or self.owns(key_id, user)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether there is no task that this caller may not see."""
+        return self.admin and not self.open
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
@@ -108,6 +109,7 @@ class Gateway:
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
         self.history = History(self.link, self.keys, self.replica, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
+        self.results = Results(self.hub.page)
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
@@ -160,6 +162,7 @@ class Gateway:
         await self.surveyor.close()
         await self.history.close()
         await self._relative.close()
+        await self.results.close()
         await self.hub.close()
         await self.channel.close()
         await self.link.close()

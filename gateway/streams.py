@@ -4,13 +4,17 @@ Raw ASGI: one write per batch of events, nothing created per event. A stream nev
 a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from fairlane.gateway.errors import Headers
-from fairlane.gateway.http import SSE_HEADERS, Departure, Request
+from fairlane.gateway.http import SSE_HEADERS, Departure, Request, Send
+from fairlane.queues.errors import StoreError
 from fairlane.streaming.events import UNLOGGED, Event
-from fairlane.streaming.hub import Feed, Interrupted, Lost, Reader
+from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
+
+SLICE = 128 * 1024
 
 
 class View(Protocol):
@@ -19,6 +23,11 @@ class View(Protocol):
     @property
     def ended(self) -> bool:
         """Nothing follows."""
+        ...
+
+    @property
+    def pending(self) -> Event | None:
+        """The terminal event, when the view cannot draw it by itself."""
         ...
 
     def feed(self, event: Event) -> bytes:
@@ -77,6 +86,10 @@ class Closing:
             wake()
 
 
+Ending = AbstractAsyncContextManager[Sequence[bytes]]
+"""The last frame of a stream, in parts that are there as long as the block. Raises Lost, and StoreError."""
+
+
 async def serve(
     request: Request,
     reader: Reader,
@@ -88,44 +101,79 @@ async def serve(
     keepalive_s: float,
     first: bytes = b"",
     resumable: bool = False,
+    ending: Callable[[], Ending] | None = None,
 ) -> bool:
     """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes.
 
-    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end.
+    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
+    end that is pending in the view. While the client does not read, no more than a page of the log is in hand, and a last frame
+    that all readers of the task share.
     """
-    send = request.send
     departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
         request.forget_head()
         if first:
-            await send({"type": "http.response.body", "body": first, "more_body": True})
+            await _write(request.send, first)
         while True:
             try:
-                events = await reader.next(keepalive_s)
+                if view.pending is not None and ending is not None:
+                    return await _finish(request.send, reader, ending)
+                body = _drawn(await reader.next(keepalive_s), view, surface, reader)
             except Lost:
-                await send({"type": "http.response.body", "body": surface.lost()})
+                await _end(request.send, surface.lost())
                 return True
             except Interrupted:
                 if not departure.gone:  # then the gateway stops
-                    await send({"type": "http.response.body", "body": surface.farewell()})
+                    await _end(request.send, surface.farewell())
                 return False
             if departure.gone:
                 return False
-            body = (
-                b"".join([draw(event, view, surface, reader) for event in events])
-                if events
-                else surface.idle()
-            )
             if view.ended:
-                await send({"type": "http.response.body", "body": body})
+                await _end(request.send, body)
                 return True
             if body:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await _write(request.send, body)
+            del body  # it may be long until the next one
     finally:
         closing.discard(reader.interrupt)
         departure.close()
+
+
+async def _finish(send: Send, reader: Reader, ending: Callable[[], Ending]) -> bool:
+    """Write the end; waits while Redis does not answer. Raises Lost and Interrupted."""
+    while True:
+        try:
+            async with ending() as parts:
+                for part in parts:
+                    await _write(send, part)
+        except StoreError:
+            await reader.next(PAGE_AGAIN_S)
+        else:
+            await _end(send, b"")
+            return True
+
+
+async def _write(send: Send, body: bytes) -> None:
+    """Write a part of the answer; a large one by slices, each when the client has read those before it."""
+    for at in range(0, len(body), SLICE):
+        piece = body if len(body) <= SLICE else body[at : at + SLICE]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _end(send: Send, body: bytes) -> None:
+    if len(body) > SLICE:
+        await _write(send, body)
+        body = b""
+    await send({"type": "http.response.body", "body": body})
+
+
+def _drawn(events: list[Event], view: View, surface: Surface, reader: Reader) -> bytes:
+    """The bytes that events add; of silence, if there are none."""
+    if len(events) == 1:
+        return draw(events[0], view, surface, reader)
+    return b"".join([draw(event, view, surface, reader) for event in events]) if events else surface.idle()
 
 
 def draw(event: Event, view: View, surface: Surface, reader: Reader) -> bytes:

@@ -371,15 +371,29 @@ class Scheduler:
         )
 
     async def follow(
-        self, task_id: str, after: str = "-", *, count: int = 500, keep_alive: bool = False
-    ) -> tuple[Record, list[Entry]] | None:
-        """Record and log of a task after a cursor; its further events come to this replica's channel from now on."""
+        self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
+    ) -> Record | None:
+        """The record of a task; its further events come to this replica's channel from now on.
+
+        `owner`: the key and user whose task it must be; nothing happens to anybody else's, which is None like an unknown one.
+        """
         reply = await self._link.run(
-            "follow", task_id, self.replica, after, count, b"1" if keep_alive else b"0"
+            "follow",
+            task_id,
+            self.replica,
+            b"1" if keep_alive else b"0",
+            b"0" if owner is None else b"1",
+            *(owner or ("", "")),
         )
-        if not reply:
-            return None
-        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2])), [_entry(e) for e in reply[3]]
+        return Record(Place(*reply[0]), int(reply[1]), _fields(reply[2])) if reply else None
+
+    async def page(self, task_id: str, after: str, most: int, *, held: bool = True) -> list[Entry] | None:
+        """A part of a task's log behind an event id ('-': from its beginning); it ends when it reaches `most` bytes.
+
+        [] at the log's end. None when `held` and the log does not hold that event.
+        """
+        reply = await self._link.run("page", task_id, after, b"1" if held else b"0", most)
+        return [_entry(e) for e in reply[0]] if reply else None
 
     async def read(self, task_id: str, start: str = "-", count: int = 500) -> list[Entry]:
         """A page of a task's log from an event id on, that event included; '-': from the beginning."""

@@ -21,6 +21,7 @@ NAMES = (
     "position",
     "search",
     "follow",
+    "page",
     "configure",
     "change",
     "offer",

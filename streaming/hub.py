@@ -26,7 +26,9 @@ KEEP_BYTES = 64 * 1024
 SILENT_S = 5.0
 PAGE_AGAIN_S = 0.2
 KEEP_ALIVE_S = 5.0
-PAGE = 500
+COMPARED = 500
+PAGE_BYTES = 128 * 1024
+"""What a reader has in hand at most, about, and an event more: it may not go on for long."""
 
 
 NONE_YET: deque[Event] = deque()
@@ -129,13 +131,20 @@ class Feed:
             return event.epoch != self.top_epoch
         return event.epoch > self.top_epoch or (event.type in TERMINAL and not self.ended)
 
+    def agrees(self, epoch: int, seq: int) -> bool:
+        """Whether an event of the log may be what is known here of its place."""
+        back = self.top - seq
+        if back == 0:
+            return not seq or epoch == self.top_epoch
+        return not 0 < back < len(self.events) or self.events[-1 - back].epoch == epoch
+
     def expect(self, seq: int) -> None:
         """The log is known to reach `seq` (0 = further than the feed): bring the feed up to it."""
         self.heard = max(self.heard, seq)
         self._hub.fetch(self)
 
     def jump(self, epoch: int, top: int, ended: bool) -> None:
-        """The log is much longer than what is known here: readers take what lies behind from the log itself."""
+        """The log is longer than what is known here: readers take what lies behind from the log itself."""
         self.events.clear()
         self._bytes = 0
         self.top, self.top_epoch, self.ended = top, epoch, ended
@@ -192,7 +201,9 @@ class Reader:
     `notices`: it is shown what is not logged (`queued`, `progress`) too.
     """
 
-    def __init__(self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0, *, notices: bool = False) -> None:
+    def __init__(
+        self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0, *, notices: bool = False
+    ) -> None:
         self._hub = hub
         self._notices = notices
         self._notice = 0
@@ -200,6 +211,11 @@ class Reader:
         self.feed = feed
         self.epoch = epoch
         self.seq = seq
+        self._held = True
+
+    def begin_behind(self, epoch: int, seq: int, *, held: bool = True) -> None:
+        """Go to a place in the log. `held`: behind an event that the log must hold, else there is a gap."""
+        self.epoch, self.seq, self._held = epoch, seq, held
 
     async def next(self, timeout: float) -> list[Event]:
         """The events behind the cursor, which moves on, at most a page of them; [] after `timeout` seconds without any.
@@ -215,14 +231,14 @@ class Reader:
             events = self.feed.after(self.seq)
             if events is None:
                 try:
-                    events = await self._hub.page(self.feed.task_id, self.epoch, self.seq)
+                    events = await self._hub.page(self.feed.task_id, self.epoch, self.seq, held=self._held)
                 except StoreError:
                     pause = min(pause, PAGE_AGAIN_S)
                 else:
                     if not events or events[0].seq != self.seq + 1:
                         raise Lost
             if events:
-                self.epoch, self.seq = events[-1].epoch, events[-1].seq
+                self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
             if self._notices and self._notice != self.feed.notice_number and self.feed.notice:
                 self._notice = self.feed.notice_number
                 events = [*(events or ()), self.feed.notice]
@@ -309,39 +325,34 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def read(
-        self, task_id: str, after: tuple[int, int] | None = None, *, keep_alive: bool = False
+        self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
     ) -> AsyncIterator[tuple[Record, Reader] | None]:
-        """Follow a task from a cursor on: its record and a reader; None when it is unknown.
+        """Follow a task: its record, and a reader that stands before its first event. None when it is unknown, or not that of the
+        `owner` (key and user): then nothing has happened to it.
 
-        From here on no event is missed: registering for them and reading the log is one step in Redis.
+        From here on no event is missed: those up to the top that the record tells are in the log, later ones come by themselves.
         """
         feed = self.open(task_id)
-        feed.keep_alive += keep_alive
+        kept = False
         try:
-            cursor = "-" if after is None else f"{after[0]}-{after[1]}"
-            found = await self._scheduler.follow(task_id, cursor, count=PAGE, keep_alive=keep_alive)
-            if found is None:
+            record = await self._scheduler.follow(task_id, keep_alive=keep_alive, owner=owner)
+            if record is None:
                 yield None
                 return
-            record, entries = found
-            epoch, seq = after or (0, 0)
-            if feed.top == 0 and feed.readers == 1:
-                feed.top, feed.top_epoch = seq, epoch
-            events = [_event(entry) for entry in entries]
-            feed.accept(events)
-            if feed.lost:  # who reads here has seen what is not in the log any more; this reader has not
-                feed.keep_alive -= keep_alive
+            top = record.number("sq")
+            epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.fields.get('ep', 0)}-{top}")
+            if not feed.lost and not feed.agrees(epoch, top):
+                feed.lose()  # who reads here has seen what is not in the log any more; this reader has not
+            if feed.lost:
                 self.release(feed)
                 feed = self.open(task_id)
-                feed.keep_alive += keep_alive
-                feed.accept(events)
-            top = record.number("sq")
+            feed.keep_alive += keep_alive
+            kept = keep_alive
             if top > feed.top:
-                last = record.fields.get("ti") or f"{record.fields.get('ep', 0)}-{top}"
-                feed.jump(parse_event_id(last)[0], top, record.state in TERMINAL_STATES)
-            yield record, Reader(self, feed, epoch, seq, notices=True)
+                feed.jump(epoch, top, record.state in TERMINAL_STATES)
+            yield record, Reader(self, feed, notices=True)
         finally:
-            feed.keep_alive -= keep_alive
+            feed.keep_alive -= kept
             self.release(feed)
 
     def show(self, task_id: str, event: Event) -> None:
@@ -398,17 +409,17 @@ class Hub:
                 feed.registered = False
         self._check_now.set()
 
-    async def page(self, task_id: str, epoch: int, seq: int) -> list[Event]:
-        """Events behind an event straight from the log, at most PAGE; with `seq` 0 from its beginning.
+    async def page(self, task_id: str, epoch: int, seq: int, *, held: bool = True) -> list[Event]:
+        """Events behind an event straight from the log, about PAGE_BYTES of them; with `seq` 0 from its beginning.
 
-        Raises Lost when the log does not hold that event: what lies behind it there does not follow what its reader has seen.
+        Raises Lost when the log does not hold that event, unless not `held`: what lies behind it there does not follow what its
+        reader has seen.
         """
-        if not seq:
-            return [_event(entry) for entry in await self._scheduler.read(task_id, "-", PAGE)]
-        entries = await self._scheduler.read(task_id, f"{epoch}-{seq}", PAGE + 1)
-        if not entries or (entries[0].epoch, entries[0].seq) != (epoch, seq):
+        after = f"{epoch}-{seq}" if seq else "-"
+        entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
+        if entries is None:
             raise Lost
-        return [_event(entry) for entry in entries[1:]]
+        return [_event(entry) for entry in entries]
 
     async def holds(self, task_id: str, epoch: int, seq: int) -> bool:
         """Whether an event is in the log: a reader may have seen what the store lost in a crash."""
@@ -440,7 +451,7 @@ class Hub:
                     feed.lose()
                     return
                 feed.accept(events, follows=feed.top == top)
-                if len(events) < PAGE and feed.heard <= feed.top:
+                if feed.heard <= feed.top:
                     return
         except Exception:  # the log cannot be read: its readers are told instead of waiting for ever
             log.exception("cannot read a log", task_id=feed.task_id)
@@ -457,8 +468,8 @@ class Hub:
             now = self.time()
             silent = [f for f in self._feeds.values() if not f.ended and now - f.seen >= self.silent_s]
             try:
-                for at in range(0, len(silent), PAGE):
-                    await self._compare(silent[at : at + PAGE], now)
+                for at in range(0, len(silent), COMPARED):
+                    await self._compare(silent[at : at + COMPARED], now)
             except StoreError:
                 continue  # it comes again
             except Exception:  # readers depend on later checks: this one is given up, the next one comes
@@ -471,7 +482,7 @@ class Hub:
         """
         away = [feed for feed in feeds if not feed.registered]
         if away:
-            await asyncio.gather(*(self._scheduler.follow(f.task_id, _cursor(f), count=1) for f in away))
+            await asyncio.gather(*(self._scheduler.follow(feed.task_id) for feed in away))
             for feed in away:
                 feed.registered = True
         tops = await self._scheduler.tops([feed.task_id for feed in feeds])
@@ -491,10 +502,6 @@ class Hub:
                 last = await self._scheduler.last(feed.task_id)
                 if last is not None:
                     feed.accept([_event(last)])
-
-
-def _cursor(feed: Feed) -> str:
-    return f"{feed.top_epoch}-{feed.top}" if feed.top else "-"
 
 
 def _event(entry: Entry) -> Event:

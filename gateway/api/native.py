@@ -1,7 +1,10 @@
 """The native calls: `/api/openai`, `/api/tasks`, and one task's status, cancel and events."""
 
+import contextlib
 import enum
 import time
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,7 +36,6 @@ from fairlane.streaming.events import (
     gap_event,
     parse_event_id,
     queued_event,
-    read_done,
     restart_event,
 )
 from fairlane.streaming.hub import Interrupted, Lost, Reader
@@ -288,6 +290,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
             keepalive_s=gateway.settings.keepalive_ms / 1000,
             first=first,
             resumable=True,
+            ending=partial(_ending, gateway, view),
         )
     finally:
         feed.keep_alive -= 1
@@ -295,6 +298,13 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
         no_linger = task.linger_ms and not gateway.settings.linger_ms
         if no_linger and not came_to_end and not feed.keep_alive and not gateway.closing.now:
             gateway.cancel_soon(task.id, "client")
+
+
+@contextlib.asynccontextmanager
+async def _ending(gateway: "Gateway", view: NativeView) -> AsyncIterator[list[bytes]]:
+    """The end of a stream whose result is made of the log."""
+    result = await gateway.results.of(view.info)  # held until it is written: others share it
+    yield view.finish(result.json)
 
 
 class NativeSurface:
@@ -394,12 +404,12 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
             "streamUrl": gateway.stream_url(task_id, record.number("tl")),
         }
     else:
-        fold = await fold_log(gateway, record, task_id)
+        end = await read_end(gateway, record, task_id)
         ended = record.number("ed")
         if state is State.COMPLETED:
-            answer |= {"result": msgspec.Raw(fold.result_json()), "completedAt": ended}
+            answer |= {"result": msgspec.Raw(await read_result(gateway, end)), "completedAt": ended}
         elif state is State.FAILED:
-            error = fold.error
+            error = end.error
             answer |= {
                 "error": error.error if error else "",
                 "code": record.fields.get("co", ""),
@@ -427,28 +437,27 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
     )
 
 
-async def fold_log(gateway: "Gateway", record: Record, task_id: str) -> ResultFold:
-    """The end of a task that has ended: from its last event where that tells all, else from the whole log."""
+async def read_end(gateway: "Gateway", record: Record, task_id: str) -> ResultFold:
+    """The terminal event of a task that has ended; its result, if it has one, may have to be made of the whole log."""
     fold = ResultFold(record_info(task_id, record))
     try:
         last = await gateway.scheduler.last(task_id)
-        if last is None:
-            raise not_found(task_id)
-        event = Event(last.epoch, last.seq, last.kind, last.data)
-        whole = event.type == "done" and read_done(event.data).result is None
-        if not whole:
-            fold.feed(event)
-            return fold
-        epoch, seq = 0, 0
-        while True:
-            events = await gateway.hub.page(task_id, epoch, seq)
-            for event in events:
-                fold.feed(event)
-            if not events or events[-1].terminal:
-                return fold
-            epoch, seq = events[-1].epoch, events[-1].seq
+    except StoreError:
+        raise gateway.store_unavailable() from None
+    if last is None:
+        raise not_found(task_id)
+    fold.feed(Event(last.epoch, last.seq, last.kind, last.data))
+    return fold
+
+
+async def read_result(gateway: "Gateway", end: ResultFold) -> bytes:
+    """The result of a task that is completed, as JSON."""
+    if end.result is not None:
+        return end.result
+    try:
+        return (await gateway.results.of(end.info)).json
     except Lost:
-        raise not_found(task_id) from None  # it expired meanwhile
+        raise not_found(end.info.task_id) from None  # it expired meanwhile
     except StoreError:
         raise gateway.store_unavailable() from None
 
@@ -478,12 +487,11 @@ async def events(gateway: "Gateway", caller: Caller | None, request: Request) ->
     after = _cursor(request)
     from_latest = request.query("fromLatest") in ("1", "true")
     try:
-        async with gateway.hub.read(task_id, None, keep_alive=True) as found:
+        owner = None if caller is None or caller.sees_all else (caller.key_id, caller.user)
+        async with gateway.hub.read(task_id, keep_alive=True, owner=owner) as found:
             if found is None:
                 raise not_found(task_id)
             record, reader = found
-            if caller is not None and not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
-                raise not_found(task_id)
             await _replay(gateway, request, task_id, record, reader, after, from_latest)
     except StoreError:
         if request.started:
@@ -526,7 +534,8 @@ async def _replay(
     if from_latest and after is None:
         after = parse_event_id(end) if end else (record.number("ep"), top)
         if ended:
-            after = (after[0], top - 1)
+            after = (after[0], top - 1)  # an event of another epoch may stand there
+        reader.begin_behind(*after, held=not ended)
     elif after is not None and not after[1]:
         after = None  # an id with the number 0 stands before the first event
     elif after is not None:
@@ -540,8 +549,9 @@ async def _replay(
             first = native_frame(gap_event(task_id, ts, text, None, reason))
             first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
             after = None
-    info = record_info(task_id, record)
-    view = NativeView(info, after)
+        else:
+            reader.begin_behind(*after)
+    view = NativeView(record_info(task_id, record))
     replay_from = b"%d-%d" % after if after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
@@ -556,4 +566,5 @@ async def _replay(
         keepalive_s=gateway.settings.keepalive_ms / 1000,
         first=first,
         resumable=True,
+        ending=partial(_ending, gateway, view),
     )

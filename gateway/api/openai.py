@@ -357,6 +357,8 @@ class OpenAISurface:
         self._told_at = time()
         self._place = place
 
+    pending = None
+
     @property
     def ended(self) -> bool:
         return self._view.ended

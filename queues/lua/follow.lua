@@ -1,15 +1,15 @@
--- follow: begin to read a task here: its record, its place, and the log after a cursor; from now on its events are published
--- to this replica's channel. One step, so no event falls between the page and the channel.
+-- follow: begin to read a task here: its record and its place; from now on its events are published to this replica's channel.
+-- What the log holds until now, up to the top that the record tells, is read by pages.
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- ARGV[2]  replica
--- ARGV[3]  cursor: last event id seen, or '-' for the beginning
--- ARGV[4]  events to return at most
--- ARGV[5]  1: the reader keeps the task alive (its linger is renewed)
--- returns  {place, now ms, record, events} | {} unknown; the record is not changed once the task has ended
+-- ARGV[3]  1: the reader keeps the task alive (its linger is renewed)
+-- ARGV[4]  1: only for its owner: key ARGV[5], user ARGV[6]. For anybody else it is unknown, and nothing is registered or renewed
+-- returns  {place, now ms, record} | {} unknown; the record is not changed once the task has ended
 local id, replica = ARGV[1], ARGV[2]
 local t = load(id)
 if not t or t.st == 'gone' then return {} end
+if ARGV[4] == '1' and ((t.k or '') ~= ARGV[5] or t.u ~= ARGV[6]) then return {} end
 local where = { 0, 0, 0, 0 }
 if t.st == 'queued' or t.st == 'executing' then
   local readers = t.rd or ''
@@ -18,7 +18,7 @@ if t.st == 'queued' or t.st == 'executing' then
     even_if_full()
     call('HSET', key_task(id), 'rd', t.rd)
   end
-  if ARGV[5] == '1' and t.lg then
+  if ARGV[3] == '1' and t.lg then
     t.lv = whole(NOW + num(t.lg)) -- text, as a record's fields are
     even_if_full()
     call('HSET', key_task(id), 'lv', t.lv)
@@ -32,5 +32,4 @@ for field, value in pairs(t) do
   record[#record + 1] = field
   record[#record + 1] = value
 end
-local from = ARGV[3] == '-' and '-' or '(' .. ARGV[3]
-return { where, NOW, record, call('XRANGE', key_log(id), from, '+', 'COUNT', ARGV[4]) }
+return { where, NOW, record }

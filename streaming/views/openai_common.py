@@ -46,6 +46,8 @@ class OpenAIStream(ABC):
 
     object_name: bytes
     id_prefix: bytes
+    pending = None
+    """It draws every end by itself."""
 
     def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
         self.ended = False

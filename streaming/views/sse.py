@@ -46,6 +46,11 @@ def frame_with(event: Event, data: bytes) -> bytes:
     return b"%bdata: %b\n\n" % (head, data)
 
 
+def frame_parts(event: Event) -> tuple[bytes, bytes]:
+    """What stands in the frame of a logged event before its data, and behind them."""
+    return b"id: %d-%d\n%bdata: " % (event.epoch, event.seq, _HEADS[event.type]), b"\n\n"
+
+
 def data_frame(data: bytes) -> bytes:
     """A frame of data alone; `data` is one line."""
     return b"data: %b\n\n" % data

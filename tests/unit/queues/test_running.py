@@ -215,19 +215,66 @@ def test_a_reader_keeps_a_task_alive_only_while_it_renews(world: World) -> None:
 # ---- follow ----------
 
 
-def test_following_gives_the_log_behind_a_cursor(world: World) -> None:
+def test_a_follower_gets_the_record_and_the_events_to_come(world: World) -> None:
     pool = Pool(world)
     grant = pool.run("a")
     pool.append(grant, 2, b"1", b"2")
-    record, entries = drive(pool.scheduler.follow("a", id_of(grant, 2)))
-    assert [(entry.epoch, entry.seq, entry.data) for entry in entries] == [(grant.epoch, 3, b"2")]
-    assert (record.state, record.fields["rd"]) == (State.EXECUTING, "r1")
-    assert len(drive(pool.scheduler.follow("a", count=2))[1]) == 2
+    record = drive(pool.scheduler.follow("a"))
+    assert (record.state, record.fields["rd"], record.number("sq")) == (State.EXECUTING, "r1", 3)
     assert drive(pool.scheduler.follow("nobody")) is None
     pool.finish(grant, 4)
-    record, entries = drive(Pool(world, "r2", set_up=False).scheduler.follow("a"))
+    record = drive(Pool(world, "r2", set_up=False).scheduler.follow("a"))
     assert record.fields["rd"] == "r1", "an ended task takes no more readers"
-    assert entries[-1].kind == "done"
+
+
+def test_a_follower_who_does_not_own_the_task_changes_nothing_of_it(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    pool.submit("a", user="alice", key="k1", linger_ms=2000)
+    before = pool.record("a")
+    world.advance(1500)
+    for owner in (("k2", "alice"), ("k1", "mallory"), ("", "alice")):
+        assert drive(pool.scheduler.follow("a", keep_alive=True, owner=owner)) is None
+    assert pool.record("a") == before
+    assert drive(pool.scheduler.follow("a", owner=("k1", "alice"))).fields["u"] == "alice"
+    world.advance(1500)
+    pool.sweep()
+    assert pool.state("a") == "cancelled"
+
+
+# ---- pages ----------
+
+
+def test_a_page_ends_with_the_event_that_reaches_its_size(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    sizes = [10, 100_000, 20, 3_000_000, 5, *([50] * 700), 200_000, 1]
+    for at, size in enumerate(sizes):
+        pool.append(grant, at + 2, b"x" * size)
+    after, seen = "-", []
+    while page := drive(pool.scheduler.page("a", after, 128 * 1024)):
+        assert sum(len(event.data) + 64 for event in page[:-1]) < 128 * 1024
+        seen += page
+        after = f"{page[-1].epoch}-{page[-1].seq}"
+    assert [event.seq for event in seen] == list(range(1, len(sizes) + 2))
+    assert [len(event.data) for event in seen[1:]] == sizes
+
+
+def test_a_page_behind_an_event_that_the_log_does_not_hold_is_refused(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.append(grant, 2, b"1")
+    assert [event.seq for event in drive(pool.scheduler.page("a", id_of(grant, 1), 1000))] == [2]
+    assert drive(pool.scheduler.page("a", id_of(grant, 2), 1000)) == []
+    for event_id in (id_of(grant, 3), f"{grant.epoch - 1}-1"):
+        assert drive(pool.scheduler.page("a", event_id, 1000)) is None
+    assert [
+        event.seq for event in drive(pool.scheduler.page("a", f"{grant.epoch - 1}-1", 1000, held=False))
+    ] == [1, 2]
+    assert drive(pool.scheduler.page("nobody", "-", 1000)) == []
+
+
+# ---- follow, and linger ----------
 
 
 def test_the_first_follower_keeps_the_task_alive_at_once(world: World) -> None:

@@ -25,7 +25,7 @@ def test_the_result_is_filled_in_where_the_log_holds_it_as_chunks() -> None:
 
 def test_a_done_event_with_a_null_result_is_filled_in_too() -> None:
     event = Event(1, 1, "done", b'{"taskId":"t","ts":1,"result":null}')
-    (frame,) = frames(NativeView(INFO).feed(event))
+    (frame,) = frames(read(NativeView(INFO), [event]))
     assert frame.data.count('"result"') == 1
     assert frame.json["result"] == {"id": TASK, "content": ""}
 
@@ -56,53 +56,31 @@ def test_metadata_in_the_log_is_not_added_twice() -> None:
     assert NativeView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
 
 
-@pytest.mark.parametrize("skip", [True, False], ids=["skipped", "fed"])
-def test_a_resumed_view_shows_the_rest_and_knows_what_came_before(skip: bool) -> None:
+def test_a_resumed_view_shows_the_rest_and_its_end_is_made_of_the_whole_log() -> None:
     log = Log().start().text("Hel", "lo").done()
-    view = NativeView(TAGGED, after=(1, 1))
-    for event in log.events[:2]:
-        if skip:
-            view.skip(event)
-        else:
-            assert view.feed(event) == b""
-    text, done = frames(read(view, log.events[2:]))
+    seen, rest = log.events[:2], log.events[2:]
+    text, done = frames(read(NativeView(TAGGED), rest, seen))
     assert (text.id, text.json["delta"], done.json["result"]["content"]) == ("1-2", "lo", "Hello")
 
 
-def test_a_reader_who_has_seen_the_end_gets_nothing() -> None:
-    log = Log().start().done("x")
-    view = NativeView(INFO, after=(1, 1))
-    assert read(view, log.events) == b""
-    assert view.ended
-
-
-def test_only_the_terminal_event_for_a_reader_from_the_latest_on() -> None:
+def test_an_end_that_is_pending_is_drawn_by_whoever_has_the_result() -> None:
     log = Log().start().text("Hello").done()
-    view = NativeView(INFO)
-    for event in log.events[:-1]:
-        view.skip(event)
-    (frame,) = frames(view.feed(log.events[-1]))
-    assert (frame.event, frame.json["result"]["content"]) == ("done", "Hello")
+    view = NativeView(TAGGED)
+    assert view.feed(log.events[-1]) == b""
+    assert (view.ended, view.pending) == (False, log.events[-1])
+    result = b'{"content":"' + b"x" * 1000 + b'"}'
+    parts = view.finish(result)
+    assert any(part is result for part in parts), "it is shared, not copied"
+    (frame,) = frames(b"".join(parts))
+    assert (frame.json["result"], view.ended, view.pending) == ({"content": "x" * 1000}, True, None)
 
 
 def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
-    view = NativeView(INFO, after=(1, 5))
+    view = NativeView(INFO)
     (frame,) = frames(view.feed(ev.queued_event(TASK, TS, Place(2, 900, 300, 2000))))
     assert (frame.event, frame.id, frame.json["position"]) == ("queued", None, 2)
     (frame,) = frames(view.feed(ev.progress_event(TASK, TS, 50.0, "half")))
     assert (frame.event, frame.id, frame.json["pct"]) == ("progress", None, 50.0)
-
-
-def test_after_a_restart_everything_is_shown_again_and_folded_once() -> None:
-    log = Log().start().text("Hel", "lo").done()
-    view = NativeView(INFO, after=(1, 9))
-    for event in log.events[:3]:
-        view.feed(event)
-    view.feed(ev.gap_event(TASK, TS, "1-9", "1-0", "ahead"))
-    view.feed(ev.restart_event(TASK, TS, "ahead"))
-    shown = frames(read(view, log.events))
-    assert [frame.id for frame in shown] == ["1-0", "1-1", "1-2", "1-3"]
-    assert shown[-1].json["result"]["content"] == "Hello"
 
 
 def test_nothing_follows_the_terminal_event() -> None:
