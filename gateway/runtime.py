@@ -39,8 +39,9 @@ from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
-from fairlane.workers.server.dispatch import Dispatcher, DispatchSettings, OutputLimits
+from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.session import SocketSettings, WorkerSocket
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -347,6 +348,7 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         flush_chars=settings.stream_flush_chars,
         no_worker_grace_ms=settings.no_worker_grace_ms,
         dead_after_ms=settings.dead_after_ms,
+        max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
             name: OutputLimits(model.first_output_ms, model.silence_ms)

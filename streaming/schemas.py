@@ -81,7 +81,7 @@ class StageData(EventData):
 
 
 class UsageData(EventData):
-    """What was used so far, in the worker's words."""
+    """What was used so far, in the worker's words, told while it runs. What the terminal event says counts more."""
 
     usage: JsonValue
 

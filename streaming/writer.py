@@ -1,4 +1,4 @@
-"""Writes the log of one attempt: coalesced, one append under way at a time, delivered to readers when acknowledged.
+"""Writes the log of one attempt: coalesced, one call under way at a time, delivered to readers when acknowledged.
 
 Everything runs in callbacks of the event loop: a chunk costs no task and no await. While Redis does not
 answer, output is kept and sent again in order, as often as it takes: appends that had arrived count as
@@ -8,8 +8,8 @@ success, and nobody sees an event that Redis has not acknowledged.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -25,52 +25,99 @@ RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
 REFILL_EVENTS = 512
 """Acknowledged events kept to refill a log whose end was lost with a crash of Redis."""
+MAX_UNSENT_BYTES = 8 << 20
+"""Output that may wait while Redis does not answer."""
+EARLIER_EVENT_BYTES = 512
+"""What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
+TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
 
 
-class Deliver(Protocol):
-    """Where acknowledged events go: the readers of this replica."""
+class Owner(Protocol):
+    """Whom writers report to. It is told the grant: a writer holds nothing that holds the writer, so no cycle is left."""
 
-    def __call__(self, task_id: str, events: Sequence[Event]) -> None: ...
+    def deliver(self, task_id: str, events: Sequence[Event]) -> None:
+        """Bring acknowledged events to the readers of this replica."""
+        ...
+
+    def on_written(self, grant: Grant, finished: Finished) -> None:
+        """The end was answered: it is in the log, or came too late. The writer is closed."""
+        ...
+
+    def on_unwritable(self, grant: Grant, why: str) -> None:
+        """The log takes no more of this output: see TaskWriter."""
+        ...
+
+
+class _End(NamedTuple):
+    """How to end the task: the arguments of `finish`."""
+
+    state: State
+    code: str
+    terminal: EventFields
+    used: tuple[int, int]
+    want: int
+    models: Sequence[str]
+    worker: str
+    keep_ms: int
+    nonce: str
 
 
 class TaskWriter:
-    """The only writer of one grant's events. It lives from the grant until `on_finished` or `on_over` is called, once.
+    """The only writer of one grant's events. It lives from the grant until `on_written`, or until it is closed.
 
-    `on_over(why)`: the grant is not current any more ('stale': ended from outside, or lost with Redis), so stop
-    the worker; or what could not be written outgrew `max_buffered` bytes ('overflow'), or Redis lost more of the
-    log than is kept here ('hole'), or it refuses it ('refused').
+    `on_unwritable` is called at most once, with the reason. 'stale': the grant is not current any more (ended from outside, or
+    lost with Redis), so stop the worker; the writer is closed. Else nothing but the end can be written any more, and the owner
+    calls `finish` with another end: 'too_large', the events would take more than `max_bytes`; 'overflow', too much waits while
+    Redis does not answer; 'hole', Redis lost more of the log than is kept here; 'refused', Redis refuses it.
     """
 
+    __slots__ = (
+        "_acknowledged",
+        "_busy",
+        "_closed",
+        "_coalescer",
+        "_end",
+        "_failed",
+        "_full",
+        "_grant",
+        "_loop",
+        "_max_bytes",
+        "_owner",
+        "_ready",
+        "_retry_s",
+        "_scheduler",
+        "_sending",
+        "_seq",
+        "_timer",
+        "_unsent",
+        "chunks",
+        "logged_bytes",
+    )
+
     def __init__(
-        self,
-        scheduler: Scheduler,
-        deliver: Deliver,
-        grant: Grant,
-        coalescer: Coalescer,
-        *,
-        on_over: Callable[[str], None],
-        max_buffered: int = 8 << 20,
+        self, scheduler: Scheduler, owner: Owner, grant: Grant, coalescer: Coalescer, *, max_bytes: int
     ) -> None:
         self._scheduler = scheduler
-        self._deliver = deliver
+        self._owner = owner
         self._grant = grant
         self._coalescer = coalescer
-        self._on_over = on_over
-        self._max_buffered = max_buffered
+        self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._ready: list[EventFields] = []
         self._sending: list[EventFields] = []
+        self._busy = False  # a call is under way, or waits to be tried again
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
         self._timer: asyncio.TimerHandle | None = None
         self._retry_s = RETRY_FIRST_S
-        self._finish: Callable[[], asyncio.Future[Any]] | None = None
-        self._on_finished: Callable[[Finished], None] | None = None
-        self._terminal: EventFields | None = None
+        self._end: _End | None = None
+        self._full = False
+        self._failed = False
         self._closed = False
+        self._unsent = 0
         self.chunks = 0
-        self.chars = 0
-        self.buffered = 0
+        self.logged_bytes = (grant.start_seq - 1) * EARLIER_EVENT_BYTES
+        """What the events of the task take in its log."""
 
     @property
     def has_output(self) -> bool:
@@ -79,26 +126,24 @@ class TaskWriter:
 
     def chunk(self, index: int, kind: str, delta: str | bytes) -> None:
         """Take one delta of the worker; text for the kinds made of text, JSON for the others."""
-        if self._closed or self._finish:
+        if self._closed or self._end or self._failed:
             return
         self._coalescer.add(index, kind, delta, time.monotonic() * 1000)
         self.chunks += 1
-        self.chars += len(delta)
-        self.buffered += len(delta) + 64
-        if self.buffered > self._max_buffered:
-            self._over("overflow")
+        self._wait(len(delta) + 64)
 
     def event(self, kind: str, fragment: bytes) -> None:
         """Log another event (`stage`, `usage`) behind the output so far."""
-        if self._closed or self._finish:
+        if self._closed or self._end or self._failed:
             return
         self._collect(time.monotonic() * 1000)
-        self._ready.append((kind, compose(self._grant.task_id, _now_ms(), fragment)))
+        self._add(kind, compose(self._grant.task_id, _now_ms(), fragment))
+        self._wait(len(fragment) + 64)
         self.pump()
 
     def pump(self) -> None:
         """Send what is due. Call it once after the chunks of a frame."""
-        if self._sending or self._closed or self._finish:
+        if self._busy or self._closed or self._end or self._failed:
             return
         now = time.monotonic() * 1000
         due = self._coalescer.due(now)
@@ -106,14 +151,20 @@ class TaskWriter:
             self._collect(now)
         elif due is not None and self._timer is None and not self._ready:
             self._timer = self._loop.call_later((due - now) / 1000, self._on_timer)
-        if self._ready:
+        if self._full:
+            self._owner.on_unwritable(self._grant, "too_large")
+        elif self._ready:
             self._send()
+
+    def fits(self, size: int) -> bool:
+        """Whether an end of `size` bytes may follow all output so far."""
+        self._collect(time.monotonic() * 1000)
+        return not self._full and self.logged_bytes + size <= self._max_bytes
 
     def finish(
         self,
         state: State,
         code: str,
-        kind: str,
         fragment: bytes,
         *,
         used: tuple[int, int],
@@ -121,71 +172,89 @@ class TaskWriter:
         models: Sequence[str],
         worker: str,
         keep_ms: int = 0,
-        on_finished: Callable[[Finished], None],
     ) -> None:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
-        if self._closed or self._finish:
+        if self._closed or self._end:
             return
         self._collect(time.monotonic() * 1000)
-        self._terminal = (kind, compose(self._grant.task_id, _now_ms(), fragment))
+        terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
-        terminal = self._terminal
-
-        def call() -> asyncio.Future[Any]:
-            return self._scheduler.finish(
-                self._grant,
-                state,
-                code,
-                self._seq,
-                self._sending,
-                terminal,
-                used=used,
-                want=want,
-                models=models,
-                nonce=nonce,
-                worker=worker,
-                keep_ms=keep_ms,
-            )
-
-        self._finish = call
-        self._on_finished = on_finished
-        if not self._sending:
+        self._end = _End(state, code, terminal, used, want, models, worker, keep_ms, nonce)
+        if not self._busy:
             self._send()
 
     def close(self) -> None:
         """Give up: nothing more is written or called back."""
         self._closed = True
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
 
-    # ---- sending ----------
+    # ---- collecting ----------
 
     def _on_timer(self) -> None:
         self._timer = None
         self.pump()
 
-    def _collect(self, now: float) -> None:
+    def _stop_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+    def _collect(self, now: float) -> None:
+        """Make events of the output that waits."""
+        self._stop_timer()
         task_id = self._grant.task_id
         ts = _now_ms()
         for piece in self._coalescer.take(now):
-            data = chunk_data(task_id, ts, piece.index, piece.kind, piece.delta_json, piece.n)
-            self._ready.append(("chunk", data))
+            self._add("chunk", chunk_data(task_id, ts, piece.index, piece.kind, piece.delta_json, piece.n))
+            if self._full:
+                return
+
+    def _add(self, kind: str, data: bytes) -> None:
+        """Take an event into the log, unless it is full."""
+        self.logged_bytes += len(data)
+        if self.logged_bytes > self._max_bytes:
+            self._full = True
+        elif not self._failed:
+            self._ready.append((kind, data))
+
+    def _wait(self, size: int) -> None:
+        """Count what waits to be sent while Redis does not answer."""
+        self._unsent += size
+        if self._unsent > MAX_UNSENT_BYTES and self._busy:
+            self._fail("overflow")
+
+    # ---- sending ----------
 
     def _send(self) -> None:
         """Send what is ready, or send again what was sent."""
+        self._busy = False
         if self._closed:
             return
-        if not self._sending:
+        end = self._end
+        if end is not None:
+            self._sending += self._ready
+            self._ready = []
+        elif not self._sending:
             self._sending, self._ready = self._ready, []
+            if not self._sending:
+                return
+        self._busy = True
         try:
-            if self._finish:
-                self._sending += self._ready
-                self._ready = []
-                self._finish().add_done_callback(self._on_finish_reply)
+            if end is not None:
+                self._scheduler.finish(
+                    self._grant,
+                    end.state,
+                    end.code,
+                    self._seq,
+                    self._sending,
+                    end.terminal,
+                    used=end.used,
+                    want=end.want,
+                    models=end.models,
+                    nonce=end.nonce,
+                    worker=end.worker,
+                    keep_ms=end.keep_ms,
+                ).add_done_callback(self._on_finish_reply)
             else:
                 output = any(kind == "chunk" for kind, _ in self._sending)
                 reply = self._scheduler.append(self._grant, self._seq, self._sending, output=output)
@@ -194,55 +263,54 @@ class TaskWriter:
             self._send_later()
 
     def _send_later(self) -> None:
+        self._busy = True
         self._loop.call_later(self._retry_s, self._send)
         self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
 
     def _on_append_reply(self, reply: asyncio.Future[Any]) -> None:
+        self._busy = False
         if self._closed or reply.cancelled():
+            return
+        if self._failed:
+            self._send()  # the end, if it is there yet: what this reply was about is given up
             return
         error = reply.exception()
         if error is not None:
-            if isinstance(error, StoreError):
-                self._send_later()
-            else:
-                log.error("the store refuses events", task_id=self._grant.task_id, error=repr(error))
-                self._over("refused")
+            self._on_error(error)
             return
         self._retry_s = RETRY_FIRST_S
         outcome, top = self._scheduler.appended(reply.result())
         if outcome == "hole":
             self._refill(top)
         elif outcome == "stale":
-            self._over("stale")
+            self._over()
         else:
             self._acknowledge(self._sending)
             self._sending = []
-            if self._finish:
+            if self._end:
                 self._send()
             else:
                 self.pump()
 
     def _on_finish_reply(self, reply: asyncio.Future[Any]) -> None:
+        self._busy = False
         if self._closed or reply.cancelled():
             return
         error = reply.exception()
         if error is not None:
-            if isinstance(error, StoreError):
-                self._send_later()
-            else:
-                log.error("the store refuses events", task_id=self._grant.task_id, error=repr(error))
-                self._over("refused")
+            self._on_error(error)
             return
         finished = self._scheduler.finished(reply.result())
         if finished.outcome == "hole":
             self._refill(finished.top)
             return
-        self._closed = True
-        if finished.outcome == "ok" and self._terminal:
-            kind, data = self._terminal
-            self._acknowledge(self._sending, Event(*parse_event_id(finished.event_id), kind, data))
-        if self._on_finished:
-            self._on_finished(finished)
+        if finished.outcome == "ok" and self._end is not None:
+            self._acknowledge(self._sending, Event(*parse_event_id(finished.event_id), *self._end.terminal))
+        self._written(finished)
+
+    def _written(self, finished: Finished) -> None:
+        self.close()
+        self._owner.on_written(self._grant, finished)
 
     def _acknowledge(self, fields: Sequence[EventFields], terminal: Event | None = None) -> None:
         epoch, seq = self._grant.epoch, self._seq
@@ -251,14 +319,21 @@ class TaskWriter:
         self._acknowledged.extend(events)
         if terminal is not None:
             events.append(terminal)
-        self.buffered = sum(len(data) for _, data in self._ready)
-        self._deliver(self._grant.task_id, events)
+        self._unsent = sum(len(data) for _, data in self._ready)
+        self._owner.deliver(self._grant.task_id, events)
+
+    def _on_error(self, error: BaseException) -> None:
+        if isinstance(error, StoreError):
+            self._send_later()
+        else:
+            log.error("the store refuses events", task_id=self._grant.task_id, error=repr(error))
+            self._fail("refused")
 
     def _refill(self, top: int) -> None:
         """Redis came back without the last events: write them again, or give up if they are too long ago."""
         kept = [event for event in self._acknowledged if event.seq > top]
-        if not kept or kept[0].seq != top + 1:
-            self._over("hole")
+        if self._failed or not kept or kept[0].seq != top + 1:
+            self._fail("hole")
             return
         self._sending = [*((event.type, event.data) for event in kept), *self._sending]
         for event in kept:
@@ -266,10 +341,25 @@ class TaskWriter:
         self._seq = top + 1
         self._send()
 
-    def _over(self, why: str) -> None:
-        if not self._closed:
-            self.close()
-            self._on_over(why)
+    # ---- giving up ----------
+
+    def _over(self) -> None:
+        """The grant is not current any more."""
+        self.close()
+        self._owner.on_unwritable(self._grant, "stale")
+
+    def _fail(self, why: str) -> None:
+        """Nothing but another end can be written now; what cannot even be ended is over."""
+        if self._failed:
+            self._written(Finished("stale", "", []))  # the lease ends by itself
+            return
+        self._failed = True
+        self._end = None
+        self._stop_timer()
+        self._coalescer.take(0)
+        self._ready, self._sending = [], []
+        self._seq = 0  # where the log ends is known to Redis alone
+        self._owner.on_unwritable(self._grant, why)
 
 
 def _now_ms() -> int:

@@ -34,6 +34,7 @@ FAILURE_CODES: dict[str, bool] = {
     "JSON_PARSE_FAILED": False,
     "WORKER_ERROR": False,
     "PROTOCOL_ERROR": False,
+    "OUTPUT_TOO_LARGE": False,
 }
 """Failure code to whether a retry is usually sensible."""
 
@@ -131,7 +132,7 @@ class TaskChunk(_Message, tag="taskChunk"):
     task_id: Id
     attempt: Annotated[int, Meta(ge=0)] = 0
     seq: Annotated[int, Meta(ge=0)] = 0
-    deltas: list[Delta] = []
+    deltas: Annotated[list[Delta], Meta(max_length=4096)] = []
     delta: str | None = None
 
 
@@ -141,6 +142,7 @@ class TaskProgress(_Message, tag="taskProgress"):
     pct: Annotated[float, Meta(ge=0, le=100)] | None = None
     note: Annotated[str, Meta(max_length=2000)] | None = None
     stage: Stage | None = None
+    usage: Raw | UnsetType = UNSET
 
 
 class TaskResult(_Message, tag="taskResult"):

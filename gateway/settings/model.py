@@ -315,6 +315,13 @@ class Settings(BaseModel):
     KiB more than `max_body_bytes`.
     """
 
+    max_output_bytes: int = Field(default=16 * MIB, ge=MIB, le=1024 * MIB)
+    """Bytes that the output of one task may take in its event log: chunks with what is written around them
+    (some 120 bytes for up to `stream_flush_size` chunks), stages, usage, the result. A task that would exceed
+    it fails with `OUTPUT_TOO_LARGE` and its worker is told to stop. 16 MiB is more than any text that a model
+    writes; a result that holds images or audio may need more, and then `max_worker_message_bytes` too.
+    """
+
     no_worker_grace_ms: MsOrZero = 0
     """Milliseconds a task is accepted after the last worker of its model has left. 0 answers `No worker
     available` at once; some seconds let a sole worker restart unnoticed.

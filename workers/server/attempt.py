@@ -1,22 +1,22 @@
-"""One attempt: a granted task on one worker, from the grant until its slot is free again.
+"""One attempt: a granted task on one worker, from the grant until its slot is free again. A state machine without I/O.
 
-The attempt owns its slot and its log writer. Whoever wants it to end (worker, lost connection, cancel, time limit) calls one
-of its methods; the first one counts, the rest find it over.
+Whoever wants it to end (worker, lost connection, cancel, time limit) calls one of its methods; the first one counts, the rest
+find it over. What follows is a step: Finish, Requeue, Release or Move. `Effects` carries it out.
 """
 
 import enum
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
-from fairlane.queues.measures import TaskEnd
-from fairlane.queues.tasks import Finished, Fragment, Grant, State
+from fairlane.queues.tasks import Fragment, Grant, State
 from fairlane.streaming.events import (
     fragment_debug,
     fragment_done,
     fragment_error,
     fragment_stage,
-    progress_event,
+    fragment_usage,
 )
 from fairlane.streaming.views.usage import normalise_usage
 from fairlane.streaming.writer import TaskWriter
@@ -26,7 +26,6 @@ from fairlane.workers.protocol import (
     Cancel,
     Delta,
     ErrorInfo,
-    ResultAck,
     TaskChunk,
     TaskProgress,
     TaskReject,
@@ -35,23 +34,32 @@ from fairlane.workers.protocol import (
     task_frame,
 )
 from fairlane.workers.server.frames import Halves
-from fairlane.workers.server.pool import Misfit
-from fairlane.workers.server.spans import trace_attempt, trace_end
-
-if TYPE_CHECKING:
-    from fairlane.workers.server.dispatch import Dispatcher
-    from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.pool import Misfit, Worker
+from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.tracing import Span
 
 MAX_ERROR_CHARS = 2000
 V1_MAX_FRAME = 1 << 20
 MIN_REST_MS = 100
 """A full worker, or a model whose provider refuses, gets nothing for at least so long: tasks would only go to and fro."""
 MAX_DEBUG_BYTES = 64 * 1024
+MAX_USAGE_BYTES = 2048
+"""Of the usage that a worker tells while it runs; more is not logged."""
+PROGRESS_S = 0.2
+"""Progress is shown no more often, nor is usage logged."""
 NO_USAGE = (-1, -1)
 NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
 
 Cause = Literal["lost", "failed", "declined"]
 """Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
+
+AttemptKey = tuple[str, int]
+"""How a worker's messages name an attempt: the task, and the number on the wire. Version 1 tells no number: it is 0."""
+
+
+def key_of(grant: Grant, worker: Worker) -> AttemptKey:
+    """How this worker names an attempt of this grant."""
+    return grant.task_id, grant.epoch if worker.version >= 2 else 0
 
 
 class Phase(enum.Enum):
@@ -64,26 +72,134 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-class Attempt:
-    """See the module. `dispatcher` does what reaches beyond this attempt.
+BEFORE_THE_END = frozenset({Phase.SENT, Phase.RUNNING})
 
-    `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
-    is then acknowledged by whoever ends the attempt, and what follows it is out of order.
+
+class Finish(NamedTuple):
+    """Write the end of the task. `keep_slot`: its worker still runs it; the slot is free when that has stopped."""
+
+    state: State
+    code: str
+    fragment: bytes
+    used: tuple[int, int] = NO_USAGE
+    keep_slot: bool = False
+
+
+class Requeue(NamedTuple):
+    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
+
+    `hold_ms`: no task of its model begins for so long.
     """
 
-    def __init__(self, dispatcher: "Dispatcher", grant: Grant, worker: "Worker") -> None:
-        self._dispatcher = dispatcher
+    why: str
+    cause: Cause
+    begun: bool
+    end: Fragment | None = None
+    hold_ms: int = 0
+
+
+class Release(NamedTuple):
+    """Somebody else has ended the task, or has it now, and the worker has stopped: free the slot, and settle what was used."""
+
+    used: tuple[int, int] = NO_USAGE
+
+
+class Move(NamedTuple):
+    """The worker cannot run it: bring it to one that can."""
+
+    why: Misfit
+
+
+Step = Finish | Requeue | Release | Move
+
+
+class Effects(Protocol):
+    """Acts for attempts. One object for all of them, so that an attempt that is over is held by nobody."""
+
+    @property
+    def settings(self) -> DispatchSettings: ...
+
+    @property
+    def stop_grace_s(self) -> float:
+        """How long a worker may take to stop a task before its connection is closed."""
+        ...
+
+    def time(self) -> float: ...
+
+    def carry_out(self, attempt: "Attempt", step: Step) -> None:
+        """Do what an attempt has come to, until the store has answered."""
+        ...
+
+    def keep_payload(self, task_id: str, payload: bytes) -> None:
+        """Keep a body at hand for the next worker that its task is given to."""
+        ...
+
+    def show_progress(self, grant: Grant, pct: float | None, note: str | None) -> None: ...
+
+    def hold(self, worker: Worker, ms: int) -> None:
+        """Give a worker no task for a while."""
+        ...
+
+    def changed(self, worker: Worker) -> None:
+        """A worker drains from now on."""
+        ...
+
+    def began_output(self, attempt: "Attempt") -> None: ...
+
+
+class Attempt:
+    """See the module.
+
+    `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
+    is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
+    """
+
+    __slots__ = (
+        "_debug",
+        "_effects",
+        "_finish_reason",
+        "_frames",
+        "_halves",
+        "_payload_bytes",
+        "_sent_at",
+        "_shown_at",
+        "_told_usage",
+        "_unread_chunks",
+        "_usage_at",
+        "answered",
+        "end",
+        "first_output_at",
+        "grant",
+        "granted_at",
+        "key",
+        "missing",
+        "output_at",
+        "phase",
+        "renewed_at",
+        "span",
+        "started_at",
+        "stop_until",
+        "worker",
+        "writer",
+    )
+
+    def __init__(
+        self, effects: Effects, grant: Grant, worker: Worker, writer: TaskWriter, span: Span | None = None
+    ) -> None:
+        self._effects = effects
         self.grant = grant
         self.worker = worker
+        self.writer = writer
+        self.span = span
+        self.key = key_of(grant, worker)
         self.phase = Phase.SENT
-        self.granted_at = self.started_at = dispatcher.time()
+        self.granted_at = self.started_at = self.output_at = effects.time()
         self.first_output_at = 0.0
         self.renewed_at = 0.0
         self.stop_until = 0.0
         self.missing = 0
         self.answered = False
-        self.key = (grant.task_id, grant.epoch if worker.version >= 2 else 0)
-        self.span = None if dispatcher.tracer is None else trace_attempt(dispatcher.tracer, grant, worker)
+        self.end: Finish | None = None
         self._sent_at: float | None = None
         self._halves: Halves | None = None
         self._payload_bytes = 0
@@ -91,16 +207,9 @@ class Attempt:
         self._unread_chunks = 0  # that came after its end, while its worker went on
         self._finish_reason: str | None = None
         self._debug = b""
-        self._spent = NO_USAGE
+        self._told_usage: bytes | None = None
         self._shown_at = 0.0
-        self.output_at = self.started_at
-        self.writer = TaskWriter(
-            dispatcher.scheduler,
-            dispatcher.deliver,
-            grant,
-            dispatcher.new_coalescer(),
-            on_over=self._on_writer_over,
-        )
+        self._usage_at = 0.0
 
     @property
     def held(self) -> bool:
@@ -131,13 +240,13 @@ class Attempt:
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
-                self._dispatcher.keep_payload(grant.task_id, payload)
-                self._dispatcher.misfit(self, Misfit.SIZE)
+                self._effects.keep_payload(grant.task_id, payload)
+                self._effects.carry_out(self, Move(Misfit.SIZE))
                 return
             self.phase = Phase.RUNNING
-        self.started_at = self.output_at = self._sent_at = self._dispatcher.time()
+        self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
-        if self._dispatcher.settings.debug_events:
+        if self._effects.settings.debug_events:
             shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
@@ -165,11 +274,11 @@ class Attempt:
 
     def chunk(self, message: TaskChunk, *, halves: bool = False) -> str | None:
         """Take a chunk frame; returns what is wrong with it, if anything. `halves`: its text may hold half characters."""
-        if self.phase not in (Phase.SENT, Phase.RUNNING):
+        if self.phase not in BEFORE_THE_END:
             self._unread_chunks += len(message.deltas) or 1
             return None
         self.acknowledged()
-        self.output_at = self._dispatcher.time()
+        self.output_at = self._effects.time()
         if halves and self._halves is None:
             self._halves = Halves()
         if self.worker.version == 1:
@@ -188,7 +297,8 @@ class Attempt:
                     self.broken("The worker sent output that cannot be read")
                     return fault
         if not self.first_output_at and self.writer.has_output:
-            self._first_output()
+            self.first_output_at = self.output_at
+            self._effects.began_output(self)
         self.writer.pump()
         return None
 
@@ -237,23 +347,30 @@ class Attempt:
         """The worker is done, but what it says cannot be read."""
         self.answered = True
         if self.phase is Phase.STOPPING:
-            self._release(NO_USAGE)
+            self._release()
         else:
             self.fail("PROTOCOL_ERROR", "The worker's result is not valid JSON", retryable=False)
 
-    def progress(self, message: TaskProgress) -> None:
-        """Show progress to the readers; a stage is logged."""
-        if self.phase not in (Phase.SENT, Phase.RUNNING):
-            return
+    def progress(self, message: TaskProgress) -> str | None:
+        """Show progress to the readers; stage and usage are logged. Returns what is wrong with it, if anything."""
+        if self.phase not in BEFORE_THE_END:
+            return None
         self.acknowledged()
+        now = self._effects.time()
         if message.stage is not None:
             stage = message.stage
             self.writer.event("stage", fragment_stage(stage.name, stage.index, stage.of, stage.status))
-        now = self._dispatcher.time()
-        if (message.pct is not None or message.note is not None) and now - self._shown_at >= 0.2:
+        if message.usage is not UNSET and (usage := bytes(message.usage)) != b"null":
+            if not usage.startswith(b"{") or len(usage) > MAX_USAGE_BYTES:
+                return f"usage must be an object of at most {MAX_USAGE_BYTES} bytes"
+            self._told_usage = usage
+            if now - self._usage_at >= PROGRESS_S:
+                self._usage_at = now
+                self.writer.event("usage", fragment_usage(usage))
+        if (message.pct is not None or message.note is not None) and now - self._shown_at >= PROGRESS_S:
             self._shown_at = now
-            event = progress_event(self.grant.task_id, self._dispatcher.now_ms(), message.pct, message.note)
-            self._dispatcher.show(self.grant, event)
+            self._effects.show_progress(self.grant, message.pct, message.note)
+        return None
 
     # ---- ends ----------
 
@@ -263,40 +380,38 @@ class Attempt:
         if self.phase is Phase.STOPPING:
             self._release(self._used(message))
             return
-        if self.phase not in (Phase.SENT, Phase.RUNNING):
+        if self.phase not in BEFORE_THE_END:
             return
         self.acknowledged()
         if self.worker.version >= 2 and message.last_seq > self._frames:
             self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=False)
             return
-        info = message.error_info
-        if message.error or info is not None:
-            code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
-            text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
-            retryable = info.retryable if info else False
-            hold_ms = provider_hold_ms(info) if info else 0
-            if info and info.retry_after_ms and not hold_ms:
-                self._dispatcher.hold(self.worker, info.retry_after_ms)
-            self.fail(
-                code,
-                text,
-                retryable=retryable,
-                usage=_raw(message.usage),
-                used=self._used(message),
-                hold_ms=hold_ms,
-            )
+        usage = _raw(message.usage)
+        if message.error or message.error_info is not None:
+            self._failed(message, usage)
             return
         self._flush_halves()
         has_result = bytes(message.result) != b"null"
         result = bytes(message.result) if has_result or not self.writer.has_output else None
-        usage = _raw(message.usage)
-        self._finish(
-            State.COMPLETED,
-            "",
-            "done",
-            fragment_done(result, usage, self._finish_reason),
-            used=self._used(message),
+        end = Finish(
+            State.COMPLETED, "", fragment_done(result, usage, self._finish_reason), self._used(message)
         )
+        if self.writer.fits(len(end.fragment)):
+            self._finish(end)
+        else:
+            self._too_large(end.used)
+
+    def _failed(self, message: TaskResult, usage: bytes | None) -> None:
+        info = message.error_info
+        code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
+        text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
+        retryable = info.retryable if info else False
+        hold_ms = provider_hold_ms(info) if info else 0
+        if info and info.retry_after_ms and not hold_ms:
+            self._effects.hold(self.worker, info.retry_after_ms)
+        if usage is not None and not self.writer.fits(len(usage)):
+            usage = None
+        self.fail(code, text, retryable=retryable, usage=usage, used=self._used(message), hold_ms=hold_ms)
 
     def reject(self, message: TaskReject) -> None:
         """The worker will not run it."""
@@ -312,25 +427,19 @@ class Attempt:
             )
             return
         if message.reason == "unsupported":
-            self._dispatcher.misfit(self, Misfit.REJECTED)
+            self._effects.carry_out(self, Move(Misfit.REJECTED))
             return
         if message.reason == "draining":
             worker.draining = True
-            self._dispatcher.changed(worker)
+            self._effects.changed(worker)
         else:
-            self._dispatcher.hold(worker, max(message.retry_after_ms or 1000, MIN_REST_MS))
+            self._effects.hold(worker, max(message.retry_after_ms or 1000, MIN_REST_MS))
         self.decline(message.reason)
 
     def decline(self, why: str) -> None:
         """Give the task back to its place; it costs no try. (One that nobody takes, again and again, ends some time.)"""
-        if self.phase in (Phase.SENT, Phase.RUNNING):
+        if self.phase in BEFORE_THE_END:
             self._requeue(why, "declined", NOBODY)
-
-    def move(self) -> None:
-        """Another attempt of the same grant takes over."""
-        self.phase = Phase.OVER
-        self.writer.close()
-        self._dispatcher.moved(self)
 
     def fail(
         self,
@@ -348,7 +457,7 @@ class Attempt:
         `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
         it counts as not begun.
         """
-        if self.phase not in (Phase.SENT, Phase.RUNNING):
+        if self.phase not in BEFORE_THE_END:
             return
         fragment = fragment_error(error, code, retryable, usage)
         if retryable and not self.writer.has_output and not stop:
@@ -356,30 +465,24 @@ class Attempt:
             return
         if stop:
             self._cancel(stop)
-        self._finish(State.FAILED, code, "error", fragment, used=used, keep_slot=bool(stop))
+        self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=bool(stop)))
 
-    def lost(self) -> None:
-        """Its worker is gone, or does not know of it."""
+    def lost(self, *, blameless: bool = False) -> None:
+        """Its worker is gone, or does not know of it. `blameless`: that is the gateway's doing, and costs no try."""
         if self.phase is Phase.STOPPING:
-            self._release(NO_USAGE)
-        elif self.phase in (Phase.SENT, Phase.RUNNING):
+            self._release()
+        elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
-                usage = b'{"outputTokens":%d,"estimated":true}' % self.writer.chunks
+                used = self._estimate()
+                usage = self._told_usage or b'{"outputTokens":%d,"estimated":true}' % used[1]
                 fragment = fragment_error("Worker disconnected", "WORKER_LOST", False, usage)
-                self._finish(
-                    State.FAILED,
-                    "WORKER_LOST",
-                    "error",
-                    fragment,
-                    used=(self._payload_bytes // 4, self.writer.chunks),
-                )
+                self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                # a gateway that stops takes its workers' connections with it, which is nobody's fault
-                self._requeue("worker lost", "declined" if self._dispatcher.draining else "lost")
+                self._requeue("worker lost", "declined" if blameless else "lost")
 
     def stop(self, reason: str) -> None:
-        """The task was ended from outside: tell the worker; its slot is free when it answers."""
-        if self.phase not in (Phase.SENT, Phase.RUNNING):
+        """The task was ended from outside, or somebody else has it: tell the worker; its slot is free when it answers."""
+        if self.phase not in BEFORE_THE_END:
             return
         if self._sent_at is None:
             self.withdraw()
@@ -388,14 +491,12 @@ class Attempt:
         self._cancel(reason)
         if self.span is not None:
             self.span.end(reason)
-        self.phase = Phase.STOPPING
-        self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
+        self.wait_for_stop()
 
     def withdraw(self) -> None:
         """The task ended before its worker heard of it."""
         if self.phase is Phase.SENT:
-            self.writer.close()
-            self._release(NO_USAGE)
+            self._release()
 
     def unacknowledged(self) -> None:
         """The worker did not say in time that it has begun."""
@@ -403,118 +504,77 @@ class Attempt:
             self._cancel("superseded")
             self.decline("not acknowledged")
 
+    def cannot_write(self, why: str) -> None:
+        """The log takes no more of its output; `why` as the writer says it."""
+        if why == "too_large":
+            self._too_large(self._estimate())
+        elif why == "overflow":
+            self._end_anyhow("OUTPUT_TOO_LARGE", "The output grew faster than it could be stored")
+        elif why != "stale":
+            self._end_anyhow("STORE_LOST", "The store lost a part of the output")
+        elif self.phase is not Phase.FINISHING:
+            self.stop("superseded")
+        elif self.end is not None and self.end.keep_slot:
+            self.wait_for_stop()
+        else:  # it was ended from outside before its result was written: its slot is still taken
+            self._release(self.end.used if self.end else NO_USAGE)
+
+    def _too_large(self, used: tuple[int, int]) -> None:
+        text = f"The output is larger than the {self._effects.settings.max_output_bytes} bytes that a task may write"
+        self._end_anyhow("OUTPUT_TOO_LARGE", text, used)
+
+    def _end_anyhow(self, code: str, text: str, used: tuple[int, int] = NO_USAGE) -> None:
+        """End with a failure of the gateway's own, also instead of an end that could not be written."""
+        told = self.end is not None and self.end.keep_slot
+        if not self.answered and not told:
+            self._cancel("superseded")
+        fragment = fragment_error(text, code, False)
+        self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=not self.answered))
+
+    def written(self) -> None:
+        """Its end was answered, and its slot is free."""
+        self.phase = Phase.OVER
+
     def forget(self) -> None:
-        """The grant is over and nothing can be said to Redis about it any more."""
+        """Nothing can be said to Redis about it any more."""
         self.writer.close()
-        if self.phase is not Phase.OVER:
-            self.phase = Phase.OVER
-            self._dispatcher.over(self, [])
-
-    def _cancel(self, reason: str) -> None:
-        if self.worker.version >= 2:
-            known: Any = reason if reason in ("client", "timeout", "admin") else "superseded"
-            grace_ms = self._dispatcher.settings.cancel_grace_ms
-            self.worker.send(encoder.encode(Cancel(*self.key, known, grace_ms)))
-
-    def _finish(
-        self,
-        state: State,
-        code: str,
-        kind: str,
-        fragment: bytes,
-        *,
-        used: tuple[int, int],
-        keep_slot: bool = False,
-    ) -> None:
-        self._flush_halves()
-        self.phase = Phase.FINISHING
-        self._spent = used
-        dispatcher = self._dispatcher
-        want = 0 if keep_slot else dispatcher.want_after(self.worker, self)
-
-        def on_finished(finished: Finished) -> None:
-            if finished.outcome == "ok":
-                self.measure_end(state, code, used)
-            if keep_slot:
-                self.wait_for_stop()
-                return
-            self.phase = Phase.OVER
-            dispatcher.over(self, finished.grants, finished.outcome, finished.later)
-
-        self.writer.finish(
-            state,
-            code,
-            kind,
-            fragment,
-            used=used,
-            want=want,
-            models=self.worker.models,
-            worker=self.worker.id,
-            keep_ms=round(dispatcher.stop_grace_s * 1000) if keep_slot else 0,
-            on_finished=on_finished,
-        )
+        self.phase = Phase.OVER
 
     def wait_for_stop(self) -> None:
         """The task has ended and its worker was told; the slot is free when it answers, or is gone."""
         self.phase = Phase.STOPPING
-        self.stop_until = self._dispatcher.time() + self._dispatcher.stop_grace_s
-        if self.answered or self._dispatcher.pool.get(self.worker.id) is not self.worker:
-            self._release(NO_USAGE)
+        self.stop_until = self._effects.time() + self._effects.stop_grace_s
+        if self.answered:
+            self._release()
+
+    def _cancel(self, reason: str) -> None:
+        if self.worker.version >= 2:
+            known: Any = reason if reason in ("client", "timeout", "admin") else "superseded"
+            grace_ms = self._effects.settings.cancel_grace_ms
+            self.worker.send(encoder.encode(Cancel(*self.key, known, grace_ms)))
+
+    def _finish(self, end: Finish) -> None:
+        self._flush_halves()
+        self.phase = Phase.FINISHING
+        self.end = end
+        self._effects.carry_out(self, end)
 
     def _requeue(self, why: str, cause: Cause, end: Fragment | None = None, hold_ms: int = 0) -> None:
         begun = self.phase is Phase.RUNNING and cause != "declined"
         self.phase = Phase.OVER
         self.writer.close()
-        self._dispatcher.requeue(self, why, cause, begun, end, hold_ms)
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms))
 
-    def _release(self, used: tuple[int, int]) -> None:
+    def _release(self, used: tuple[int, int] = NO_USAGE) -> None:
         self.phase = Phase.OVER
-        self._dispatcher.release(self, used)
+        self.writer.close()
+        self._effects.carry_out(self, Release(used))
 
-    def _on_writer_over(self, why: str) -> None:
-        """The writer found that the grant is over, or cannot go on."""
-        if why != "stale":
-            self._cancel("superseded")
-            self.phase = Phase.FINISHING
-            self._dispatcher.give_up(self, why)
-        elif self.phase is Phase.FINISHING:
-            self._release(
-                self._spent
-            )  # it was ended from outside before its result was written: its slot is still taken
-        else:
-            self.stop("superseded")
-
-    # ---- measures ----------
+    # ---- what was used ----------
 
     def since_submission_ms(self, now: float) -> float:
         """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
-
-    def measure_end(self, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
-        """Tell the measures, and its span, that this attempt ended its task."""
-        grant, now = self.grant, self._dispatcher.time()
-        if self.span is not None:
-            trace_end(self.span, state, code, used)
-        self._dispatcher.scheduler.measures.ended(
-            TaskEnd(
-                grant.queue,
-                grant.model,
-                grant.task_type,
-                state,
-                code,
-                self.since_submission_ms(now),
-                (now - self.granted_at) * 1000,
-                (now - self.first_output_at) * 1000 if self.first_output_at else -1,
-                used,
-            )
-        )
-
-    def _first_output(self) -> None:
-        grant, self.first_output_at = self.grant, self.output_at
-        measures = self._dispatcher.scheduler.measures
-        measures.began_output(grant.model, grant.task_type, self.since_submission_ms(self.output_at))
-        if self.span is not None:
-            self.span.event("first_output")
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
         """Tokens used: as the worker says, else as its result says, else estimated from what passed, until the worker stopped."""
@@ -525,6 +585,55 @@ class Attempt:
         if used_out is None:
             used_out = self.writer.chunks + self._unread_chunks or len(result) // 4
         return used_in, used_out
+
+    def _estimate(self) -> tuple[int, int]:
+        """Tokens used so far, as the worker said last, else estimated."""
+        used_in, used_out = normalise_usage(self._told_usage, None)
+        return (
+            self._payload_bytes // 4 if used_in is None else used_in,
+            self.writer.chunks if used_out is None else used_out,
+        )
+
+
+class Attempts:
+    """The attempts of a replica that are not over. Of each task the newest counts; older ones wait for their workers to stop."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Attempt] = {}
+        self._older: dict[str, Attempt] = {}  # by grant token
+
+    def __len__(self) -> int:
+        return len(self._newest) + len(self._older)
+
+    def values(self) -> Iterator[Attempt]:
+        """All of them; not while some are added or removed."""
+        yield from self._newest.values()
+        yield from self._older.values()
+
+    def newest(self, task_id: str) -> Attempt | None:
+        """The attempt of a task that counts, if it is here."""
+        return self._newest.get(task_id)
+
+    def of(self, grant: Grant) -> Attempt | None:
+        """The attempt of a grant."""
+        attempt = self._newest.get(grant.task_id)
+        if attempt is not None and attempt.grant.token == grant.token:
+            return attempt
+        return self._older.get(grant.token)
+
+    def add(self, attempt: Attempt) -> None:
+        """Take a new attempt in; an older one of the same task counts no more."""
+        older = self._newest.get(attempt.grant.task_id)
+        if older is not None:
+            self._older[older.grant.token] = older
+        self._newest[attempt.grant.task_id] = attempt
+
+    def remove(self, attempt: Attempt) -> None:
+        """Forget an attempt that is over."""
+        if self._newest.get(attempt.grant.task_id) is attempt:
+            del self._newest[attempt.grant.task_id]
+        elif self._older.get(attempt.grant.token) is attempt:
+            del self._older[attempt.grant.token]
 
 
 def provider_hold_ms(info: ErrorInfo) -> int:
@@ -541,11 +650,3 @@ def provider_hold_ms(info: ErrorInfo) -> int:
 
 def _raw(value: Raw | UnsetType) -> bytes | None:
     return None if value is UNSET else bytes(value)
-
-
-def result_ack(task_id: str, attempt: int, outcome: str) -> bytes:
-    """The frame that lets a worker forget its result."""
-    status = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": "duplicate"}.get(
-        outcome, "unknown"
-    )
-    return encoder.encode(ResultAck(task_id, attempt, status))  # type: ignore[arg-type]

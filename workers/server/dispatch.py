@@ -7,8 +7,7 @@ in callbacks of the scheduler's replies, so that a grant is never lost with the 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -21,14 +20,18 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, compose, fragment_cancelled, fragment_error, parse_event_id
+from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
 from fairlane.streaming.hub import Hub
+from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.alarms import Alarms
-from fairlane.workers.server.attempt import NO_USAGE, Attempt, Cause, Phase, result_ack
+from fairlane.workers.server.attempt import Attempt, Attempts, Phase, key_of
+from fairlane.workers.server.background import Background
+from fairlane.workers.server.ending import Endings, terminal_event
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import ANY, RETRY_REST_MS, Misfit, Pool, Recent, Worker
-from fairlane.workers.server.spans import trace_wait
-from fairlane.workers.server.upkeep import Upkeep, observe
+from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
+from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.spans import trace_attempt, trace_wait
+from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
 
 log = structlog.get_logger("fairlane.workers")
@@ -44,31 +47,6 @@ MISFIT_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
 MOST_REFUSALS = 5
 """Times that a task is brought to other replicas because nobody here supports it; then that is believed of all."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
-    """How long a model's worker may stay silent, ms; None = as long as it likes."""
-
-    first_output_ms: int | None = None
-    silence_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """What the dispatcher is told by the gateway's settings. Durations in ms."""
-
-    flush_interval_ms: float = 40
-    flush_chunks: int = 8
-    flush_chars: int = 1024
-    ack_ms: int = 5000
-    cancel_grace_ms: int = 5000
-    no_worker_grace_ms: int = 0
-    dead_after_ms: int = 30_000
-    payload_cache_bytes: int = 64 << 20
-    debug_events: bool = False
-    """Log the payload that each worker gets, for readers who debug prompts."""
-    output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
 
 
 class Dispatcher:
@@ -87,16 +65,16 @@ class Dispatcher:
         """Set before `start`, where traces are wanted."""
         self.time: Callable[[], float] = self._loop.time
         self.pool = Pool(self.time)
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts = Attempts()
         self.deliver = hub.deliver
         self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
         self._payloads = PayloadCache(settings.payload_cache_bytes)
-        self._background: set[asyncio.Task[None]] = set()
-        self._store_back = asyncio.Event()
+        self._background = Background()
         self._accepting = True
         self._unheard: set[str] = set()
         self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
         self._alarms = Alarms(self._loop, partial(self.on_wake, targeted=True))
+        self._endings = Endings(scheduler, link, hub, self, self.attempts, self._background)
         self.upkeep = Upkeep(self, hub)
 
     # ---- life ----------
@@ -109,11 +87,8 @@ class Dispatcher:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
         self._alarms.close()
         await self.upkeep.close()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        for attempt in list(self.attempts.values()):
-            attempt.forget()
+        await self._background.close()
+        self._endings.close()
 
     @property
     def draining(self) -> bool:
@@ -160,7 +135,7 @@ class Dispatcher:
         if any(attempt.held for attempt in worker.attempts.values()):
             self.pool.count_loss(worker)
         for attempt in list(worker.attempts.values()):
-            attempt.lost()
+            attempt.lost(blameless=self.draining)
 
     def hold(self, worker: Worker, ms: int) -> None:
         """Give a worker no task for a while (it says that it is full)."""
@@ -201,7 +176,7 @@ class Dispatcher:
         if error is not None:
             self._payloads.pop(task_id)
             if isinstance(error, StoreError) and error.sent:
-                self._spawn(self._withdraw(task_id))
+                self._background.spawn(self._withdraw(task_id))
             if not done.done():
                 done.set_exception(error)
                 done.exception()
@@ -221,7 +196,7 @@ class Dispatcher:
     async def _withdraw(self, task_id: str) -> None:
         """After a submit of unknown outcome: it shall not run, whether it arrived or comes late."""
         end = Fragment(fragment_cancelled("gateway"), "")
-        await self._until_answered(
+        await self._background.until_answered(
             lambda: self.scheduler.cancel(
                 task_id,
                 state=State.CANCELLED,
@@ -235,12 +210,12 @@ class Dispatcher:
     def cancel_soon(self, task_id: str, why: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone; tried until Redis answers."""
         if why == "client":
-            self._spawn(
+            self._background.spawn(
                 self._end(task_id, State.CANCELLED, "cancelled", Fragment(fragment_cancelled(why), ""), why)
             )
         else:
             end = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
-            self._spawn(self._end(task_id, State.FAILED, "error", end, why))
+            self._background.spawn(self._end(task_id, State.FAILED, "error", end, why))
 
     def on_wake(self, model: str, *, targeted: bool) -> None:
         """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here.
@@ -303,11 +278,35 @@ class Dispatcher:
         `ending` still stands among the worker's attempts. A worker that has fewer slots now gets nothing until they suffice.
         """
         taken = len(worker.attempts) + worker.reserved
-        if ending is not None and worker.attempts.get(ending.grant.task_id) is ending:
+        if ending is not None and worker.attempts.get(ending.key) is ending:
             taken -= 1
         available = self.pool.get(worker.id) is worker and not worker.draining and not worker.suspended
         available = available and taken < worker.slots
         return 1 if available and self.time() >= max(worker.hold_until, worker.rest_until) else 0
+
+    def connected_now(self, worker: Worker) -> bool:
+        """Whether a worker's connection is still there."""
+        return self.pool.get(worker.id) is worker
+
+    def reserve(self, worker: Worker, count: int) -> None:
+        """Keep slots for a question that is under way; negative: give them back."""
+        worker.reserved += count
+
+    def use(self, worker: Worker, grants: list[Grant], later: Later) -> None:
+        """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
+        self._alarms.set(later)
+        if grants:
+            self._start_all(grants, worker)
+        else:
+            self._came_back_empty(worker)
+
+    def fill_soon(self, worker: Worker) -> None:
+        """Ask for tasks when what is under way has been dealt with."""
+        self._loop.call_soon(self.fill, worker)
+
+    def ask_later(self, later: Later) -> None:
+        """Set timers for models that may start a task in a while."""
+        self._alarms.set(later)
 
     # ---- attempts ----------
 
@@ -318,14 +317,18 @@ class Dispatcher:
     def _start(self, grant: Grant, asked_for: Worker) -> None:
         """Begin a granted task, on the worker it was asked for or a better one.
 
-        1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is known to
-        be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its place if the
-        worker is gone or drains; one that should rather not tries again. 3 A task that the worker does not take is brought to
-        somebody who does, or ends.
+        0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
+        answers. 1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is
+        known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its
+        place if the worker is gone, drains, or could not tell the two attempts apart; one that should rather not tries again.
+        3 A task that the worker does not take is brought to somebody who does, or ends.
         """
-        known = self.attempts.get(grant.task_id)
-        if known is not None and known.grant.token == grant.token:
-            return  # a repeated reply
+        known = self.attempts.newest(grant.task_id)
+        if known is not None:
+            if known.grant.token == grant.token:
+                return  # a repeated reply
+            known.worker.avoided.put(grant.task_id, True)
+            known.stop("superseded")  # 0
         if grant.attempt == 1:
             waited_ms = grant.granted_ms - grant.enqueued_ms
             self.scheduler.measures.granted(grant.queue, grant.model, waited_ms)
@@ -339,8 +342,10 @@ class Dispatcher:
             self._begin(grant, other)
             if misfit or not known_free:
                 self.fill(worker)
-        elif self.pool.get(worker.id) is not worker or worker.draining:  # 2
-            self._spawn(self._give_back(grant))
+        elif (
+            not self.connected_now(worker) or worker.draining or key_of(grant, worker) in worker.attempts
+        ):  # 2
+            self._background.spawn(self._give_back(grant))
         elif misfit:  # 3
             self.misfit(self._new_attempt(grant, worker), misfit)
         else:
@@ -352,12 +357,16 @@ class Dispatcher:
         if payload is not None:
             attempt.send(payload)
         else:
-            self._spawn(self._fetch_payload(attempt))
+            self._background.spawn(self._fetch_payload(attempt))
 
     def _new_attempt(self, grant: Grant, worker: Worker) -> Attempt:
-        attempt = Attempt(self, grant, worker)
-        worker.attempts[grant.task_id] = attempt
-        self.attempts[grant.task_id] = attempt
+        coalescer = self.new_coalescer()
+        max_bytes = self.settings.max_output_bytes
+        writer = TaskWriter(self.scheduler, self._endings, grant, coalescer, max_bytes=max_bytes)
+        span = None if self.tracer is None else trace_attempt(self.tracer, grant, worker)
+        attempt = Attempt(self._endings, grant, worker, writer, span)
+        worker.attempts[attempt.key] = attempt
+        self.attempts.add(attempt)
         self.pool.touch(worker)
         self.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start)])
         return attempt
@@ -365,7 +374,7 @@ class Dispatcher:
     async def _fetch_payload(self, attempt: Attempt) -> None:
         task_id = attempt.grant.task_id
         try:
-            payload = await self._until_answered(lambda: self.scheduler.payload(task_id))
+            payload = await self._background.until_answered(lambda: self.scheduler.payload(task_id))
         except BaseException:  # whatever it was, the task must not stay with a worker that never hears of it
             attempt.decline("its payload could not be read")
             raise
@@ -392,7 +401,7 @@ class Dispatcher:
             worker.refused.put(grant.task_id, why)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
         if other is not None:
-            attempt.move()
+            self._endings.moved(attempt)
             self._begin(grant, other)
             self.fill(worker)
             return
@@ -400,7 +409,7 @@ class Dispatcher:
         if self.pool.anybody_takes(grant.model, grant.task_type, grant.task_id):
             attempt.decline(why.value)
         else:
-            self._spawn(self._misfit(attempt, why))
+            self._background.spawn(self._misfit(attempt, why))
 
     def _rest(self, worker: Worker) -> None:
         """Ask for no task for a while: it would be the same one again. What is at hand may be given all the same."""
@@ -413,7 +422,7 @@ class Dispatcher:
         times = (self._sent_away.get(grant.task_id) or 0) + 1
         self._sent_away.put(grant.task_id, times)
         tired = why is Misfit.REJECTED and times > MOST_REFUSALS
-        if not tired and await self._until_answered(lambda: self._taken_elsewhere(grant, why)):
+        if not tired and await self._background.until_answered(lambda: self._taken_elsewhere(grant, why)):
             attempt.decline(why.value)
             return
         sentence = {
@@ -439,166 +448,17 @@ class Dispatcher:
         return False
 
     async def _give_back(self, grant: Grant) -> None:
-        ended = await self._until_answered(
+        ended = await self._background.until_answered(
             lambda: self.scheduler.requeue(grant, "no worker any more", cause="declined", begun=False)
         )
         self._alarms.set(ended.later)
 
-    def over(self, attempt: Attempt, grants: list[Grant], outcome: str = "stale", later: Later = ()) -> None:
-        """An attempt has ended and its slot is free; `grants` and `later` came with the answer and are for that slot."""
-        worker = self._forget(attempt)
-        self._alarms.set(later)
-        if worker.version >= 2 and attempt.answered:
-            worker.send(result_ack(*attempt.key, outcome))
-        if grants:
-            self._start_all(grants, worker)
-        else:
-            self._came_back_empty(worker)
-
-    def _forget(self, attempt: Attempt) -> Worker:
-        worker, task_id = attempt.worker, attempt.grant.task_id
-        if worker.attempts.get(task_id) is attempt:
-            del worker.attempts[task_id]
-        if self.attempts.get(task_id) is attempt:
-            del self.attempts[task_id]
-        worker.past.put(attempt.key, attempt.answered)
-        if attempt.span is not None:
-            attempt.span.end()
-        if worker.suspended and not any(a.phase is Phase.STOPPING for a in worker.attempts.values()):
-            worker.suspended = False
-            self._loop.call_soon(self.fill, worker)
-        return worker
-
-    def moved(self, attempt: Attempt) -> None:
-        """An attempt goes on with another worker: its slot is free, the grant stays."""
-        self._forget(attempt)
-
-    def requeue(
-        self, attempt: Attempt, why: str, cause: Cause, begun: bool, end: Fragment | None, hold_ms: int
-    ) -> None:
-        """Give an attempt's task back; its slot is free at once. `hold_ms`: no task of its model begins for so long."""
-        if attempt.span is not None:
-            attempt.span.end(why)
-        worker = self._forget(attempt)
-        if not hold_ms:  # then the worker was not the reason
-            worker.avoided.put(attempt.grant.task_id, True)
-        if cause == "failed":
-            self.hold(worker, RETRY_REST_MS)
-        log.info(
-            "task goes back to its queue",
-            task_id=attempt.grant.task_id,
-            worker_id=worker.id,
-            why=why,
-            hold_ms=hold_ms,
-        )
-        self._spawn(self._requeue(attempt, worker, why, cause, begun, end, hold_ms))
-
-    async def _requeue(
-        self,
-        attempt: Attempt,
-        worker: Worker,
-        why: str,
-        cause: Cause,
-        begun: bool,
-        end: Fragment | None,
-        hold_ms: int,
-    ) -> None:
-        grant = attempt.grant
-        ended = await self._until_answered(
-            lambda: self.scheduler.requeue(
-                grant, why, cause=cause, begun=begun, end=end, who=worker.identity, hold_ms=hold_ms
-            )
-        )
-        self._alarms.set(ended.later)
-        if ended.outcome == "ended":
-            self.show_end(grant.task_id, ended.event_id, ended.kind, ended.data)
-        if worker.version >= 2 and attempt.answered:
-            worker.send(result_ack(*attempt.key, "stale" if ended.outcome == "stale" else "ok"))
-        self.fill(worker)
-
-    def release(self, attempt: Attempt, used: tuple[int, int]) -> None:
-        """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
-        worker = self._forget(attempt)
-        self._spawn(self._release(attempt, worker, used))
-
-    async def _release(self, attempt: Attempt, worker: Worker, used: tuple[int, int]) -> None:
-        grant = attempt.grant
-        nonce = self.scheduler.nonce()
-        want = self.want_after(worker)
-        self.pool.hold(worker, want)
-        cancelled = compose(
-            grant.task_id, self.now_ms(), fragment_cancelled("gateway")
-        )  # if the store lost the real end
-        try:
-            reply = await self._until_answered(
-                lambda: self.scheduler.finish(
-                    grant,
-                    State.CANCELLED,
-                    "",
-                    0,
-                    [],
-                    ("cancelled", cancelled),
-                    used=used,
-                    want=want,
-                    models=worker.models,
-                    nonce=nonce,
-                    worker=worker.id,
-                )
-            )
-        finally:
-            worker.reserved -= want
-        finished = self.scheduler.finished(reply)
-        self._alarms.set(finished.later)
-        if finished.outcome == "ok":
-            attempt.measure_end(State.CANCELLED, "", used)
-        if worker.version >= 2 and attempt.answered:
-            worker.send(result_ack(*attempt.key, finished.outcome))
-        self._start_all(finished.grants, worker)
-        if not finished.grants:
-            self._came_back_empty(worker)
-
-    def give_up(self, attempt: Attempt, why: str) -> None:
-        """The log cannot be written any more: too much waits for Redis, or Redis lost its end. The worker still runs it."""
-        code, text = (
-            ("OUTPUT_TOO_LARGE", "The output grew faster than it could be stored")
-            if why == "overflow"
-            else ("STORE_LOST", "The store lost a part of the output")
-        )
-        log.warning("task given up", task_id=attempt.grant.task_id, worker_id=attempt.worker.id, code=code)
-        self._spawn(self._give_up(attempt, code, fragment_error(text, code, False)))
-
-    async def _give_up(self, attempt: Attempt, code: str, fragment: bytes) -> None:
-        grant, worker = attempt.grant, attempt.worker
-        nonce = self.scheduler.nonce()
-        data = compose(grant.task_id, self.now_ms(), fragment)
-        reply = await self._until_answered(
-            lambda: self.scheduler.finish(
-                grant,
-                State.FAILED,
-                code,
-                0,
-                [],
-                ("error", data),
-                used=NO_USAGE,
-                want=0,
-                models=worker.models,
-                nonce=nonce,
-                worker=worker.id,
-                keep_ms=self.scheduler.limits.stop_grace_ms,
-            )
-        )
-        finished = self.scheduler.finished(reply)
-        if finished.outcome == "ok":
-            attempt.measure_end(State.FAILED, code)
-            self.show_end(grant.task_id, finished.event_id, "error", data)
-        attempt.wait_for_stop()
-
     def show_end(self, task_id: str, event_id: str, kind: str, data: bytes) -> None:
         """Bring the terminal event that a call from here wrote to the readers here."""
-        self.deliver(task_id, [Event(*parse_event_id(event_id), kind, data)])
+        self.deliver(task_id, [terminal_event(event_id, kind, data)])
 
     async def _end(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> None:
-        ended = await self._until_answered(
+        ended = await self._background.until_answered(
             lambda: self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
         )
         if ended.outcome == "ended":
@@ -606,20 +466,27 @@ class Dispatcher:
 
     def on_stop(self, task_id: str, epoch: int, why: str) -> None:
         """Another replica, or a script, ended a task that runs here."""
-        attempt = self.attempts.get(task_id)
+        attempt = self._held(task_id, epoch)
         if attempt is None:
-            self._spawn(self._confirm(task_id, epoch, why))
-        elif attempt.grant.epoch == epoch:
+            self._background.spawn(self._confirm(task_id, epoch, why))
+        else:
             attempt.stop(why)
+
+    def _held(self, task_id: str, epoch: int) -> Attempt | None:
+        attempt = self.attempts.newest(task_id)
+        return attempt if attempt is not None and attempt.grant.epoch == epoch else None
 
     async def _confirm(self, task_id: str, epoch: int, why: str) -> None:
         """A task was ended whose grant is not known here. Nobody but us can say that its slot is free, if the grant was lost."""
         await asyncio.sleep(LOST_REPLY_S)
-        if task_id in self.attempts:  # the grant came after the news of its end
-            self.on_stop(task_id, epoch, why)
+        attempt = self._held(task_id, epoch)
+        if attempt is not None:  # the grant came after the news of its end
+            attempt.stop(why)
             return
-        record: Record | None = await self._until_answered(lambda: self.scheduler.position(task_id))
-        if record is None or record.number("ep") != epoch or task_id in self.attempts:
+        record: Record | None = await self._background.until_answered(
+            lambda: self.scheduler.position(task_id)
+        )
+        if record is None or record.number("ep") != epoch or self._held(task_id, epoch):
             return
         fields = record.fields
         grant = Grant(
@@ -645,25 +512,11 @@ class Dispatcher:
         )
         await self._give_back(grant)
 
-    def show(self, grant: Grant, event: Event) -> None:
-        """Bring an event that is not logged to the readers known at the grant."""
-        self._hub.show(grant.task_id, event)
-        message = b"n\n%b\n%b\n%b" % (grant.task_id.encode(), event.type.encode(), event.data)
-        for replica in grant.readers.split(","):
-            if replica and replica != self.scheduler.replica:
-                try:
-                    self._link.command("PUBLISH", self.scheduler.channel(replica), message).add_done_callback(
-                        observe
-                    )
-                except StoreUnavailable:
-                    return  # nobody keeps what is not logged
-
     # ---- the store ----------
 
     def store_is_back(self) -> None:
         """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
-        self._store_back.set()  # what waits to be said goes first: it may withdraw what a free slot would take
-        self._store_back.clear()
+        self._background.store_is_back()  # first: it may withdraw what a free slot would take
         self.upkeep.offer_soon()
         for worker in self.pool:
             self._loop.call_soon(self.fill, worker)
@@ -686,33 +539,6 @@ class Dispatcher:
             }
             for worker in self.pool
         ]
-
-    async def _until_answered(self, call: Callable[[], Awaitable[Any]], patience_s: float = 600.0) -> Any:
-        """Repeat a call that may be repeated until Redis answers it; gives up after `patience_s`."""
-        delay = 0.05
-        give_up_at = self.time() + patience_s
-        while True:
-            try:
-                return await call()
-            except StoreError:
-                if self.time() > give_up_at:
-                    raise
-            try:
-                async with asyncio.timeout(delay):
-                    await self._store_back.wait()
-            except TimeoutError:
-                pass
-            delay = min(delay * 2, 1.0)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("a background step failed; leases end by themselves", error=repr(error))
 
 
 class _Elsewhere(msgspec.Struct, rename="camel"):

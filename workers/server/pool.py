@@ -54,8 +54,8 @@ class Worker:
 
     A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
-    with a code and a reason. `past` tells of attempts that are over on this connection whether their result has come; `refused`
-    are tasks that it cannot run and why, `avoided` those that another one should try first.
+    with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
+    the result has come); `refused` are tasks that it cannot run and why, `avoided` those that another one should try first.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Worker:
         self.key_id = key_id
         self.send = send
         self.close = close
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[tuple[str, int], Attempt] = {}
         self.reserved = 0
         self.draining = False
         self.hold_until = 0.0
@@ -89,7 +89,7 @@ class Worker:
         self.suspended = False
         self.heard_at = 0.0
         self.missed_acks = 0
-        self.past: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
+        self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Misfit] = Recent(REMEMBERED)
         self.avoided: Recent[str, bool] = Recent(REMEMBERED)
         self.models: tuple[str, ...] = ()

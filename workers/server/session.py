@@ -326,7 +326,8 @@ class Session:
                 attempt.reject(frame)
         elif isinstance(frame, TaskProgress):
             if attempt := self._find(frame):
-                attempt.progress(frame)
+                if wrong := attempt.progress(frame):
+                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
         elif isinstance(frame, Heartbeat):
             self._heartbeat(worker, frame)
         elif isinstance(frame, Draining):
@@ -339,21 +340,20 @@ class Session:
 
     def _current(self, key: tuple[str, int]) -> Attempt | None:
         """The attempt that is not over; its result may have come."""
-        attempt = self.worker.attempts.get(key[0]) if self.worker else None
-        return attempt if attempt is not None and attempt.key == key else None
+        return self.worker.attempts.get(key) if self.worker else None
 
     def _find(self, frame: AboutTask) -> Attempt | None:
         """The attempt that a frame is about. None is dealt with here.
 
-        What comes late for an attempt that the gateway has ended is no fault; what comes behind the worker's own result, or for
-        a task that it never had, is.
+        What comes late for an attempt that the gateway has ended is no fault for as long as a worker may take to stop; what comes
+        after that, behind the worker's own result, or for a task that it never had, is.
         """
         key = self._key(frame)
         attempt = self._current(key)
         if attempt is not None and not attempt.answered:
             return attempt
-        ended_here = self.worker is not None and self.worker.past.get(key) is False
-        if not ended_here:
+        late_until = self.worker.past.get(key) if self.worker else None
+        if self._time() > (late_until or 0.0):
             self._stale_frame(frame.task_id)
         return None
 
@@ -364,14 +364,15 @@ class Session:
         if attempt is not None and not attempt.answered:
             attempt.result(frame)
             return
-        answered = True if attempt is not None else worker.past.get(key)
-        if answered is False:
-            status, fault = "stale", False
-            worker.past.put(key, True)
-        elif answered:
+        late_until = worker.past.get(key)
+        if attempt is not None or late_until == 0.0:
             status, fault = "duplicate", True
+        elif late_until is not None:
+            status, fault = "stale", False
+            worker.past.put(key, 0.0)
         else:
-            status = "stale" if frame.task_id in worker.attempts else "unknown"
+            given = any(frame.task_id == task_id for task_id, _ in worker.attempts)
+            status = "stale" if given else "unknown"
             # results kept from an earlier connection are sent again: no more than it has slots
             self._kept_results += 1
             fault = self._kept_results > worker.slots
@@ -409,7 +410,7 @@ class Session:
                     attempt.lost()
         for key in sorted(running)[: max(worker.slots, MOST_CANCELS)]:
             if worker.past.get(key) is None:
-                worker.past.put(key, False)  # its answer to the cancel is no fault
+                worker.past.put(key, self._time() + self._dispatcher.stop_grace_s)  # until it has stopped
             self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
 
     # ---- registering ----------

@@ -154,7 +154,7 @@ async def test_a_log_whose_lost_end_nobody_remembers_ends_in_a_clear_failure(
             for number in range(6):
                 await worker.chunk(task, f"{number}")
                 await stream.take(1)
-            a.served.gateway.dispatcher.attempts[task_id].writer._acknowledged.clear()
+            a.served.gateway.dispatcher.attempts.newest(task_id).writer._acknowledged.clear()
             forget(store, task_id, 3)
             await worker.chunk(task, "6")
             body = await a.reaches(task_id, "failed")

@@ -102,5 +102,5 @@ async def test_a_stream_that_somebody_cancels_raises(stage: Stage, sdk: Sdk) -> 
 
 async def running_task(stage: Stage) -> str:
     """The id of the only task that runs."""
-    (task_id,) = stage.served.gateway.dispatcher.attempts
-    return task_id
+    (attempt,) = stage.served.gateway.dispatcher.attempts.values()
+    return attempt.grant.task_id

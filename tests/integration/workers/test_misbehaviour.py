@@ -276,7 +276,7 @@ async def test_a_result_of_almost_the_largest_size_is_fine(served: Served, calle
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        text = "x" * (16 << 20)
+        text = "x" * ((16 << 20) - 1024)
         await worker.result(task, text, lastSeq=0)
         assert await answer.ok() == text
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.rawworkers import Callers, RawWorker, after, bystander, key, tune, until_workers, worker_v2
 from tests.support.serving import Served
 
-from fairlane.workers.server.dispatch import OutputLimits
+from fairlane.workers.server.settings import OutputLimits
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,68 @@
+"""Steps that nobody waits for: they go on until Redis has answered, or the gateway stops."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeVar
+
+import structlog
+
+from fairlane.queues.errors import StoreError
+
+log = structlog.get_logger("fairlane.workers")
+
+T = TypeVar("T")
+
+PATIENCE_S = 600.0
+FIRST_DELAY_S = 0.05
+MOST_DELAY_S = 1.0
+
+
+class Background:
+    """The background steps of one replica. `close` cancels those under way: leases end by themselves."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._store_back = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Begin a step. One that fails is logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a background step failed; leases end by themselves", error=repr(error))
+
+    async def until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call that may be repeated until Redis answers it. Raises StoreError when it has not for PATIENCE_S."""
+        delay = FIRST_DELAY_S
+        give_up_at = self._loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await call()
+            except StoreError:
+                if self._loop.time() > give_up_at:
+                    raise
+            try:
+                async with asyncio.timeout(delay):
+                    await self._store_back.wait()
+            except TimeoutError:
+                pass
+            delay = min(delay * 2, MOST_DELAY_S)
+
+    def store_is_back(self) -> None:
+        """Redis answers again: what waits to be said goes first."""
+        self._store_back.set()
+        self._store_back.clear()
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,31 @@
+"""What the workers' side of a gateway is told by its settings. Durations in ms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """How long a model's worker may stay silent, ms; None = as long as it likes."""
+
+    first_output_ms: int | None = None
+    silence_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """For the dispatcher and its attempts."""
+
+    flush_interval_ms: float = 40
+    flush_chunks: int = 8
+    flush_chars: int = 1024
+    ack_ms: int = 5000
+    cancel_grace_ms: int = 5000
+    no_worker_grace_ms: int = 0
+    dead_after_ms: int = 30_000
+    payload_cache_bytes: int = 64 << 20
+    max_output_bytes: int = 16 << 20
+    """What the events of one task may take in its log."""
+    debug_events: bool = False
+    """Log the payload that each worker gets, for readers who debug prompts."""
+    output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
