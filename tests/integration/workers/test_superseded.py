@@ -1,0 +1,149 @@
+"""A task comes back to a replica, or to a worker, that still runs an earlier attempt of it: its lease had lapsed meanwhile."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.rawworkers import NOBODY, Callers, bystander, tune, until_workers, worker_v1, worker_v2
+from tests.support.serving import Served, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def lapse(served: Served, elsewhere: Served, task: dict[str, Any]) -> None:
+    """Let the lease of a running task run out, as if its replica had not renewed it, and another replica sweep."""
+    keys, link, task_id = served.gateway.keys, served.gateway.link, task["taskId"]
+    (attempt,) = [a for a in served.gateway.dispatcher.attempts.values() if a.grant.task_id == task_id]
+    await until(lambda: attempt.renewed_at > 0, "the renewal that says that it has begun")
+    link.command("ZADD", keys("slots", model=attempt.grant.model), 1, task_id)
+    link.command("ZADD", keys("look"), 1, task_id)
+    await elsewhere.gateway.scheduler.sweep()
+
+
+def frame_of(task: dict[str, Any], kind: str, **fields: Any) -> str:
+    return json.dumps({"type": kind, "taskId": task["taskId"], "attempt": task["attempt"], **fields})
+
+
+async def test_a_worker_that_gets_a_task_again_is_told_to_stop_the_first_attempt(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with bystander(served, callers), worker_v2(served.ws, slots=4) as worker:
+        answer, beside = callers.ask(), await callers.watch()
+        tasks = [await worker.expect("task"), await worker.expect("task")]
+        other = next(task for task in tasks if task["taskId"] == beside.task_id)
+        first = next(task for task in tasks if task is not other)
+        for task in tasks:
+            await worker.ack(task)
+        await worker.chunk(other, 1, "begun, ")
+        await beside.until_text("begun, ")
+        await lapse(served, second, first)
+        await worker.expect("cancel", taskId=first["taskId"], attempt=first["attempt"], reason="superseded")
+        again = await worker.expect("task", taskId=first["taskId"])
+        assert again["attempt"] != first["attempt"]
+        await worker.ack(again)
+
+        for seq in range(1, 61):  # it had much to say; nothing of it counts, and nothing of it is a fault
+            await worker.text(frame_of(first, "taskChunk", seq=seq, deltas=[{"content": "old"}]))
+        await worker.nothing_more(first, again, other)
+        (state,) = [
+            w for w in served.gateway.dispatcher.presence() if w["workerId"] == worker.registered["workerId"]
+        ]
+        assert state["running"] == 3  # the first one's slot is not free before its worker has stopped
+        await worker.result(first, "old", lastSeq=60)
+        await worker.expect("resultAck", taskId=first["taskId"], attempt=first["attempt"], status="stale")
+
+        await worker.result(again, "new", lastSeq=0)
+        await worker.expect("resultAck", attempt=again["attempt"], status="accepted")
+        assert await answer.ok() == "new"
+        await worker.chunk(other, 2, "ended")
+        await worker.result(other, lastSeq=2)
+        assert (await beside.until_event("done"))["result"]["content"] == "begun, ended"
+
+
+async def test_a_worker_that_has_a_free_mate_does_not_get_its_task_again(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws, slots=2) as worker:
+        answer = callers.ask()
+        first = await worker.expect("task")
+        await worker.ack(first)
+        async with worker_v2(served.ws, instance="mate") as mate:
+            await until_workers(served, 2)
+            await lapse(served, second, first)
+            await worker.expect("cancel", attempt=first["attempt"], reason="superseded")
+            again = await mate.expect("task", taskId=first["taskId"])
+            await worker.result(first, "old", lastSeq=0)
+            await worker.expect("resultAck", status="stale")
+            await mate.result(again, "new", lastSeq=0)
+            assert await answer.ok() == "new"
+
+
+async def test_a_superseded_attempt_whose_worker_goes_frees_its_slot_and_costs_nobody_else_anything(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws, slots=2) as worker:
+        answer = callers.ask()
+        first = await worker.expect("task")
+        await worker.ack(first)
+        async with worker_v2(served.ws, instance="mate") as mate:
+            await until_workers(served, 2)
+            await lapse(served, second, first)
+            again = await mate.expect("task", taskId=first["taskId"])
+            await worker.ws.close()
+            await until_workers(served, 1)
+            await mate.result(again, "new", lastSeq=0)
+            assert await answer.ok() == "new"
+        await until(lambda: not len(served.gateway.dispatcher.attempts), "every attempt to be over")
+
+
+async def test_a_version_1_worker_gets_no_task_that_it_still_runs(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    """Its frames carry no attempt: the new one goes to another worker, and its own late answer counts for nobody."""
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        first = await worker.expect("task")
+        async with worker_v1(served.ws) as mate:
+            await until_workers(served, 2)
+            await lapse(served, second, first)
+            again = await mate.expect("task", taskId=first["taskId"])
+            for _ in range(60):
+                await worker.send("taskChunk", taskId=first["taskId"], delta="old")
+            await worker.result(first, "old")
+            await mate.result(again, "new")
+            assert await answer.ok() == "new"
+            after = [callers.ask(), callers.ask()]  # both slots are free again
+            for free in (worker, mate):
+                await free.result(await free.expect("task"), "after")
+            assert [await a.ok() for a in after] == ["after", "after"]
+
+
+async def test_a_lone_version_1_worker_gets_its_task_again_when_it_has_answered(
+    served: Served, second: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        first = await worker.expect("task")
+        await lapse(served, second, first)
+        await worker.send("taskChunk", taskId=first["taskId"], delta="old")
+        await worker.result(first, "old")
+        await worker.expect("task", taskId=first["taskId"])
+        await worker.result(first, "new")
+        assert await answer.ok() == "new"
+
+
+@pytest.mark.parametrize("stop_grace_ms", [60_000, 0])
+async def test_frames_of_an_attempt_that_was_cancelled_are_no_fault_until_it_must_have_stopped(
+    served: Served, callers: Callers, stop_grace_ms: int
+) -> None:
+    """Also for one that was never given here: a heartbeat may list what an earlier connection gave."""
+    tune(served, stop_grace_ms=stop_grace_ms)
+    async with bystander(served, callers), worker_v2(served.ws) as worker:
+        await worker.send("heartbeat", running=[{"taskId": NOBODY, "attempt": 3}])
+        await worker.expect("cancel", reason="superseded", taskId=NOBODY, attempt=3)
+        for _ in range(60):
+            await worker.send("taskChunk", taskId=NOBODY, attempt=3, seq=1, deltas=[{"content": "x"}])
+        if stop_grace_ms:
+            await worker.nothing_more()
+        else:
+            assert await worker.closed() == 4400
