@@ -206,7 +206,8 @@ async def test_progress_reaches_the_gateway_in_order(gateway: FakeGateway) -> No
 
     @worker.handler(models=["m"])
     async def staged(task: Task, context: Context) -> AsyncIterator[str]:
-        await context.progress(pct=50, note="half", stage=Stage(name="load", index=1, of=2, status="done"))
+        stage = Stage(name="load", index=1, of=2, status="done")
+        await context.progress(pct=50, note="half", stage=stage, usage=Usage(input_tokens=3, output_tokens=1))
         yield "x"
         with pytest.raises(msgspec.ValidationError):
             await context.progress(pct=101)
@@ -216,6 +217,7 @@ async def test_progress_reaches_the_gateway_in_order(gateway: FakeGateway) -> No
     (progress,) = outcome.progress
     assert (progress["pct"], progress["note"]) == (50, "half")
     assert progress["stage"] == {"name": "load", "index": 1, "of": 2, "status": "done"}
+    assert progress["usage"] == {"inputTokens": 3, "outputTokens": 1}
 
 
 async def test_cancel_raises_in_the_handler_and_is_answered(gateway: FakeGateway) -> None:

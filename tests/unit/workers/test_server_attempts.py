@@ -367,6 +367,149 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
     assert worker.free(1e9) == 1
 
 
+# ---- an attempt whose task somebody else has now ----------
+
+
+async def superseded(stage: Stage, worker: Worker, task: Grant | None = None) -> Attempt:
+    """Grant a task anew that an attempt here still holds; the new attempt."""
+    stage.dispatcher.fill(worker)
+    return await stage.started(worker, task or grant("t1", 2))
+
+
+async def test_a_new_grant_of_a_task_stops_the_attempt_that_is_still_here() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=3)
+    first = await stage.started(worker)
+    first.acknowledged()
+    second = await superseded(stage, worker)
+    assert [(f["type"], f["attempt"]) for f in stage.sent["w"]] == [
+        ("task", first.key[1]),
+        ("cancel", first.key[1]),
+        ("task", second.key[1]),
+    ]
+    assert (first.phase, second.phase) == (Phase.STOPPING, Phase.SENT)
+    assert (held_by(worker), worker.free(1e9)) == (["t1", "t1"], 1)
+    assert len(stage.dispatcher.attempts) == 2
+    assert stage.dispatcher.attempts.newest("t1") is second
+
+    first.result(result(first))
+    await stage.store.answer("finish", finished("stale"))
+    assert stage.sent["w"][-1]["status"] == "stale"
+    assert (held_by(worker), worker.free(1e9)) == (["t1"], 2)
+    assert second.phase is Phase.SENT
+
+
+async def test_the_end_of_a_superseded_attempt_is_not_the_end_of_the_next() -> None:
+    """The result of the first was on its way to the store when the task was granted anew."""
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    first = await stage.started(worker)
+    first.result(result(first))
+    second = await superseded(stage, worker)
+    await stage.store.answer("finish", finished("stale"))
+    assert (first.phase, second.phase) == (Phase.OVER, Phase.SENT)
+    assert held_by(worker) == ["t1"]
+    second.result(result(second))
+    await stage.store.answer("finish", finished("ok"))
+    assert (held_by(worker), len(stage.dispatcher.attempts)) == ([], 0)
+
+
+async def test_a_superseded_attempt_that_was_not_sent_yet_is_never_sent() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    await stage.store.answer("take", [grant()])  # its body is not at hand
+    await superseded(stage, worker)
+    await stage.store.answer("payload", b"{}")
+    await stage.store.answer("finish", finished("stale"))
+    assert [frame["type"] for frame in stage.sent["w"]] == ["task"]
+    assert held_by(worker) == ["t1"]
+
+
+async def test_news_of_an_old_attempts_end_does_not_stop_the_new_one() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    await stage.started(worker)
+    second = await superseded(stage, worker)
+    stage.dispatcher.on_stop("t1", 1, "client")
+    assert second.phase is Phase.SENT
+    stage.dispatcher.on_stop("t1", 2, "client")
+    assert second.phase is Phase.STOPPING
+    await stage.dispatcher.close()
+
+
+async def test_of_two_attempts_a_lost_worker_ends_both() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=2)
+    await stage.started(worker)
+    await superseded(stage, worker)
+    stage.dispatcher.disconnected(worker)
+    await stage.store.answer("finish", finished("stale"))
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert more["cause"] == "lost"
+    assert not stage.dispatcher.attempts
+
+
+async def test_a_version_1_worker_that_could_not_tell_them_apart_gives_the_task_back() -> None:
+    stage = Stage()
+    worker = stage.worker(version=1)
+    first = await stage.started(worker)
+    worker.slots = 2  # as if a slot had been reserved before
+    stage.dispatcher.fill(worker)
+    await stage.store.answer("take", [grant("t1", 2)])
+    await stage.store.answer("requeue", Ended("queued"))
+    assert (first.phase, held_by(worker)) == (Phase.STOPPING, ["t1"])
+    assert [frame["type"] for frame in stage.sent["w"]] == ["task"]
+
+
+# ---- output that cannot be written ----------
+
+
+async def test_output_beyond_the_limit_ends_the_task_and_keeps_the_slot_until_the_worker_stops() -> None:
+    stage = Stage()
+    stage.dispatcher.settings = DispatchSettings(max_output_bytes=5000)
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "x" * 4000))
+    await stage.store.answer("append", ("ok", 0))
+    attempt.chunk(chunk(attempt, 2, "x" * 4000))
+    args, more = await stage.store.answer("finish", finished("ok"))
+    assert (args[1], args[2], args[4]) == ("failed", "OUTPUT_TOO_LARGE", [])
+    assert (more["want"], more["keep_ms"]) == (0, 60_000)
+    assert stage.sent["w"][-1]["type"] == "cancel"
+    assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
+    attempt.result(result(attempt))
+    await stage.store.answer("finish", finished("late"))
+    assert worker.free(1e9) == 1
+
+
+async def test_an_end_that_the_store_refuses_for_good_frees_the_slot_here() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.result(result(attempt))
+    for _ in range(2):  # the end, and the failure that says that it cannot be written
+        reply = next(call for call in stage.store.calls if call[0] == "finish")
+        stage.store.calls.remove(reply)
+        reply[3].set_exception(ValueError("WRONGTYPE"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
+    assert "finish" not in stage.store.asked
+
+
+async def test_a_worker_that_was_told_to_stop_keeps_its_slot_though_somebody_else_ended_the_task() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "a"))
+    attempt.broken("lost a part")  # its end waits for the append
+    await stage.store.answer("append", ("stale", 0))
+    assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
+    attempt.result(result(attempt))
+    await stage.store.answer("finish", finished("late"))
+    assert worker.free(1e9) == 1
+
+
 async def test_time_to_acknowledge_begins_when_the_task_is_sent() -> None:
     stage = Stage()
     worker = stage.worker()
