@@ -26,6 +26,7 @@ OPEN_WORKER = "(open)"
 """Stands for the token of workers that need none; no configured token can be named so."""
 
 MAX_USER_CHARS = 128
+"""Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
 
 
@@ -57,6 +58,8 @@ class Caller:
     """Who asked. Fairness is between users; what a caller may see depends on user and key."""
 
     user: str
+    """The user in every list, limit and measure: `<key id>`, or `<key id>/<name>` for a name that a delegating key gives.
+    No key's id holds a slash, so no name that somebody gives is ever another key's user. In an open gateway: as given."""
     tier: str
     key_id: str
     """Empty when the gateway is open."""
@@ -105,11 +108,14 @@ class RequestHead(Protocol):
 
 
 class Callers:
-    """Knows the keys of one configuration. Without keys it is open on loopback, and closed anywhere else."""
+    """Knows the keys of one configuration. Without keys it is open on loopback, and closed anywhere else.
+
+    Workers need no token only while callers need no key either: a worker reads what callers send.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.open = not settings.keys and settings.loopback
-        self.workers_open = not settings.workers and settings.loopback
+        self.workers_open = self.open and not settings.workers
         self._keys = {key.sha256: key for key in settings.keys}
         self._workers = {key.sha256: key for key in settings.workers}
         self._tiers = settings.tiers
@@ -121,8 +127,9 @@ class Callers:
         """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller
         names.
 
-        1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; it
-        sees only what it has submitted itself. 3 Any other key is its own user, whatever the request says.
+        1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; its
+        users are its own, and it sees only what it has submitted itself. 3 Any other key is its own user,
+        whatever the request says.
         """
         if self.open:  # 1
             user = _user(header) or ANONYMOUS
@@ -133,7 +140,8 @@ class Callers:
             raise Unauthorized
         user, tier = key.id, key.tier  # 3
         if key.delegating:  # 2
-            user, tier = _user(header) or user, self._tier(header) or tier
+            name = _user(header)
+            user, tier = f"{key.id}/{name}" if name else user, self._tier(header) or tier
         return Caller(user, tier, key.id, key.admin, key.delegating, key.weight, models=tuple(key.models))
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
@@ -151,7 +159,7 @@ class Callers:
 
     def refuse_request(self, request: RequestHead) -> str | None:
         """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
-        return self._refuse(request.header, str(request.scope.get("method", "")), guarded=self.open)
+        return self._refuse(request.header, request.scope, guarded=self.open)
 
     def refuse_worker(self, scope: Mapping[str, Any]) -> str | None:
         """The same for the handshake of a worker's WebSocket, from its ASGI scope."""
@@ -161,9 +169,11 @@ class Callers:
             value = headers.get(name)
             return None if value is None else value.decode("latin-1")
 
-        return self._refuse(header, "GET", guarded=self.workers_open, websocket=True)
+        return self._refuse(header, scope, guarded=self.workers_open, websocket=True)
 
-    def _refuse(self, header: Headers, method: str, *, guarded: bool, websocket: bool = False) -> str | None:
+    def _refuse(
+        self, header: Headers, scope: Mapping[str, Any], *, guarded: bool, websocket: bool = False
+    ) -> str | None:
         host = header(b"host")
         if guarded:
             return open_mode_refusal(
@@ -171,7 +181,8 @@ class Callers:
                 header(b"origin"),
                 any(header(name) is not None for name in FORWARDING_HEADERS),
                 header(b"content-type"),
-                method,
+                "GET" if websocket else str(scope.get("method", "")),
+                old_http=scope.get("http_version") == "1.0",
                 websocket=websocket,
                 allowed_hosts=self._allowed_hosts,
                 allowed_origins=self._allowed_origins,

@@ -20,6 +20,7 @@ from fairlane import __version__
 from fairlane.gateway import limits_cli
 from fairlane.gateway.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
 from fairlane.gateway.logs import configure_logging
+from fairlane.gateway.openmode import who_gets_in
 from fairlane.gateway.settings import (
     CallerKey,
     Settings,
@@ -141,7 +142,10 @@ def serve(
             structlog.get_logger("fairlane.settings").warning(warning)
         return settings
 
-    raise typer.Exit(run(load(), load))
+    settings = load()
+    for sentence in who_gets_in(settings):
+        structlog.get_logger("fairlane.settings").warning(sentence)
+    raise typer.Exit(run(settings, load))
 
 
 @app.command()
@@ -164,7 +168,7 @@ def check(
         typer.echo(settings_table(), nl=False)
         return
     settings, warnings = load_settings(config, {}, os.environ)
-    for warning in warnings:
+    for warning in [*warnings, *who_gets_in(settings)]:
         typer.echo(f"fairlane: {warning}", err=True)
     table = Table("setting", "value", box=None, pad_edge=False)
     for name, value in describe(settings):

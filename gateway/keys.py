@@ -45,17 +45,18 @@ class Created:
 
 
 def with_first_start_keys(settings: Settings) -> tuple[Settings, list[Created]]:
-    """The settings with a caller key and a worker token, so that a gateway off loopback is never open.
+    """The settings with a caller key and a worker token as far as they are needed and not configured: off loopback both, so that
+    a gateway there is never open; on loopback a worker token as soon as there are keys, as workers read what callers send.
 
-    On loopback, and for what is configured, nothing is added. Else the keys of earlier starts are loaded
+    Where nothing is needed these very settings come back. Else the keys of earlier starts are loaded
     from the data directory, or made: then they are in the list, to be shown once. Raises SettingsError when
     the directory cannot be used.
     """
-    if settings.loopback or (settings.keys and settings.workers):
+    caller = not settings.keys and not settings.loopback
+    worker = not settings.workers and (bool(settings.keys) or not settings.loopback)
+    if not caller and not worker:
         return settings, []
-    keys, workers, created = first_start_keys(
-        settings.data_dir, caller=not settings.keys, worker=not settings.workers
-    )
+    keys, workers, created = first_start_keys(settings.data_dir, caller=caller, worker=worker)
     return settings.model_copy(
         update={"keys": keys or settings.keys, "workers": workers or settings.workers}
     ), created

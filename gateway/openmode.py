@@ -3,12 +3,15 @@
 Listening on loopback is not enough for that. A proxy on the same machine passes strangers on, and a web page
 that the user visits can send requests to loopback through the user's browser, also under a host name that
 resolves there.
+
+What it cannot tell from this machine's own programs: a proxy or tunnel that speaks HTTP/1.1, rewrites Host and
+adds no header of its own. Therefore `who_gets_in` says so at every start, and docs/proxies.md what to do.
 """
 
 import re
 from collections.abc import Collection
 
-from fairlane.gateway.settings import is_loopback
+from fairlane.gateway.settings import Settings, is_loopback
 
 FORWARDING_HEADERS = (
     b"forwarded",
@@ -39,19 +42,23 @@ def open_mode_refusal(
     content_type: str | None,
     method: str,
     *,
+    old_http: bool = False,
     websocket: bool = False,
     allowed_hosts: Collection[str] = (),
     allowed_origins: Collection[str] = (),
 ) -> str | None:
     """Why an open gateway refuses a request, or None when it does not. Each sentence says what to do.
 
-    `forwarded`: any of FORWARDING_HEADERS is there. Checked in this order: 1 proxies, 2 host names, 3 web
+    `forwarded`: any of FORWARDING_HEADERS is there. `old_http`: it is HTTP/1.0, which browsers and SDKs do not
+    speak, and some proxies do unless told otherwise. Checked in this order: 1 proxies, 2 host names, 3 web
     pages (those of the gateway itself and of `allowed_origins` may call, none may be a worker), 4 bodies
     that a web page may send unasked.
     """
     # 1
     if forwarded:
         return "This gateway has no keys and takes no requests through a proxy; configure keys"
+    if old_http:
+        return "This gateway has no keys and takes no HTTP/1.0, as some proxies send; configure keys or use HTTP/1.1"
     # 2
     name = host_name(host)
     if name is None or not (is_loopback(name) or name in allowed_hosts):
@@ -69,3 +76,32 @@ def open_mode_refusal(
         if kind != "application/json" and not kind.endswith("+json"):
             return "This gateway has no keys and takes only JSON; send Content-Type: application/json"
     return None
+
+
+def who_gets_in(settings: Settings) -> list[str]:
+    """What an operator should know of who may use a gateway with these settings, one sentence each; [] when only keys decide.
+
+    For `fairlane check` and for the start.
+    """
+    if settings.keys or not settings.loopback:
+        if settings.workers:
+            return []
+        return [
+            f"no worker tokens are configured: workers need the one that is made in {settings.data_dir} and printed at "
+            "the first start (fairlane key new --worker makes one for the configuration)"
+        ]
+    worker = "" if settings.workers else " and connect as a worker, which reads what others ask"
+    found = [
+        f"no keys are configured: every program on this machine may do what an admin may{worker}; and so may whoever a proxy "
+        "or tunnel here lets in, unless it says that it is one: configure keys first (fairlane key new --admin)"
+    ]
+    if "*" in settings.cors_origins:
+        found.append(
+            "no keys are configured and cors_origins allows *: so may every web page that is opened on this machine"
+        )
+    strange = [host for host in settings.allowed_hosts if not is_loopback(host)]
+    if strange:
+        found.append(
+            f"no keys are configured and allowed_hosts lets in requests for {', '.join(strange)} without any"
+        )
+    return found

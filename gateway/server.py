@@ -204,14 +204,11 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
-        alone = not (settings.keys and settings.workers)
-        settings, created = with_first_start_keys(settings)
-        if settings.redis_url and not settings.loopback and alone:
+        configured, settings = settings, _with_keys(settings)
+        if settings.redis_url and settings is not configured:
             log.warning(
                 "keys were made for this gateway alone: configure keys and workers to run several on one Redis"
             )
-        for secret in created:
-            print(f"fairlane: new {secret.kind}, shown this once: {secret.secret}", flush=True)
         listener = bind(settings)
         with listener:
             callers = Callers(settings)
@@ -231,12 +228,21 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
     return 0
 
 
+def _with_keys(settings: Settings) -> Settings:
+    """The settings with the keys that they lack; those made now are shown. Raises SettingsError."""
+    settings, created = with_first_start_keys(settings)
+    for secret in created:
+        what = "key" if secret.kind == "key" else "worker token"
+        print(f"fairlane: new {what}, shown this once: {secret.secret}", flush=True)
+    return settings
+
+
 def _fresh(reload: Reload | None) -> Fresh | None:
     if reload is None:
         return None
 
     def fresh() -> tuple[Settings, Callers]:
-        settings, _ = with_first_start_keys(reload())
+        settings = _with_keys(reload())
         return settings, Callers(settings)
 
     return fresh

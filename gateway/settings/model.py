@@ -163,7 +163,7 @@ class CallerKey(_Part):
 
     delegating: bool = False
     """Whether this key may name the user and tier per request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a
-    trusted back end only, hence off.
+    trusted back end only, hence off. Its users are its own: lists and searches show them as `<id>/<name>`.
     """
 
     admin: bool = False
@@ -390,7 +390,9 @@ class Settings(BaseModel):
     """Keys of callers. None: open on loopback; elsewhere one is made at the first start."""
 
     workers: list[WorkerKey] = []
-    """Tokens of workers. None: any worker on loopback; elsewhere one is made at the first start."""
+    """Tokens of workers. None: any worker while the gateway is open; else one is made at the first start, because a
+    worker reads what callers send.
+    """
 
     @property
     def loopback(self) -> bool:

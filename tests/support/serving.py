@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlane.gateway.callers import Callers
+from fairlane.gateway.callers import Callers, digest
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.server import make_server
-from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings import Settings, WorkerKey
 
 DEADLINE_S = 15.0
+WORKER_TOKEN = "the-token-of-the-tests-workers"
+"""What workers of tests present. A gateway of `serving` with keys takes it, unless it is given `workers` of its own."""
 
 
 @dataclass
@@ -28,6 +30,8 @@ class Served:
 @contextlib.asynccontextmanager
 async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIterator[Served]:
     """A gateway in this process on a free port, with settings on top of the defaults."""
+    if overrides.get("keys"):
+        overrides.setdefault("workers", [WorkerKey(id="tests", sha256=digest(WORKER_TOKEN))])
     settings = Settings(**{"port": 0, "data_dir": tmp_path, "drain_ms": 200, **overrides})
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for TCP_NODELAY
     listener.bind(("127.0.0.1", 0))

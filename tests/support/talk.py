@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import httpx
 import redis
-from tests.support.serving import DEADLINE_S, Served, serving, until
+from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, serving, until
 from websockets.asyncio.client import ClientConnection, connect
 
 from fairlane.streaming.schemas import native_event_adapter
@@ -248,9 +248,9 @@ class Talk:
         )
 
     @contextlib.asynccontextmanager
-    async def worker(self, token: str | None = None) -> AsyncIterator[RawWorker]:
+    async def worker(self, token: str | None = WORKER_TOKEN) -> AsyncIterator[RawWorker]:
         """A version 1 worker: connecting is enough. It comes behind those that the gateway knows already."""
-        headers = {"Authorization": f"Bearer {token}"} if token else None
+        headers = _bearer(token)
         pool = self.served.gateway.dispatcher.pool
         known = {worker.id for worker in pool}
         async with connect(self.served.ws, additional_headers=headers, proxy=None) as connection:
@@ -260,7 +260,12 @@ class Talk:
     @contextlib.asynccontextmanager
     async def worker2(self, models: list[str], slots: int = 1, **more: Any) -> AsyncIterator[RawWorker]:
         """A registered version 2 worker."""
-        async with connect(self.served.ws, subprotocols=[V2], proxy=None) as connection:  # type: ignore[list-item]
+        async with connect(
+            self.served.ws,
+            subprotocols=[V2],  # type: ignore[list-item]
+            additional_headers=_bearer(WORKER_TOKEN),
+            proxy=None,
+        ) as connection:
             worker = RawWorker(connection, 2)
             head = {"type": "register", "protocols": [2], "instanceId": f"i{id(connection)}", "name": "raw"}
             await worker.send({**head, "models": models, "slots": slots, **more})
@@ -325,6 +330,10 @@ class Talk:
         async with asyncio.timeout(DEADLINE_S):
             while len((await self.state())["workers"]) != number:
                 await asyncio.sleep(0.02)
+
+
+def _bearer(token: str | None) -> dict[str, str] | None:
+    return {"Authorization": f"Bearer {token}"} if token else None
 
 
 @contextlib.asynccontextmanager

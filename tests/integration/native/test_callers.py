@@ -116,7 +116,12 @@ async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as
             task_id = answer.json()["taskId"]
             await worker.take()
             [row] = (await ops.get("/api/admin/state")).json()["tasks"]
-            assert (row["user"], row["key"], row["queue"]) == ("ann", "site", "paid_batch")
+            assert (row["user"], row["key"], row["queue"]) == ("site/ann", "site", "paid_batch")
+            who = (await site.get("/api/caller", headers=ann)).json()
+            assert (who["user"], who["key"]) == ("site/ann", "site")
+            found = (await ops.get("/api/admin/tasks", params={"user": "site/ann"})).json()["tasks"]
+            assert [task["taskId"] for task in found] == [task_id]
+            assert (await ops.get("/api/admin/tasks", params={"user": "ann"})).json()["tasks"] == []
             url = f"/api/task/{task_id}"
             assert (await site.get(url, headers=ann)).status_code == 200
             assert (await site.get(url, headers={"X-Fairlane-User": "bob"})).status_code == 404
@@ -135,6 +140,21 @@ async def test_a_user_of_one_key_is_not_the_same_user_of_another(gateway: Start)
             assert (await site2.get(f"/api/task/{task_id}")).status_code == 404
 
 
+async def test_names_that_a_delegating_key_gives_use_up_nobodys_limits_but_their_own(gateway: Start) -> None:
+    limits = {"m": {"concurrency": 1, "max_waiting_per_user": 1}}
+    async with gateway(keys=KEYS, models=limits) as talk, talk.worker() as worker:
+        acme = {"X-Fairlane-User": "acme"}
+        async with talk.client(secret("site"), **acme) as site, talk.client(secret("acme")) as plain:
+            await submit(site, model="m")
+            await worker.take()
+            await submit(site, model="m")
+            full = await site.post("/api/openai", json={"model": "m", "async": True})
+            assert full.json()["code"] == "USER_QUEUE_FULL"
+            await submit(
+                plain, model="m"
+            )  # the key `acme` is another user than the name `acme` of the key `site`
+
+
 async def test_only_an_admin_key_reads_the_state(gateway: Start) -> None:
     async with gateway(keys=KEYS) as talk:
         for key_id, status in (("ops", 200), ("acme", 403), ("site", 403)):
@@ -150,7 +170,7 @@ async def test_a_key_uses_only_its_models(gateway: Start) -> None:
     async with gateway(keys=KEYS) as talk, talk.worker() as worker, talk.client(secret("narrow")) as narrow:
         refused = await narrow.post("/api/openai", json={"model": "big"})
         assert refused.status_code == 404
-        assert refused.json()["code"] == "model_not_found"
+        assert refused.json()["code"] == "MODEL_NOT_FOUND"
         await submit(narrow, model="small")
         assert (await worker.take())["payload"]["model"] == "small"
 

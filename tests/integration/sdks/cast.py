@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+from tests.support.serving import WORKER_TOKEN
 
 from fairlane.workers.sdk import Context, Delta, Task, TaskError, Usage, Worker
 
@@ -35,7 +36,7 @@ class Cast:
         """`endless` was cancelled."""
 
     def worker(self, gateway: str, slots: int) -> Worker:
-        worker = Worker("cast", gateway=gateway, slots=slots)
+        worker = Worker("cast", gateway=gateway, token=WORKER_TOKEN, slots=slots)
         for handler in (
             *(self.talk, self.whole, self.tools, self.whole_tools, self.choices, self.thinker),
             *(self.refuses, self.busy, self.crash, self.breaks, self.endless, self.patient),

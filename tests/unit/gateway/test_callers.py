@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.callers import OPEN_WORKER, BadTier, BadUser, Caller, Callers, Unauthorized
-from fairlane.gateway.openmode import host_name, open_mode_refusal
+from fairlane.gateway.openmode import host_name, open_mode_refusal, who_gets_in
 from fairlane.gateway.settings import Settings
 
 
@@ -46,9 +46,26 @@ def test_key_is_its_own_user_whatever_the_headers_say() -> None:
 def test_delegating_key_names_user_and_tier() -> None:
     headers = bearer("site-secret", x_fairlane_user="alice", x_fairlane_tier="paid")
     caller = asked(headers)
-    assert (caller.user, caller.tier, caller.key_id, caller.delegating) == ("alice", "paid", "site", True)
+    assert (caller.user, caller.tier, caller.key_id, caller.delegating) == (
+        "site/alice",
+        "paid",
+        "site",
+        True,
+    )
     assert asked(bearer("site-secret")).user == "site"
     assert asked(bearer("site-secret")).tier == "free"
+
+
+@pytest.mark.parametrize("name", ["acme", "site", "ops", "/acme", "acme/", "../acme", "site/acme"])
+def test_no_name_that_a_delegating_key_gives_is_the_user_of_another_key(name: str) -> None:
+    named = asked(bearer("site-secret", x_fairlane_user=name)).user
+    assert named.partition("/") == ("site", "/", name)
+    others = {asked(bearer(f"{key}-secret")).user for key in ("acme", "site", "ops")}
+    assert named not in others
+
+
+def test_an_open_gateway_takes_names_as_they_are_given() -> None:
+    assert asked({"x-fairlane-user": "site/bob"}, host="127.0.0.1").user == "site/bob"
 
 
 def test_admin_key_is_an_admin_and_others_are_not() -> None:
@@ -97,7 +114,7 @@ def test_unusable_user_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["alice", "a b", "x" * 128, "李雷", "Zoë", "user@example.com", "a:b"])
 def test_user_names_in_any_script_are_read_from_header_bytes(name: str) -> None:
     as_header = name.encode("utf-8").decode("latin-1")
-    assert asked(bearer("site-secret", x_fairlane_user=as_header)).user == name
+    assert asked(bearer("site-secret", x_fairlane_user=as_header)).user == f"site/{name}"
 
 
 def test_without_keys_on_loopback_headers_count_at_face_value() -> None:
@@ -120,8 +137,9 @@ def test_keys_close_a_gateway_on_loopback_too() -> None:
 
 def test_task_is_seen_only_by_its_user_through_the_same_key() -> None:
     alice = asked(bearer("site-secret", x_fairlane_user="alice"))
-    assert alice.may_see("site", "alice")
-    assert not alice.may_see("site", "bob")
+    assert alice.may_see("site", "site/alice")
+    assert not alice.may_see("site", "site/bob")
+    assert not alice.may_see("site", "site")
     impostor = asked(bearer("site-secret", x_fairlane_user="acme"))
     assert not impostor.may_see("acme", "acme")
 
@@ -141,12 +159,19 @@ def test_worker_is_known_by_its_token() -> None:
     assert known.worker_ids() == {"gpu-1"}
 
 
-def test_any_worker_may_connect_on_loopback_when_no_token_is_configured() -> None:
-    known = callers(keys=CONFIGURED["keys"])
+def test_any_worker_may_connect_on_loopback_when_neither_keys_nor_tokens_are_configured() -> None:
+    known = callers()
     identity = known.authenticate_worker(None)
     assert identity is not None
     assert identity.models == ("*",)
     assert known.worker_ids() == {OPEN_WORKER}
+
+
+def test_keys_of_callers_close_the_door_to_workers_without_a_token() -> None:
+    known = callers(keys=CONFIGURED["keys"])
+    for authorization in (None, "Bearer acme-secret", "Bearer ops-secret"):
+        assert known.authenticate_worker(authorization) is None
+    assert known.worker_ids() == frozenset()
 
 
 class Head:
@@ -177,6 +202,32 @@ def test_handshake_of_a_worker_is_held_to_the_same_rules() -> None:
     assert callers().refuse_worker(scope) is None
     assert callers().refuse_worker({"headers": [(b"host", b"evil.example")]}) is not None
     assert callers().refuse_worker({"headers": [*scope["headers"], (b"via", b"1.1 x")]}) is not None
+
+
+def test_an_open_gateway_takes_no_http_1_0_and_one_with_keys_does() -> None:
+    head = Head(host="localhost")
+    head.scope["http_version"] = "1.0"
+    assert "HTTP/1.0" in (callers().refuse_request(head) or "")
+    assert callers(**CONFIGURED).refuse_request(head) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, [("may do what an admin may and connect as a worker", "proxy", "fairlane key new --admin")]),
+        ({"workers": CONFIGURED["workers"]}, [("may do what an admin may; and", "proxy")]),
+        ({"keys": CONFIGURED["keys"]}, [("no worker tokens", "/data", "fairlane key new --worker")]),
+        ({"host": "0.0.0.0"}, [("no worker tokens", "/data")]),
+        (CONFIGURED, []),
+        ({"cors_origins": ["*"]}, [("proxy",), ("web page",)]),
+        ({"allowed_hosts": ["gpu.lan", "localhost"]}, [("proxy",), ("for gpu.lan without any",)]),
+    ],
+)
+def test_an_operator_is_told_who_gets_in(values: dict[str, Any], said: list[tuple[str, ...]]) -> None:
+    sentences = who_gets_in(Settings.model_validate({"data_dir": "/data", **values}))
+    assert len(sentences) == len(said)
+    for sentence, words in zip(sentences, said, strict=True):
+        assert all(word in sentence for word in words), sentence
 
 
 LOCAL = {"host": "localhost:8080", "origin": None, "forwarded": False, "content_type": None, "method": "GET"}

@@ -43,6 +43,22 @@ def test_loopback_needs_no_keys(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_with_keys_on_loopback_a_worker_token_is_made_once(tmp_path: Path) -> None:
+    values = {"data_dir": tmp_path / "data", "keys": [{"id": "a", "sha256": SHA}]}
+    settings, [made] = with_first_start_keys(Settings.model_validate(values))
+    assert (made.kind, [key.id for key in settings.keys]) == ("worker", ["a"])
+    assert Callers(settings).authenticate_worker(f"Bearer {made.secret}") is not None
+    again, none = with_first_start_keys(Settings.model_validate(values))
+    assert (again.workers, none) == (settings.workers, [])
+
+
+def test_tokens_of_workers_alone_leave_a_gateway_on_loopback_open_to_callers(tmp_path: Path) -> None:
+    values = {"data_dir": tmp_path / "data", "workers": [{"id": "gpu", "sha256": SHA}]}
+    settings = Settings.model_validate(values)
+    assert with_first_start_keys(settings) == (settings, [])
+    assert Callers(settings).open
+
+
 def test_configured_keys_are_left_alone_and_only_what_is_missing_is_made(tmp_path: Path) -> None:
     values = {"host": "0.0.0.0", "data_dir": tmp_path, "keys": [{"id": "a", "sha256": SHA}]}
     settings, created = with_first_start_keys(Settings.model_validate(values))
