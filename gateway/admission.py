@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 from fairlane.gateway.bodies import LARGE
-from fairlane.gateway.errors import SECOND_MS, ApiError, at_most_a_minute
+from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
+from fairlane.streaming.failures import CANCELLED, told
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
@@ -52,11 +53,10 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             )
             return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
         case "cancelled":
-            return ApiError(499, "CANCELLED", "The task was cancelled before it was accepted")
+            text = "The task was cancelled before it was accepted"
+            return ApiError(told(CANCELLED).native, CANCELLED, text)
         case _:  # no_worker
-            code = "MODEL_NOT_FOUND" if refused.others_offered and not known_model else "NO_WORKER"
-            retry_ms = at_most_a_minute(retry_ms)
-            return ApiError(503, code, "No worker available", retry_after_ms=retry_ms, param=task.model)
+            return NoWorker(task.model, retry_ms, unknown=refused.others_offered and not known_model)
 
 
 def _seconds(ms: int) -> str:

@@ -27,12 +27,9 @@ from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
-    Headers,
     bad_request,
-    native_error,
-    openai_error,
-    openai_kind,
-    retry_headers,
+    native_answer,
+    openai_answer,
     unauthorized,
 )
 from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
@@ -216,20 +213,8 @@ class App:
         raise ApiError(404, "NOT_FOUND", f"There is no {method} {path[:200]}")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
-        headers: Headers = [JSON, *error.headers]
-        if error.task_id:
-            headers.append((b"x-task-id", error.task_id.encode()))
-        if error.retry_after_ms is not None:
-            headers += retry_headers(error.retry_after_ms)
-        elif error.status >= 500 or error.status == 499:
-            headers.append((b"x-should-retry", b"false"))
-        if error.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if request.path.startswith("/v1/"):
-            body = openai_error(error.message, openai_kind(error.status), error.code, error.param)
-        else:
-            body = native_error(error)
-        await request.respond(error.status, body, headers)
+        answer = openai_answer(error) if request.path.startswith("/v1/") else native_answer(error)
+        await request.respond(answer.status, answer.body, [JSON, *answer.headers])
 
 
 def with_cors(app: App, origins: list[str]) -> Any:

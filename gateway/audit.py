@@ -6,8 +6,8 @@ import structlog
 
 from fairlane.gateway.callers import Caller
 from fairlane.queues.errors import StoreError
-from fairlane.queues.tasks import TERMINAL, Fragment, Record, State
-from fairlane.streaming.events import fragment_cancelled
+from fairlane.queues.tasks import TERMINAL, Record, State
+from fairlane.streaming.failures import cancelled_end
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
@@ -35,8 +35,7 @@ async def cancel_as_admin(gateway: "Gateway", caller: Caller, task_id: str, reco
     before = record.state
     if before in TERMINAL:
         return before
-    end = Fragment(fragment_cancelled("admin"), "CANCELLED")
-    state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "admin")
+    state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", cancelled_end("admin"), "admin")
     if state is State.CANCELLED:
         await write_down(
             gateway,

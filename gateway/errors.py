@@ -1,7 +1,8 @@
-"""What a caller is told when something does not work: one tree, one table to HTTP.
+"""What a caller is told when something does not work: one tree, and how each surface tells it.
 
-Two questions shape it: was the task accepted (then it has an id and its end is in its log), and is a retry sensible (then there
-is a Retry-After, or `x-should-retry: false` tells OpenAI's clients that it is not).
+Two questions shape it: was the task accepted (then it has an id, its end is in its log, and its failure code has a row in
+fairlane.streaming.failures), and is a retry sensible (then there is a Retry-After, or `x-should-retry: false` tells OpenAI's
+clients that it is not).
 """
 
 import math
@@ -9,6 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from fairlane.streaming.events import Failure
+from fairlane.streaming.failures import CANCELLED, FAILURES, INVALID, SERVER, told
 
 
 class ApiError(Exception):
@@ -67,46 +71,56 @@ def store_unavailable(down_ms: int) -> ApiError:
     return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
-class Mapped(NamedTuple):
-    """How a failed task is told on OpenAI's surfaces."""
+class NoWorker(ApiError):
+    """Nobody runs the model now. `unknown`: nobody knows it either, although workers are connected."""
 
-    status: int
-    kind: str
-    code: str
-    retry: bool | None = None
-
-
-_SERVER = "server_error"
-_INVALID = "invalid_request_error"
-
-_FAILURES: dict[str, Mapped] = {
-    "TIMEOUT": Mapped(504, _SERVER, "TIMEOUT", retry=False),
-    "QUEUE_TIMEOUT": Mapped(504, _SERVER, "QUEUE_TIMEOUT", retry=False),
-    "FIRST_OUTPUT_TIMEOUT": Mapped(504, _SERVER, "FIRST_OUTPUT_TIMEOUT", retry=False),
-    "SILENCE_TIMEOUT": Mapped(504, _SERVER, "SILENCE_TIMEOUT", retry=False),
-    "MODEL_TOO_BUSY": Mapped(503, _SERVER, "MODEL_TOO_BUSY"),
-    "WORKER_LOST": Mapped(502, _SERVER, "WORKER_LOST"),
-    "NO_WORKER": Mapped(503, _SERVER, "NO_WORKER"),
-    "PROTOCOL_ERROR": Mapped(502, _SERVER, "PROTOCOL_ERROR", retry=False),
-    "UPSTREAM_ERROR": Mapped(502, _SERVER, "UPSTREAM_ERROR"),
-    "UPSTREAM_TRUNCATED": Mapped(502, _SERVER, "UPSTREAM_TRUNCATED"),
-    "UPSTREAM_AUTH": Mapped(502, _SERVER, "UPSTREAM_AUTH", retry=False),
-    "UPSTREAM_QUOTA": Mapped(502, _SERVER, "UPSTREAM_QUOTA", retry=False),
-    "BAD_REQUEST": Mapped(400, _INVALID, "BAD_REQUEST"),
-    "CONTEXT_LENGTH": Mapped(400, _INVALID, "context_length_exceeded"),
-    "CONTENT_FILTERED": Mapped(400, _INVALID, "content_filter"),
-    "JSON_PARSE_FAILED": Mapped(502, _SERVER, "JSON_PARSE_FAILED", retry=False),
-    "OUTPUT_TOO_LARGE": Mapped(502, _SERVER, "OUTPUT_TOO_LARGE", retry=False),
-    "STORE_LOST": Mapped(502, _SERVER, "STORE_LOST"),
-}
-_OTHER = Mapped(500, _SERVER, "WORKER_ERROR", retry=False)
-CANCELLED = Mapped(499, _INVALID, "cancelled", retry=False)
+    def __init__(self, model: str, retry_after_ms: int, *, unknown: bool) -> None:
+        super().__init__(
+            503,
+            "NO_WORKER",
+            "No worker available",
+            retry_after_ms=at_most_a_minute(retry_after_ms),
+            param=model,
+        )
+        self.model = model
+        self.unknown = unknown
 
 
-def openai_failure(code: str) -> Mapped:
-    """Status, type and code for a failure code; unknown ones are server errors that a retry will not mend."""
-    mapped = _FAILURES.get(code)
-    return mapped or _OTHER._replace(code=code)
+def model_not_found(model: str) -> ApiError:
+    """Also for a model that the caller's key does not cover: whether it exists is then not told."""
+    return ApiError(
+        told("MODEL_NOT_FOUND").native,
+        "MODEL_NOT_FOUND",
+        f"The model `{model}` does not exist or you do not have access to it",
+        param="model",
+    )
+
+
+class TaskFailed(ApiError):
+    """A task that was accepted and has failed. `retryable`: the same request may do better; False also when its tries are used
+    up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the status asks for it."""
+
+    def __init__(
+        self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(
+            told(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
+        )
+        self.retryable = failure.retryable
+        self.took_ms = took_ms
+
+
+def task_failed(
+    failure: Failure | None, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> TaskFailed:
+    """The error of a task that did not complete; without a failure it was cancelled."""
+    failure = failure or Failure("Task cancelled", CANCELLED, told(CANCELLED).retry)
+    return TaskFailed(failure, task_id, took_ms=took_ms, headers=headers)
+
+
+def gateway_failed(code: str, message: str, task_id: str) -> TaskFailed:
+    """The error of a task whose end its log does not tell: this gateway cannot read it, or its time is over."""
+    return TaskFailed(Failure(message, code, told(code).retry), task_id)
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -133,19 +147,55 @@ def retry_headers(retry_after_ms: int) -> Headers:
     return headers
 
 
-def native_error(error: ApiError) -> bytes:
-    """The body of an error on the native calls."""
+class Answer(NamedTuple):
+    """How one surface tells an error over HTTP; `headers` without the body's type."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def native_answer(error: ApiError) -> Answer:
+    """An error on the native calls."""
     body: dict[str, object] = {"error": error.message, "code": error.code}
     if error.task_id:
         body["taskId"] = error.task_id
     if error.retry_after_ms is not None:
         body["retryAfterMs"] = error.retry_after_ms
-    return msgspec.json.encode(body)
+    headers = _headers(error, error.status, error.retry_after_ms)
+    return Answer(error.status, headers, msgspec.json.encode(body))
 
 
-def openai_error(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
-    """The body of an error on OpenAI's surfaces: always the same four keys."""
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+def openai_answer(error: ApiError) -> Answer:
+    """An error on OpenAI's surfaces, its body always of the same four keys. A model that nobody knows is not found there, and a
+    task's failure has a status of its own; a 503 says when to come again."""
+    if isinstance(error, NoWorker) and error.unknown:
+        error = model_not_found(error.model)
+    status, retry_after_ms = error.status, error.retry_after_ms
+    row = FAILURES.get(error.code)
+    if isinstance(error, TaskFailed):
+        row = told(error.code)
+        status = row.openai
+        retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
+    kind, code = (row.kind, row.code) if row else (openai_kind(status), error.code)
+    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+    return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
+
+
+def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Headers:
+    """What stands beside a body: whose task it is, when to come again, or that this is of no use."""
+    headers: Headers = list(error.headers)
+    if error.task_id:
+        headers.append((b"x-task-id", error.task_id.encode()))
+    if retry_after_ms is not None:
+        headers += retry_headers(retry_after_ms)
+    hopeless = retry_after_ms is None and (status >= 500 or status == 499)
+    final = not error.retryable if isinstance(error, TaskFailed) else hopeless
+    if final and (b"x-should-retry", b"false") not in headers:
+        headers.append((b"x-should-retry", b"false"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
 
 
 def openai_kind(status: int) -> str:
@@ -156,4 +206,4 @@ def openai_kind(status: int) -> str:
         return "permission_error"
     if status == 429:
         return "rate_limit_error"
-    return _INVALID if status < 500 else _SERVER
+    return INVALID if status < 500 else SERVER

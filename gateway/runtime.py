@@ -14,7 +14,7 @@ import structlog
 from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.callers import Caller, Callers
-from fairlane.gateway.errors import ApiError, stopping, store_unavailable
+from fairlane.gateway.errors import ApiError, model_not_found, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
 from fairlane.gateway.metrics.family import Family, Relative
@@ -33,7 +33,8 @@ from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
-from fairlane.streaming.events import fragment_cancelled, fragment_error
+from fairlane.streaming.events import fragment_error
+from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
@@ -63,7 +64,7 @@ ENDS = Ends(
     queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
     worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
     no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
-    left=fragment_cancelled("client"),
+    left=cancelled_end("client"),
 )
 
 
@@ -225,9 +226,7 @@ class Gateway:
     def check_model(self, caller: Caller, model: str) -> None:
         """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
         if not caller.may_use(model):
-            raise ApiError(
-                404, "model_not_found", f"The model `{model}` does not exist or you do not have access to it"
-            )
+            raise model_not_found(model)
 
     def stream_url(self, task_id: str, keep_ms: int) -> str:
         """Where to read a task's events without a key: a signed link for this one task, until its log expires."""

@@ -28,7 +28,7 @@ class TaskEnd(NamedTuple):
     task_type: str
     state: State
     code: str
-    """Failure code; '' when it completed or was cancelled."""
+    """Failure code, CANCELLED included; '' when it completed."""
     total_ms: float
     """From its submission."""
     ran_ms: float = -1

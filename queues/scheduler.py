@@ -44,8 +44,8 @@ class Ends:
     queue_timeout: Fragment
     worker_lost: Fragment
     no_worker: Fragment
-    left: bytes
-    """Fields of the `cancelled` event of a task whose readers left."""
+    left: Fragment
+    """The `cancelled` event of a task whose readers left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class Scheduler:
             *ends.queue_timeout,
             *ends.worker_lost,
             *ends.no_worker,
-            ends.left,
+            *ends.left,
         )
         for account in reply[3]:
             end = _task_end(account)

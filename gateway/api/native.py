@@ -13,7 +13,7 @@ from fairlane.gateway.admission import submit
 from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import (
     Options,
@@ -28,16 +28,16 @@ from fairlane.gateway.streams import serve
 from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import TERMINAL, Fragment, Place, Record, State, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
 from fairlane.streaming.events import (
     Event,
     bye_event,
-    fragment_cancelled,
     gap_event,
     parse_event_id,
     queued_event,
     restart_event,
 )
+from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeView
@@ -198,7 +198,7 @@ async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
         headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
         await request.respond(200, fold.result_json(), headers)
         return
-    raise failure(fold, task.id, took)
+    raise task_failed(fold.error, task.id, headers=took.headers)
 
 
 async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Timing:
@@ -222,7 +222,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             try:
                 events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
             except Lost:
-                raise ApiError(500, "STORE_LOST", "The store lost this task", task_id=task.id) from None
+                raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
             except Interrupted:
                 interrupted, events = True, []
             for event in events:
@@ -241,7 +241,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
                 raise (
                     gateway.store_unavailable()
                     if not gateway.link.up
-                    else ApiError(500, "TIMEOUT", "Task timeout", task_id=task.id)
+                    else gateway_failed("TIMEOUT", "Task timeout", task.id)
                 )
     finally:
         if departure is not None:
@@ -256,15 +256,6 @@ def event_time(event: Event) -> int:
     at = event.data.find(b'"ts":')
     digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
     return int(digits) if digits.isdigit() else 0
-
-
-def failure(fold: ResultFold, task_id: str, took: Timing) -> ApiError:
-    """The error of a task that did not complete, as native callers see it."""
-    if fold.status == "cancelled":
-        return ApiError(499, "CANCELLED", "Task cancelled", task_id=task_id, headers=took.headers)
-    error = fold.error
-    assert error is not None
-    return ApiError(500, error.code, error.error, task_id=task_id, headers=took.headers)
 
 
 async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
@@ -470,7 +461,7 @@ async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
     if not caller.owns(record.fields.get("k", ""), record.fields["u"]):
         state = await cancel_as_admin(gateway, caller, task_id, record)
     elif state not in TERMINAL:
-        end = Fragment(fragment_cancelled("client"), "CANCELLED")
+        end = cancelled_end("client")
         state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "client")
     body = msgspec.json.encode({"taskId": task_id, "status": state})
     await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])

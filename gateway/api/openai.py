@@ -12,15 +12,12 @@ from fairlane.gateway.api.native import event_time, task_info, wait_for_end
 from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import (
-    CANCELLED,
-    ApiError,
     ClientGone,
     Headers,
-    at_most_a_minute,
     bad_request,
-    openai_error,
-    openai_failure,
-    retry_headers,
+    gateway_failed,
+    model_not_found,
+    task_failed,
 )
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, check_metadata, make_task, read_flag, read_model
@@ -29,7 +26,7 @@ from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
-from fairlane.streaming.events import Event, Failure, read_error, read_queued
+from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatFold, ChatStreamView
@@ -103,15 +100,6 @@ async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
         raise gateway.store_unavailable() from None
     names = {name.decode() for name in offered} | set(gateway.settings.models)
     return sorted(name for name in names if name != "*" and caller.may_use(name))
-
-
-def model_not_found(name: str) -> ApiError:
-    return ApiError(
-        404,
-        "model_not_found",
-        f"The model `{name}` does not exist or you do not have access to it",
-        param="model",
-    )
 
 
 # ---- the way of a request ----------
@@ -228,41 +216,10 @@ def _metadata(request: Request) -> bytes:
 
 
 async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
-    try:
-        took = await wait_for_end(gateway, request, task, fold)
-    except ApiError as error:
-        raise _as_openai(error) from None
-    headers = [*_ids(task), *took.headers]
-    if fold.status == "completed":
-        await request.respond(200, body(), [JSON, *headers])
-    else:
-        await _tell_failure(request, fold.error, headers, sum(took))
-
-
-async def _tell_failure(request: Request, failure: Failure | None, headers: Headers, took_ms: int) -> None:
-    """Answer for a task that failed or, without a failure, was cancelled.
-
-    One that a retry may mend says to come again after the time that this try has taken, waiting included.
-    """
-    if failure is None:
-        mapped, message = CANCELLED, "The task was cancelled"
-    else:
-        mapped, message = openai_failure(failure.code), failure.error
-    headers = [JSON, *headers]
-    if mapped.retry is not None:
-        headers.append((b"x-should-retry", b"true" if mapped.retry else b"false"))
-    if mapped.status == 503:
-        headers += retry_headers(at_most_a_minute(took_ms))
-    await request.respond(mapped.status, openai_error(message, mapped.kind, mapped.code), headers)
-
-
-def _as_openai(error: ApiError) -> ApiError:
-    """The few errors whose status differs here."""
-    if error.code == "MODEL_NOT_FOUND":
-        return model_not_found(error.param or "")
-    if error.code == "TIMEOUT":
-        return ApiError(504, error.code, error.message, task_id=error.task_id)
-    return error
+    took = await wait_for_end(gateway, request, task, fold)
+    if fold.status != "completed":
+        raise task_failed(fold.error, task.id, took_ms=sum(took), headers=took.headers)
+    await request.respond(200, body(), [JSON, *_ids(task), *took.headers])
 
 
 async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: OpenAIStream) -> None:
@@ -271,10 +228,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
     feed.keep_alive += 1
     came_to_end = False
     try:
-        try:
-            submitted = await submit(gateway, task)
-        except ApiError as error:
-            raise _as_openai(error) from None
+        submitted = await submit(gateway, task)
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
             place = submitted.place
@@ -290,8 +244,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             came_to_end = True
             failure = read_error(refusal.data) if refusal.type == "error" else None
             took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
-            await _tell_failure(request, failure, _ids(task), took_ms)
-            return
+            raise task_failed(failure, task.id, took_ms=took_ms)
         if surface.ended:
             came_to_end = True
             await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
@@ -340,7 +293,7 @@ async def _first(
             if body or not events:
                 return body, None
     except Lost:
-        raise ApiError(502, "STORE_LOST", "The store lost this task") from None
+        raise gateway_failed("STORE_LOST", "The store lost this task", reader.feed.task_id) from None
     except Interrupted:
         raise ClientGone if departure.gone else gateway.going(reader.feed.task_id) from None
     finally:

@@ -2,7 +2,7 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
--- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker; rest of `cancelled`
+-- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back}
 -- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass. A clock that
 -- went back would prolong them: then they are shortened.
@@ -11,7 +11,7 @@ local timeout = { rest = ARGV[3], code = ARGV[4] }
 local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
 local lost = { rest = ARGV[7], code = ARGV[8] }
 local no_worker = { rest = ARGV[9], code = ARGV[10] }
-local left_rest = ARGV[11]
+local left = { rest = ARGV[11], code = ARGV[12] }
 local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
 local look, pool = key_look(), key_pool()
 
@@ -81,7 +81,7 @@ local function look_at_queued(id, t)
     local why = late and timeout or queue_timeout
     end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
   else
-    end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '')
+    end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
   end
 end
 
@@ -97,7 +97,7 @@ local function look_at_running(id, t, lease_end)
   elseif lease_end <= NOW then
     put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
   elseif passed(t.lv) then
-    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left_rest), '', '', nil, NOW + grace)
+    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
     tell_owner(id, t, 'client')
   else
     call('ZADD', look, run_instant(t, lease_end), id)

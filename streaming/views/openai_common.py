@@ -14,6 +14,7 @@ from fairlane.streaming.events import (
     read_usage,
     wait_members,
 )
+from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.jsontext import NULL, join_object, json_string
 from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of, has_choices
 from fairlane.streaming.views.result import ResultFold
@@ -100,7 +101,7 @@ class OpenAIStream(ABC):
             return failure_frame(read_error(event.data))
         if event.type == "cancelled":
             by = read_cancelled(event.data)
-            return error_frame(f"Task cancelled by {by}" if by else "Task cancelled", "cancelled")
+            return error_frame(f"Task cancelled by {by}" if by else "Task cancelled", CANCELLED)
         return error_frame("A part of the output was lost", "EVENTS_LOST")
 
     def _finish(self, event: Event) -> bytes:

@@ -4,6 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from fairlane.streaming.events import LOGGED, UNLOGGED, Event, Failure
+from fairlane.streaming.failures import told
 from fairlane.streaming.jsontext import json_string
 
 KEEPALIVE = b": keepalive\n"
@@ -15,8 +16,6 @@ One LF: after an empty line some OpenAI clients parse an event out of nothing.
 DONE = b"data: [DONE]\n\n"
 
 _HEADS = {name: b"event: %b\n" % name.encode() for name in LOGGED | UNLOGGED}
-_INVALID_REQUEST = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED", "cancelled"})
-_OPENAI_CODES = {"CONTEXT_LENGTH": "context_length_exceeded", "CONTENT_FILTERED": "content_filter"}
 
 
 class _Bye(Struct, rename="camel"):
@@ -57,12 +56,12 @@ def data_frame(data: bytes) -> bytes:
 
 
 def error_body(message: str, code: str) -> bytes:
-    """OpenAI's error object, its type fitting our failure code; OpenAI's own code where it has one for that."""
-    kind = b"invalid_request_error" if code in _INVALID_REQUEST else b"server_error"
+    """OpenAI's error object for a failure code."""
+    row = told(code)
     return b'{"error":{"message":%b,"type":"%b","param":null,"code":%b}}' % (
         json_string(message),
-        kind,
-        json_string(_OPENAI_CODES.get(code, code)),
+        row.kind.encode(),
+        json_string(row.code),
     )
 
 

@@ -126,7 +126,7 @@ def sample_ends() -> Ends:
         queue_timeout=fragment("Task timeout", "QUEUE_TIMEOUT"),
         worker_lost=fragment("Worker disconnected", "WORKER_LOST"),
         no_worker=fragment("Worker disconnected", "NO_WORKER"),
-        left=b'"by":"client"',
+        left=Fragment(b'"by":"client"', "CANCELLED"),
     )
 
 

@@ -7,9 +7,13 @@
 | 401, 403                                         | UPSTREAM_AUTH      | no        |
 | 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
 | 408, 425, 429, 503, 529, `overloaded`, time-outs | MODEL_TOO_BUSY     | yes       |
+| 409, 500, 502, 504, 520 to 524, a broken connection | UPSTREAM_ERROR  | yes       |
 | other 4xx                                        | BAD_REQUEST        | no        |
-| other 5xx, broken connections                    | UPSTREAM_ERROR     | yes       |
-| 3xx                                              | UPSTREAM_ERROR     | no        |
+| other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
+
+Retryable is what another try may mend: the gateway makes it, three in all. 409 is among them because OpenAI's SDKs take it for a
+lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach; 501 and 505 are answers that do
+not change.
 
 The pause that an upstream asks for (`retry-after-ms`, `Retry-After`) goes with its failure. One that says that there were too
 many requests, and not for how long, is left alone for a second.
@@ -25,6 +29,8 @@ import msgspec
 from fairlane.workers.sdk.errors import TaskError, shorten
 
 BUSY_STATUSES = frozenset({408, 425, 429, 503, 529})
+RETRY_STATUSES = frozenset({409, 500, 502, 504, 520, 521, 522, 523, 524})
+"""Besides those, accidents that another try may mend."""
 DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
@@ -141,10 +147,10 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
         return "UPSTREAM_AUTH", False
     if status in BUSY_STATUSES:
         return "MODEL_TOO_BUSY", True
-    if status is not None and 400 <= status < 500:
-        return "BAD_REQUEST", False
+    if status in RETRY_STATUSES:
+        return "UPSTREAM_ERROR", True
     if status is not None:
-        return "UPSTREAM_ERROR", status >= 500
+        return ("BAD_REQUEST" if 400 <= status < 500 else "UPSTREAM_ERROR"), False
     if said.names & _BUSY_CODES:  # 4
         return "MODEL_TOO_BUSY", True
     if said.names & _AUTH_CODES:

@@ -18,6 +18,7 @@ from fairlane.streaming.events import (
     fragment_stage,
     fragment_usage,
 )
+from fairlane.streaming.failures import told
 from fairlane.streaming.views.usage import normalise_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
@@ -452,17 +453,18 @@ class Attempt:
         stop: str = "",
         hold_ms: int = 0,
     ) -> None:
-        """End with a failure, or try again where that is sensible.
+        """End with a failure, or try again where that is sensible; a task whose tries are used up ends as final.
 
         `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
         it counts as not begun.
         """
         if self.phase not in BEFORE_THE_END:
             return
-        fragment = fragment_error(error, code, retryable, usage)
         if retryable and not self.writer.has_output and not stop:
-            self._requeue(code, "declined" if hold_ms else "failed", Fragment(fragment, code), hold_ms)
+            end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
+            self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
             return
+        fragment = fragment_error(error, code, retryable, usage)
         if stop:
             self._cancel(stop)
         self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=bool(stop)))
@@ -475,7 +477,7 @@ class Attempt:
             if self.writer.has_output:
                 used = self._estimate()
                 usage = self._told_usage or b'{"outputTokens":%d,"estimated":true}' % used[1]
-                fragment = fragment_error("Worker disconnected", "WORKER_LOST", False, usage)
+                fragment = fragment_error("Worker disconnected", "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
                 self._requeue("worker lost", "declined" if blameless else "lost")
@@ -525,10 +527,10 @@ class Attempt:
 
     def _end_anyhow(self, code: str, text: str, used: tuple[int, int] = NO_USAGE) -> None:
         """End with a failure of the gateway's own, also instead of an end that could not be written."""
-        told = self.end is not None and self.end.keep_slot
-        if not self.answered and not told:
+        knows = self.end is not None and self.end.keep_slot
+        if not self.answered and not knows:
             self._cancel("superseded")
-        fragment = fragment_error(text, code, False)
+        fragment = fragment_error(text, code, told(code).retry)
         self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=not self.answered))
 
     def written(self) -> None:

@@ -20,7 +20,8 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
-from fairlane.streaming.events import Event, fragment_cancelled, fragment_error
+from fairlane.streaming.events import Event, fragment_error
+from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.alarms import Alarms
@@ -195,7 +196,7 @@ class Dispatcher:
 
     async def _withdraw(self, task_id: str) -> None:
         """After a submit of unknown outcome: it shall not run, whether it arrived or comes late."""
-        end = Fragment(fragment_cancelled("gateway"), "")
+        end = cancelled_end("gateway")
         await self._background.until_answered(
             lambda: self.scheduler.cancel(
                 task_id,
@@ -211,7 +212,7 @@ class Dispatcher:
         """End a task whose caller is gone; tried until Redis answers."""
         if why == "client":
             self._background.spawn(
-                self._end(task_id, State.CANCELLED, "cancelled", Fragment(fragment_cancelled(why), ""), why)
+                self._end(task_id, State.CANCELLED, "cancelled", cancelled_end(why), why)
             )
         else:
             end = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")

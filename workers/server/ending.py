@@ -14,6 +14,7 @@ from fairlane.queues.measures import TaskEnd
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Finished, Grant, Later, State
 from fairlane.streaming.events import Event, compose, fragment_cancelled, parse_event_id, progress_event
+from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.attempt import (
@@ -225,7 +226,7 @@ class Endings:
                 lambda: self._scheduler.finish(
                     grant,
                     State.CANCELLED,
-                    "",
+                    CANCELLED,
                     0,
                     [],
                     ("cancelled", cancelled),
@@ -240,7 +241,7 @@ class Endings:
             self._slots.reserve(worker, -want)
         finished = self._scheduler.finished(reply)
         if finished.outcome == "ok":
-            self._account(attempt, State.CANCELLED, "", used)
+            self._account(attempt, State.CANCELLED, CANCELLED, used)
         _acknowledge(attempt, finished.outcome)
         self._slots.use(worker, finished.grants, finished.later)
 

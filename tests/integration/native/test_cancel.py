@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from tests.support.serving import until
 from tests.support.talk import Talk, parse_sse
 
 from fairlane.queues.ids import new_task_id
@@ -88,3 +89,31 @@ async def test_a_task_that_is_not_there_cannot_be_cancelled(gateway: Start) -> N
         ):
             answer = await talk.http.post(f"/api/task/{task_id}/cancel")
             assert (answer.status_code, answer.json()["error"]) == (404, sentence)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_whoever_cancels_the_code_is_the_same_in_lists_and_measures(
+    gateway: Start, version: int
+) -> None:
+    """Its caller, an admin, a departure and the sweep, of tasks that wait and one that runs."""
+    async with (
+        gateway(linger_ms=0) as talk,
+        talk.worker() if version == 1 else talk.worker2(["default"]) as worker,
+    ):
+        running = await talk.submit()
+        task = await worker.take()
+        waiting = [await talk.submit(), await talk.submit()]
+        leaver = talk.sync()
+        async with talk.events("/api/openai", json={"stream": True, "onDisconnect": "cancel"}):
+            await talk.waiting(4)
+        leaver.cancel()
+        await talk.waiting(2)
+        await talk.http.post(f"/api/task/{waiting[0]}/cancel")
+        await talk.http.post(f"/api/admin/tasks/{waiting[1]}/cancel")
+        await talk.http.post(f"/api/task/{running}/cancel")
+        await worker.answer(task, None, error="cancelled")
+        measures = talk.served.gateway.measures.ended_tasks.values
+        await until(lambda: sum(measures.values()) == 5, "all ends to be counted")
+        assert {labels[-2:] for labels in measures} == {("cancelled", "CANCELLED")}
+        rows = (await talk.http.get("/api/admin/tasks", params={"code": "CANCELLED"})).json()["tasks"]
+        assert [(row["status"], row["code"]) for row in rows] == [("cancelled", "CANCELLED")] * 5

@@ -221,6 +221,19 @@ async def test_the_only_worker_tries_again_itself_three_times_at_most(
         await worker.nothing_more()
 
 
+async def test_when_the_tries_are_used_up_readers_are_told_that_it_is_final(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        watch = await callers.watch()
+        for attempt in (1, 2, 3):
+            task = await worker.expect("task", attempt=attempt)
+            await worker.result(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
+            await worker.expect("resultAck", status="accepted")
+        failed = await watch.until_event("error")
+        assert (failed["code"], failed["retryable"]) == ("MODEL_TOO_BUSY", False)
+
+
 async def test_a_failure_after_output_is_final_even_if_it_may_pass(served: Served, callers: Callers) -> None:
     async with worker_v2(served.ws, slots=2) as worker:
         watch = await callers.watch()

@@ -37,7 +37,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
         (
             Refused("no_worker", others_offered=True, retry_ms=61_000),
             False,
-            (503, "MODEL_NOT_FOUND", "No worker available", 60_000),
+            (503, "NO_WORKER", "No worker available", 60_000),
         ),
     ],
 )

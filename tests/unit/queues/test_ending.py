@@ -78,7 +78,7 @@ def test_a_worker_that_never_confirms_loses_its_slot_after_the_grace(world: Worl
     [
         ({"timeout_ms": 3000}, "failed", "TIMEOUT"),
         ({"wait_ms": 3000}, "failed", "QUEUE_TIMEOUT"),
-        ({"linger_ms": 3000}, "cancelled", ""),
+        ({"linger_ms": 3000}, "cancelled", "CANCELLED"),
         ({"timeout_ms": 3000, "wait_ms": 3000}, "failed", "TIMEOUT"),
     ],
 )

@@ -172,6 +172,12 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (500, body(), "UPSTREAM_ERROR", True),
     (502, "<html>Bad Gateway</html>", "UPSTREAM_ERROR", True),
     (504, "", "UPSTREAM_ERROR", True),
+    (524, "", "UPSTREAM_ERROR", True),
+    (409, body(), "UPSTREAM_ERROR", True),
+    (425, body(), "MODEL_TOO_BUSY", True),
+    (501, body(), "UPSTREAM_ERROR", False),
+    (505, "", "UPSTREAM_ERROR", False),
+    (511, "", "UPSTREAM_ERROR", False),
     (301, "", "UPSTREAM_ERROR", False),
 ]
 
