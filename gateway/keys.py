@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from fairlane.gateway.callers import digest
 from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
+from fairlane.queues.private import private_directory
 
 Kind = Literal["key", "worker"]
 
@@ -73,7 +74,7 @@ def first_start_keys(
     """
     created: list[Created] = []
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(data_dir)
         keys = [CallerKey(id=FIRST_ID, admin=True, sha256=_hash(data_dir, "key", created))] if caller else []
         workers = [WorkerKey(id=FIRST_ID, sha256=_hash(data_dir, "worker", created))] if worker else []
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as problem:

@@ -29,14 +29,17 @@ _HARMLESS = frozenset(
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 _SECRETS = re.compile(
-    r"(?P<scheme>\b(?:bearer|basic)\s+)[^\s\"',;]+"
+    r"(?P<scheme>\b(?:bearer|basic)\s++)[^\s\"',;]+"
     r"|\bflw?_[A-Za-z0-9._-]{1,64}_[A-Za-z0-9_-]{20,}"
     r"|\bsk-[A-Za-z0-9_-]{16,}"
-    r"|(?P<url>\b[a-z][a-z0-9+.-]*://)[^\s/@\"']*@"
+    r"|(?P<url>://)[^\s/@\"']*+@"
     r"|(?P<query>[?&](?:token|key|api_key|access_token|password|secret)=)[^\s&\"']+",
     re.IGNORECASE,
 )
+"""Takes time in proportion to the text, whatever it holds: nothing long is looked for at each of its own characters."""
 
+MAX_TEXT = 32 * 1024
+"""Characters of one text that are written and searched; of a longer one its two ends."""
 _MAX_DEPTH = 6
 
 
@@ -153,7 +156,18 @@ def _is_hidden(name: str) -> bool:
 
 
 def hide_in_text(text: str) -> str:
-    """`text` with keys, bearer tokens, passwords in URLs and secret query parameters masked."""
+    """`text` with keys, bearer tokens, passwords in URLs and secret query parameters masked; shortened when it is long."""
+    if len(text) <= MAX_TEXT:
+        return mask(text)
+    # no word that is cut: it could be a secret that does not look like one any more
+    head = text[: MAX_TEXT // 2].rsplit(None, 1)
+    tail = text[-MAX_TEXT // 2 :].split(None, 1)
+    left_out = f" … [{len(text)} characters in all] … "
+    return mask(head[0] if len(head) == 2 else "") + left_out + mask(tail[1] if len(tail) == 2 else "")
+
+
+def mask(text: str) -> str:
+    """`text`, all of it, with its secrets masked."""
 
     def masked(found: re.Match[str]) -> str:
         if found["url"]:

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from fairlane.queues.companion import Companion, Guard
 from fairlane.queues.datalock import DataDirInUseError, DataLock
+from fairlane.queues.private import FILE_MODE, append_privately, private_directory
 
 __all__ = ["DataDirInUseError", "EmbeddedRedis", "EmbeddedRedisError", "find_server", "verify_server"]
 
@@ -134,7 +135,7 @@ class EmbeddedRedis:
     async def _open(self) -> None:
         self._binary = self._binary or find_server()
         try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_directory(self.data_dir)
             self._lock = await DataLock.acquire(self.data_dir, self._lock_timeout_s)
             _remove_run_dir(self._lock.left.get("run_dir"))
             self._run_dir = _make_run_dir()
@@ -196,7 +197,7 @@ class EmbeddedRedis:
         environ = {
             name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
         }
-        with (self.data_dir / _LOG_FILE).open("ab") as output:
+        with append_privately(self.data_dir / _LOG_FILE) as output:
             self._server = Companion(
                 [str(self._binary), str(self._run_dir / "redis.conf")],
                 output=output,
@@ -244,8 +245,10 @@ class EmbeddedRedis:
         """Keep at most two log files of about 1 MiB; the server opens the file anew for each line."""
         path = self.data_dir / _LOG_FILE
         with contextlib.suppress(OSError):
+            old = path.with_suffix(".log.1")
             if path.stat().st_size > _MAX_LOG_BYTES:
-                path.replace(path.with_suffix(".log.1"))
+                path.replace(old)
+            old.chmod(FILE_MODE)
 
     def _failure(self, what: str) -> str:
         path = self.data_dir / _LOG_FILE

@@ -19,6 +19,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from fairlane.gateway.keys import first_start_keys
 from fairlane.queues.datalock import DataDirInUseError
 from fairlane.queues.embedded import EmbeddedRedis, EmbeddedRedisError, find_server, server_version
 
@@ -460,3 +461,35 @@ def test_old_server_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EmbeddedRedisError, match=r"redis-server is 6\.0, too old"):
         find_server()
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_everything_in_the_data_directory_is_its_owners_alone_whatever_the_umask(
+    tmp_path: Path, run_dirs: Path, binary: Path, umask: int
+) -> None:
+    data = tmp_path / "new" / "data"
+
+    async def main() -> None:
+        async with EmbeddedRedis(data, binary=binary) as embedded, connected(embedded.url) as client:
+            await client.set("a", "b")
+            await client.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
+
+            async def rewritten() -> bool:
+                return not (await client.info("persistence"))["aof_rewrite_in_progress"]
+
+            await until(rewritten)
+
+    before = os.umask(umask)
+    try:
+        run(main())
+        (data / "redis.log").chmod(0o644)  # as an earlier version made it
+        (data / "redis.log.1").write_text("older")
+        (data / "redis.log.1").chmod(0o644)
+        first_start_keys(data)
+        run(main())
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(data): path.stat().st_mode & 0o777 for path in [data, *data.rglob("*")]}
+    wanted = {path: 0o700 if (data / path).is_dir() else 0o600 for path in modes}
+    assert modes == wanted
+    assert len(modes) >= 8, "the directory, the log, the lock, the keys and the data"
