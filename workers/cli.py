@@ -107,6 +107,13 @@ def openai_command(
     api_key_env: Annotated[
         str | None, typer.Option(help="The environment variable with the key. [default: OPENAI_API_KEY]")
     ] = None,
+    allow_field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A member of the body that callers may set although it can direct the request to another server, key or "
+            "model (provider, fallbacks, …); may be repeated."
+        ),
+    ] = None,
     ttft_ms: Annotated[int, typer.Option(min=1, help="Longest wait for a stream's first output.")] = 60_000,
     idle_ms: Annotated[int, typer.Option(min=1, help="Longest silence in a stream.")] = 30_000,
     total_ms: Annotated[int, typer.Option(min=1, help="Longest request.")] = 300_000,
@@ -134,6 +141,7 @@ def openai_command(
             base_url=base_url,
             models=dict(zip(model, upstream_model, strict=True)) if upstream_model else model,
             api_key=key,
+            allow_fields=allow_field or (),
             limits=Limits(ttft_ms=ttft_ms, idle_ms=idle_ms, total_ms=total_ms),
         )
     except ValueError as error:

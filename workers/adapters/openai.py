@@ -14,6 +14,7 @@ from msgspec import Raw
 from fairlane.workers.adapters import failures
 from fairlane.workers.adapters.chunks import Chunk, ChunkReader, StreamError, is_null, usage_of
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
+from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
@@ -50,8 +51,9 @@ class OpenAIAdapter:
     `base_url` is what precedes `/chat/completions`, with its version (`http://localhost:11434/v1`). `models`
     are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
     names through. The payload goes out as it came, except `model`, `stream` (as the task says) and, for a
-    stream, `stream_options.include_usage`. `transport` replaces httpx's own, for tests or for speed. A
-    cancelled task closes its upstream connection at once.
+    stream, `stream_options.include_usage`. A payload with a member that would steer the upstream to another
+    server, key or model fails with BAD_REQUEST (`steering.py`), unless `allow_fields` names it. `transport`
+    replaces httpx's own, for tests or for speed. A cancelled task closes its upstream connection at once.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class OpenAIAdapter:
         api_key: str | None = None,
         limits: Limits | None = None,
         headers: Mapping[str, str] | None = None,
+        allow_fields: Iterable[str] = (),
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         url = httpx.URL(base_url)
@@ -73,6 +76,7 @@ class OpenAIAdapter:
         self._api_key = api_key or None
         self._limits = limits or Limits()
         self._headers = dict(headers or {})
+        self._allowed = frozenset(allow_fields)
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
 
@@ -139,6 +143,11 @@ class OpenAIAdapter:
             members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
         except msgspec.DecodeError as error:
             raise TaskError("BAD_REQUEST", f"The payload is not a JSON object: {error}") from error
+        if (name := steering_member(members, self._allowed)) is not None:
+            raise TaskError(
+                "BAD_REQUEST",
+                f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
+            )
         model = self._upstream_names.get(task.model) or self._upstream_names.get(ANY_MODEL)
         if model == ANY_MODEL or model is None:
             model = task.model

@@ -111,6 +111,113 @@ async def test_stream_options_of_the_caller_are_kept() -> None:
     assert sent(route)["stream_options"] == {"include_usage": True, "other": 1}
 
 
+STEERING_NAMES = [
+    *("api_base", "api_key", "api_version", "api_type", "base_url", "headers", "extra_headers", "extra_body"),
+    *("organization", "custom_llm_provider", "deployment_id", "model_list", "fallbacks", "user_config"),
+    *(
+        "context_window_fallbacks",
+        "aws_sts_endpoint",
+        "aws_role_name",
+        "azure_ad_token",
+        "vertex_credentials",
+    ),
+    *("litellm_params", "models", "route", "provider", "kv_transfer_params", "ssl_verify"),
+]
+USUAL_NAMES = [
+    *(
+        "messages",
+        "model",
+        "temperature",
+        "top_p",
+        "n",
+        "stop",
+        "seed",
+        "max_tokens",
+        "max_completion_tokens",
+        "tools",
+    ),
+    *(
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+        "user",
+        "store",
+    ),
+    *(
+        "frequency_penalty",
+        "presence_penalty",
+        "stream_options",
+        "metadata",
+        "service_tier",
+        "prediction",
+        "modalities",
+    ),
+    *(
+        "audio",
+        "reasoning_effort",
+        "verbosity",
+        "web_search_options",
+        "safety_identifier",
+        "prompt_cache_key",
+    ),
+    *(
+        "prompt",
+        "suffix",
+        "echo",
+        "best_of",
+        "input",
+        "encoding_format",
+        "dimensions",
+        "top_k",
+        "min_p",
+        "guided_json",
+    ),
+    *(
+        "chat_template_kwargs",
+        "repetition_penalty",
+        "keep_alive",
+        "options",
+        "thinking",
+        "enable_thinking",
+        "plugins",
+    ),
+    *("cache_salt", "extra", "modeled", "header", "routes", "providers", "apis"),
+]
+
+
+@pytest.mark.parametrize("name", STEERING_NAMES)
+@respx.mock
+async def test_what_would_steer_the_upstream_elsewhere_is_refused_and_never_sent(name: str) -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(api_key="sk-1"), task({"messages": [], name: "http://evil.example"}))
+    assert (caught.value.code, caught.value.retryable) == ("BAD_REQUEST", False)
+    assert repr(name) in caught.value.message
+    escaped = b'{"' + b"".join(b"\\u%04x" % ord(letter) for letter in name) + b'": "x"}'
+    with pytest.raises(TaskError):
+        await run(adapter(), task(escaped))
+    assert not route.called
+
+
+@respx.mock
+async def test_what_callers_usually_send_goes_through_and_so_does_what_says_nothing() -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    await run(adapter(), task({name: {} for name in USUAL_NAMES} | {"fallbacks": None}))
+    assert set(sent(route)) == {*USUAL_NAMES, "stream", "fallbacks"}
+
+
+@respx.mock
+async def test_an_operator_may_allow_a_member() -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    await run(adapter(allow_fields=["provider"]), task({"provider": {"order": ["x"]}}))
+    assert sent(route)["provider"] == {"order": ["x"]}
+    with pytest.raises(TaskError):
+        await run(adapter(allow_fields=["provider"]), task({"models": ["x"]}))
+
+
 @pytest.mark.parametrize(
     ("type", "path"),
     [

@@ -1,0 +1,29 @@
+"""Members of a request's body that would steer an upstream elsewhere: to another server, key, account or model. Pure.
+
+Gateways behind us read more from a body than OpenAI does (litellm its own call's arguments, OpenRouter its routing, vLLM the
+address of another server's cache). A caller could so have the upstream's keys sent to a server of their own, pay with somebody
+else's account, or use a model that their key does not cover. Such a body is refused and not mended: who asks for another key or a
+fallback would else get an answer to something they did not ask.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+
+from msgspec import Raw
+
+STEERING = re.compile(
+    r"(?:api|aws|azure|vertex|litellm|langfuse|watsonx)_\w+"  # litellm: servers, keys, accounts
+    r"|base_url|headers|extra_(?:headers|body|query)|default_headers|ssl_verify|organization|user_config"
+    r"|custom_llm_provider|deployment_id|model_list|fallbacks|\w+_fallbacks"
+    r"|models|route|provider"  # OpenRouter: other models, other servers
+    r"|kv_transfer_params"  # vLLM: the server to fetch a cache from
+)
+"""Names of members that are refused, as a whole."""
+
+
+def steering_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
+    """The first member that a caller may not set, or None. One that is null says nothing and is let through."""
+    for name, value in members.items():
+        if STEERING.fullmatch(name) and name not in allowed and bytes(value) != b"null":
+            return name
+    return None
