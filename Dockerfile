@@ -9,7 +9,9 @@ COPY streaming ./streaming
 COPY workers ./workers
 COPY web ./web
 RUN python -m venv /opt/fairlane \
- && /opt/fairlane/bin/pip install --no-cache-dir -c requirements.lock .
+ && /opt/fairlane/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+ && /opt/fairlane/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+ && /opt/fairlane/bin/pip uninstall --yes setuptools
 
 FROM python:3.13-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/fairlane --create-home fairlane
