@@ -4,6 +4,7 @@ In all of them each grant of the scripts is compared with the plain model's (ben
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from bench.fairness import gaming, isolation, shares, starvation
@@ -54,9 +55,11 @@ def test_no_slot_stays_free_while_a_task_waits(row: Row) -> None:
     passed(work_conservation(row))
 
 
-def test_clients_get_their_weights(row: Row) -> None:
-    if row.workload.weights:
-        passed(weighted_shares(row))
+def test_clients_get_their_weights_and_without_any_the_same(row: Row) -> None:
+    weights = row.workload.weights or dict.fromkeys(
+        sorted({request.client for request in row.workload.requests}), 1.0
+    )
+    passed(weighted_shares(replace(row, workload=replace(row.workload, weights=weights))))
 
 
 def test_token_shares_follow_the_weights_whatever_the_sizes(fairlane: Maker) -> None:

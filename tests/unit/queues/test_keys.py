@@ -1,6 +1,7 @@
 """The map of keys is whole, unambiguous, and what the scripts use."""
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 
 from fairlane.queues.keys import KEYS, Keys, expand_keys, pool_prefix
@@ -41,10 +42,26 @@ def test_scripts_name_only_keys_of_the_map_and_use_all_but_those_of_others() -> 
     assert known - used == {"secret", "history", "clock"}
 
 
+def defined(lua: str) -> Iterator[tuple[str, str]]:
+    """What a script defines at its top level, the shared parts too, and the pattern of a use beside the definition.
+
+    Shared functions are members of `F`; the others, and all values, are locals.
+    """
+    for function in re.findall(r"^(?:F\.)?(\w+) = function\(", lua, re.MULTILINE):
+        yield function, rf"\bF\.{function}\("
+    for function in re.findall(r"^local function (\w+)", lua, re.MULTILINE):
+        yield function, rf"(?<!function )\b{function}\("
+    for values in re.findall(r"^local (\w+(?:, \w+)*) =", lua, re.MULTILINE):
+        for value in values.split(", "):
+            yield value, rf"(?s)\b{value}\b.*\b{value}\b"
+
+
 def test_each_script_has_a_legend_and_only_the_parts_it_uses() -> None:
     for name, script in load_scripts().items():
         assert f"-- {name}: " in script.text
         assert "-- KEYS[1]" in script.text
         assert "-- returns  " in script.text
-        for function in re.findall(r"^local function (\w+)", script.text, re.MULTILINE):
-            assert len(re.findall(rf"\b{function}\b", script.text)) > 1, f"{name} does not use {function}"
+        parts = list(defined(script.text))
+        assert len(parts) > 5, f"{name}: the parts are not found"
+        for part, uses in parts:
+            assert re.search(uses, script.text), f"{name} does not use {part}"
