@@ -55,14 +55,14 @@ def unauthorized() -> ApiError:
     return ApiError(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
 
 
-def stopping(left_ms: int, task_id: str | None = None) -> ApiError:
-    """This gateway is going, in `left_ms`; another one takes the call now, or its successor then."""
+def stopping(retry_ms: int, task_id: str | None = None) -> ApiError:
+    """This gateway is going; in `retry_ms` another one takes the call, or its successor."""
     return ApiError(
         503,
         "GATEWAY_STOPPING",
         "This gateway is shutting down",
         task_id=task_id,
-        retry_after_ms=at_most_a_minute(left_ms),
+        retry_after_ms=at_most_a_minute(retry_ms),
     )
 
 

@@ -14,7 +14,7 @@ import structlog
 from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.callers import Caller, Callers
-from fairlane.gateway.errors import ApiError, model_not_found, stopping, store_unavailable
+from fairlane.gateway.errors import SECOND_MS, ApiError, model_not_found, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
 from fairlane.gateway.metrics.family import Family, Relative
@@ -77,7 +77,7 @@ class Gateway:
         self.settings = settings
         self.family = family or Family(Path(), 0, 1)
         self.callers = callers
-        self.replica = secrets.token_hex(4)
+        self.replica = self.family.mark + secrets.token_hex(4)
         self.prefix = pool_prefix()
         self.keys = Keys(self.prefix)
         self.ready = False
@@ -93,6 +93,7 @@ class Gateway:
         self.measures = HourRecorder(settings.models)
         self.tracer = tracer_for(settings)
         self._drain_until = 0.0
+        self._others_stay = False
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -160,6 +161,7 @@ class Gateway:
         self.stopping = True
         await self.live.close()
         await self.dispatcher.close()
+        await self._leave()
         await self.watch.close()
         await self.surveyor.close()
         await self.history.close()
@@ -181,6 +183,7 @@ class Gateway:
         self.dispatcher.drain()
         self.workers.drain(self.settings.drain_ms + FAREWELL_MS)
         self._drain_until = time.monotonic() + self.settings.drain_ms / 1000
+        self._others_stay = await self.another_stays()
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.05)
         self.closing.begin()
@@ -190,6 +193,27 @@ class Gateway:
         while len(self.closing) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self.workers.close("the gateway stops")
+
+    async def another_stays(self) -> bool:
+        """Whether another replica lives which does not go with this one, as the other processes of its family do."""
+        try:
+            now, known = await asyncio.gather(
+                self.link.command("TIME"),
+                self.link.command("ZRANGE", self.keys("replicas"), 0, -1, "WITHSCORES"),
+            )
+        except StoreError:
+            return False
+        ours = self.family.mark or self.replica
+        names_and_ends = zip(known[::2], known[1::2], strict=True)
+        return any(
+            float(end) > int(now[0]) * 1000 and not name.decode().startswith(ours)
+            for name, end in names_and_ends
+        )
+
+    async def _leave(self) -> None:
+        """Be no live replica any more, at once, for those who go next and look whether another stays."""
+        with contextlib.suppress(StoreError):  # it is forgotten after some seconds anyway
+            await self.link.command("ZADD", self.keys("replicas"), "XX", 1, self.replica)
 
     @property
     def _working(self) -> bool:
@@ -256,8 +280,8 @@ class Gateway:
         return max(int((time.time() - since) * 1000), 0) if since else 0
 
     def going(self, task_id: str | None = None) -> ApiError:
-        """The answer of a gateway that shuts down."""
-        return stopping(self.drain_left_ms, task_id)
+        """The answer of a gateway that shuts down: another one takes the call at once, or a successor when this one is gone."""
+        return stopping(SECOND_MS if self._others_stay else self.drain_left_ms, task_id)
 
     @property
     def drain_left_ms(self) -> int:

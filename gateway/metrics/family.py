@@ -9,6 +9,7 @@ would tell of another moment than the process that answers, with the same effect
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,11 @@ class Family:
     folder: Path
     index: int
     size: int
+
+    @property
+    def mark(self) -> str:
+        """What the names of its processes' replicas begin with, so that they know each other; '' of one that is alone."""
+        return hashlib.blake2s(bytes(self.folder), digest_size=4).hexdigest() if self.size > 1 else ""
 
     def socket(self, index: int) -> Path:
         return self.folder / f"{index}.sock"

@@ -325,6 +325,12 @@ class Talk:
             while (await self.state())["counts"]["queued"] != number:
                 await asyncio.sleep(0.02)
 
+    async def replicas(self, number: int) -> None:
+        """Return when so many replicas live."""
+        async with asyncio.timeout(DEADLINE_S):
+            while len((await self.state())["replicas"]) != number:
+                await asyncio.sleep(0.02)
+
     async def workers(self, number: int) -> None:
         """Return when so many workers are connected."""
         async with asyncio.timeout(DEADLINE_S):
