@@ -131,6 +131,19 @@ def test_check_shows_settings_in_force_without_secrets() -> None:
     assert "TASK_TIMEOUT_MS='x' is ignored" in answer.stderr
 
 
+def test_check_says_who_gets_in() -> None:
+    said = fairlane("check")
+    assert said.exit_code == 0
+    assert "no keys are configured: every program on this machine may do what an admin may" in said.stderr
+    sha = "a" * 64
+    closed = fairlane(
+        "check",
+        FAIRLANE_KEYS=json.dumps([{"id": "a", "sha256": sha}]),
+        FAIRLANE_WORKERS=json.dumps([{"id": "gpu", "sha256": sha[::-1].replace("a", "b")}]),
+    )
+    assert (closed.exit_code, closed.stderr) == (0, "")
+
+
 def test_check_prints_the_reference_as_markdown() -> None:
     assert fairlane("check", "--markdown").stdout == settings_table()
 
