@@ -29,14 +29,7 @@ from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
-from fairlane.streaming.events import (
-    Event,
-    bye_event,
-    gap_event,
-    parse_event_id,
-    queued_event,
-    restart_event,
-)
+from fairlane.streaming.events import Event, bye_event, gap_event, parse_event_id, queued_event, restart_event
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.jsontext import kind_of
