@@ -211,9 +211,7 @@ class Dispatcher:
     def cancel_soon(self, task_id: str, why: Literal["client", "timeout"]) -> None:
         """End a task whose caller is gone; tried until Redis answers."""
         if why == "client":
-            self._background.spawn(
-                self._end(task_id, State.CANCELLED, "cancelled", cancelled_end(why), why)
-            )
+            self._background.spawn(self._end(task_id, State.CANCELLED, "cancelled", cancelled_end(why), why))
         else:
             end = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
             self._background.spawn(self._end(task_id, State.FAILED, "error", end, why))
