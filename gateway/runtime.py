@@ -321,6 +321,7 @@ class Gateway:
         if up:
             self.store_down_since = None
             log.info("connected to Redis", replica=self.replica)
+            self.channel.reconnect()
             self.dispatcher.store_is_back()
             self.hub.check_soon(store_lost=True)
         else:

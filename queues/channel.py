@@ -39,6 +39,7 @@ class Channel:
         self._timeout_ms = timeout_ms
         self._task: asyncio.Task[None] | None = None
         self._ping_s = ping_ms / 1000
+        self._until = asyncio.Timeout(None)
         self.listening = asyncio.Event()
 
     async def start(self) -> None:
@@ -46,6 +47,12 @@ class Channel:
         self._task = asyncio.create_task(self._keep_listening(), name="redis-channel")
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.listening.wait(), self._timeout_ms / 1000)
+
+    def reconnect(self) -> None:
+        """Listen over a new connection: the address may lead to another server now, and this one shows nothing of that."""
+        if self._task:
+            with contextlib.suppress(RuntimeError):  # between two connections: the next one is new
+                self._until.reschedule(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         if self._task:
@@ -58,11 +65,12 @@ class Channel:
         backoff = Backoff()
         while True:
             try:
-                connection = await connect(self._url, self._timeout_ms)
-                try:
-                    await self._listen(connection)
-                finally:
-                    await disconnect(connection)
+                async with asyncio.Timeout(None) as self._until:
+                    connection = await connect(self._url, self._timeout_ms)
+                    try:
+                        await self._listen(connection)
+                    finally:
+                        await disconnect(connection)
             except (TimeoutError, OSError, RedisError):
                 pass  # listen again below; what was missed is found by checking again
             finally:

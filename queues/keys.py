@@ -58,7 +58,7 @@ KEYS = (
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
-    Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, as long as a grant"),
+    Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "w:{replica}", "string", "JSON: the workers connected to a replica", "PX, renewed by offer"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),

@@ -18,7 +18,16 @@ import hiredis
 from redis.asyncio import Connection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.measures import Measures, Recorder
@@ -27,18 +36,11 @@ from fairlane.queues.scripts import Script
 Arg = bytes | str | int | float
 Reply = Any
 
-_TRANSIENT = (BusyLoadingError, OutOfMemoryError, ReadOnlyError)
-_TRANSIENT_PREFIXES = (
-    "BUSY",
-    "MISCONF",
-    "LOADING",
-    "OOM",
-    "READONLY",
-    "MASTERDOWN",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-)
+_ELSEWHERE = (BusyLoadingError, MasterDownError, ReadOnlyError)
+"""What a server answers that is a primary no more, or not yet: its address may lead to another one by now."""
+
+_TRANSIENT = (*_ELSEWHERE, ClusterDownError, OutOfMemoryError, TryAgainError)
+_TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 
 
 async def connect(url: str, timeout_ms: int) -> Connection:
@@ -73,9 +75,12 @@ async def disconnect(connection: Connection) -> None:
 
 
 class Backoff:
-    """Delays between attempts to connect, in seconds: doubled from `first` to `most`, with full jitter."""
+    """Delays between attempts to connect, in seconds: doubled from `first` to `most`, with full jitter.
 
-    def __init__(self, first: float = 0.05, most: float = 1.0) -> None:
+    `most` is short, since a lease may end a second and a half after Redis is back (sweep.lua).
+    """
+
+    def __init__(self, first: float = 0.05, most: float = 0.5) -> None:
         self._first, self._most = first, most
         self._rng = random.Random()  # noqa: S311 - spreads load, hides nothing; not the process's own, which tests seed
         self._next = first
@@ -103,7 +108,9 @@ class RedisLink:
 
     While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
     scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost, and so does one
-    on which a single reply takes ten times as long; that this process was too busy to look does not.
+    on which a single reply takes ten times as long; that this process was too busy to look does not. One that leads to a server
+    that is no primary (any more) is given up, and the address asked again: what it refused had no effect, of what was under way
+    behind that nobody knows.
     """
 
     def __init__(
@@ -265,6 +272,12 @@ class RedisLink:
                 self._on_change(False)
 
     async def _prepare(self) -> None:
+        with contextlib.suppress(ResponseError):  # ROLE may be forbidden: then the first write tells
+            role = (await self._send(("ROLE",)))[0].decode()
+            if role != "master":
+                raise StoreUnavailable(
+                    f"the Redis at this address is no primary (its role is {role})", sent=False
+                )
         for script in self._scripts.values():
             await self._send(("SCRIPT", "LOAD", script.text))
         if self._on_connect:
@@ -295,6 +308,9 @@ class RedisLink:
                 continue  # its caller was cancelled; the command ran all the same
             elif isinstance(reply, Exception):
                 future.set_exception(_explain(reply))
+                future.exception()  # its caller may be gone
+                if isinstance(reply, _ELSEWHERE):
+                    raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
             else:
                 future.set_result(reply)
 

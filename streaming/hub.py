@@ -401,12 +401,15 @@ class Hub:
     def check_soon(self, *, store_lost: bool = False) -> None:
         """Compare all feeds with their logs now: messages may have been lost.
 
-        `store_lost`: the store was away and may have forgotten its last second, also who reads here.
+        `store_lost`: the store was away and may have forgotten its last second, also who reads here; their interest is to be
+        renewed at once.
         """
         for feed in self._feeds.values():
             feed.seen = -self.silent_s
             if store_lost:
                 feed.registered = False
+        if store_lost:
+            self._renewed_at = 0.0
         self._check_now.set()
 
     async def page(self, task_id: str, epoch: int, seq: int, *, held: bool = True) -> list[Event]:

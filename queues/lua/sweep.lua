@@ -4,8 +4,9 @@
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back}
--- Time that Redis was down is not lease time: after a gap all leases move by the gap and nothing ends in that pass. A clock that
--- went back would prolong them: then they are shortened.
+-- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
+-- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
+-- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
 local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
 local timeout = { rest = ARGV[3], code = ARGV[4] }
 local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
@@ -19,51 +20,62 @@ even_if_full()
 local last = num(call('HGET', pool, 'swept'))
 call('HSET', pool, 'swept', NOW)
 
--- 1. After a gap: move by it what holds only as long as somebody renews it, but never beyond what a renewal now would give; and,
--- if the clock went back, what models wait for.
+-- 1. After a gap: move what must be renewed and would be due before its owner's turn comes (renewals come every 5 s, and as soon as
+-- an owner is back), but never beyond what a renewal now would give.
 local gap = last > 0 and NOW - last or 0
-if math.abs(gap) > lease / 3 then
-  local function moved(at, most)
-    if gap < 0 then return math.min(at, NOW + most) end
-    return math.max(at, math.min(at + gap, NOW + most))
-  end
+if gap > 1500 then
+  local excess, soon = gap - 500, NOW + 5000
+  local function moved(at, most) return math.max(at, math.min(at + excess, NOW + most)) end
 
-  for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
-    local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
-    for i = 1, #held, 2 do
-      local id = held[i]
-      local f = call('HMGET', key_task(id), 'st', 'xd', 'lv')
-      local running = f[1] == 'executing'
-      local lease_end = moved(tonumber(held[i + 1]), running and lease or grace)
-      call('ZADD', key_slots(model), lease_end, id)
-      call('ZADD', look, running and run_instant({ xd = f[2], lv = f[3] }, lease_end) or lease_end, id)
-    end
-    if gap < 0 then
-      for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
-        local at = call('HGET', key_model(model), field)
-        if at then call('HSET', key_model(model), field, whole(num(at) + gap * per_ms)) end
-      end
-    end
-  end
-  for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', NOW + lease)) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', soon)) do
     local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
-    if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
-      local leave = moved(num(f[2]), num(f[3]))
-      call('HSET', key_task(id), 'lv', leave)
-      local t = { lv = leave, wd = f[4], dl = f[5], xd = f[6] }
-      local waits = f[1] == 'queued'
-      call('ZADD', look, waits and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(f[7]), id))), id)
+    local t, live = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'queued' or f[1] == 'executing'
+    if live and t.lv then
+      t.lv = whole(moved(num(t.lv), num(f[3])))
+      call('HSET', key_task(id), 'lv', t.lv)
+    end
+    local lease_end = f[7] and call('ZSCORE', key_slots(f[7]), id)
+    if lease_end then
+      lease_end = moved(tonumber(lease_end), live and lease or grace)
+      call('ZADD', key_slots(f[7]), lease_end, id)
+      call('ZADD', look, live and run_instant(t, lease_end) or lease_end, id)
+    elseif live then
+      call('ZADD', look, wait_instant(t), id)
     end
   end
   local function move_all(key)
-    local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    local members = call('ZRANGEBYSCORE', key, '(' .. last, soon, 'WITHSCORES')
     for i = 1, #members, 2 do call('ZADD', key, moved(tonumber(members[i + 1]), lease), members[i]) end
     return members
   end
   move_all(key_replicas())
   local offered = move_all(key_offered())
   for i = 1, #offered, 2 do move_all(key_offers(offered[i])) end
-  return { NOW + 1000, NOW, 0, {} }
+elseif gap < -500 then -- the clock went back: nothing holds for longer than a renewal now would give, nor is waited for
+  for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
+    local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
+    for i = 1, #held, 2 do
+      local id = held[i]
+      local f = call('HMGET', key_task(id), 'st', 'xd', 'lv', 'lg')
+      local running = f[1] == 'executing'
+      local lease_end = math.min(tonumber(held[i + 1]), NOW + (running and lease or grace))
+      local leave = f[3] and whole(math.min(num(f[3]), NOW + num(f[4])))
+      if running and leave then call('HSET', key_task(id), 'lv', leave) end
+      call('ZADD', key_slots(model), lease_end, id)
+      call('ZADD', look, running and run_instant({ xd = f[2], lv = leave }, lease_end) or lease_end, id)
+    end
+    for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
+      local at = call('HGET', key_model(model), field)
+      if at then call('HSET', key_model(model), field, whole(num(at) + gap * per_ms)) end
+    end
+  end
+  local function shorten(key)
+    local members = call('ZRANGEBYSCORE', key, '(' .. NOW + lease, '+inf')
+    for _, member in ipairs(members) do call('ZADD', key, NOW + lease, member) end
+    return members
+  end
+  shorten(key_replicas())
+  for _, model in ipairs(shorten(key_offered())) do shorten(key_offers(model)) end
 end
 
 -- 2. Tasks whose instant has come.

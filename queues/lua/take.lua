@@ -8,7 +8,7 @@
 -- ARGV[6…] models; '*' alone: every model
 -- returns  {grants, later}: grants (see granting.lua, describe); {model, ms until it may start a task, …}, where time alone is in
 --          the way. What stays unfilled is recorded as idle for the models.
---          Repeating it returns the same grants while they hold, for as long as a grant holds unrenewed.
+--          Repeating it returns the same grants while they hold, for five times as long as a grant holds unrenewed.
 local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local models = {}
 for i = 6, #ARGV do models[#models + 1] = ARGV[i] end

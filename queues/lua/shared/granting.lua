@@ -320,12 +320,13 @@ local function repeat_grants(ids, nonce)
   return grants
 end
 
--- The same as `take`, for calls that have no record in which to note what they granted.
+-- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep
+-- may prolong them.
 local function take_once(models, want, replica, worker, nonce, grant_ms, freed)
   local before = call('GET', key_taken(nonce))
   if before then return repeat_grants(before, nonce), {} end
   even_if_full() -- what is granted frees memory in the end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
-  if #ids > 0 then call('SET', key_taken(nonce), table.concat(ids, ','), 'PX', grant_ms) end
+  if #ids > 0 then call('SET', key_taken(nonce), table.concat(ids, ','), 'PX', whole(5 * grant_ms)) end
   return grants, later
 end
