@@ -1,15 +1,18 @@
-"""Random lives of a pool: two replicas' schedulers over a real Redis whose clock is moved by hand.
+"""Random lives of a pool: three replicas' schedulers over a real Redis whose clock is moved by hand, back too, and which now and
+then comes back from a save.
 
-After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once and
-its log never changes behind; no start exceeds a limit of model, queue or user; what was settled is never taken back; and work
-is conserved: where a lease is free and a task may start, no replica that could run it is idle, unless a wake-up is under way;
-where time alone is in the way, whoever asked was told the instant.
+After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once, its
+log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was settled is
+never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free and a task
+may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever asked was
+told the instant.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,17 +28,22 @@ from hypothesis.stateful import (
 )
 from tests.support.audit import TERMINAL, Snapshot, audit, running_of_user, settled_costs
 from tests.support.direct import Subscription, World, drive, fragment
+from tests.support.history import History, Written
 from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.rules import Kind, Value
-from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.scheduler import EventFields, Limits, Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Refused, State, TaskSpec
 
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
 USERS = ("u", "x:y:z", "ü")
+REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,), 2), (MODELS[:1], 1))
+"""Models and slots of each."""
+WHO = st.integers(0, len(REPLICAS) - 1)
 LIMITS = Limits(max_queue_length=6, max_queued_bytes=2000)
+FAR = 1 << 60
 QUEUE_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("weight", (None, 1.0, 20.0)),
     ("max_length", (None, 1, 5)),
@@ -88,11 +96,17 @@ class Replica:
         return self.offering and (model in self.models or self.models == (ANY_MODEL,))
 
     def let_go(self, grant: Grant) -> None:
-        self.held.pop(grant.task_id, None)
+        if self.held.get(grant.task_id) == grant:
+            del self.held[grant.task_id]
         self.past.append(grant)
 
     def keep(self, grants: list[Grant]) -> None:
-        self.held.update({grant.task_id: grant for grant in grants})
+        """Begin these; an attempt of the same task that runs here still is superseded."""
+        for grant in grants:
+            older = self.held.get(grant.task_id)
+            if older is not None and older.token != grant.token:
+                self.past.append(older)
+            self.held[grant.task_id] = grant
 
 
 @dataclass
@@ -102,6 +116,18 @@ class Call:
     name: str
     again: Callable[[], Any]
     answer: Any
+
+
+@dataclass
+class Save:
+    """What the store comes back with, and what was known of it then."""
+
+    store: dict[bytes, tuple[int, bytes]]
+    accepted: list[str]
+    logs: dict[str, list[Any]]
+    ended: dict[str, str]
+    before: dict[tuple[str, ...], int]
+    settled: dict[tuple[str, str], int]
 
 
 class Life(RuleBasedStateMachine):
@@ -126,7 +152,11 @@ class Life(RuleBasedStateMachine):
         self.unwatched: set[str] = set()
         """Models whose instant has come with nobody to ask: the next sweep wakes for them."""
         self.wake_was_lost = False
-        for models, slots in (((MODELS[0], MODELS[1]), 3), ((ANY_MODEL,), 2)):
+        self.history = History()
+        self.written: dict[str, Written] = {}
+        """By grant token."""
+        self.saved: Save | None = None
+        for models, slots in REPLICAS:
             self.birth(models, slots)
 
     def birth(self, models: tuple[str, ...], slots: int) -> None:
@@ -179,7 +209,7 @@ class Life(RuleBasedStateMachine):
             assert field_name not in after.overrides
 
     @rule(
-        who=st.integers(0, 1),
+        who=WHO,
         model=st.sampled_from(MODELS),
         queue=st.sampled_from(QUEUES),
         user=st.sampled_from(USERS),
@@ -237,7 +267,7 @@ class Life(RuleBasedStateMachine):
             if not lost:
                 self.check_told(answer.later, (model,))
 
-    @rule(who=st.integers(0, 1), want=st.integers(1, 3), lost=st.sampled_from((False, False, True)))
+    @rule(who=WHO, want=st.integers(1, 3), lost=st.sampled_from((False, False, True)))
     def take(self, who: int, want: int, lost: bool) -> None:
         replica = self.replicas[who]
         want = min(want, replica.free)
@@ -277,7 +307,7 @@ class Life(RuleBasedStateMachine):
             startable, at = self.startable(shot, model)
             assert not startable or at <= self.world.now_ms or model in named, (model, later)
 
-    @rule(who=st.integers(0, 1))
+    @rule(who=WHO)
     def wake(self, who: int) -> None:
         """Look at one wake-up, as the dispatcher does."""
         replica = self.replicas[who]
@@ -309,48 +339,65 @@ class Life(RuleBasedStateMachine):
             assert answer.grants == []
             self.told(replica, answer.later)
 
-    @rule(
-        who=st.integers(0, 1),
-        which=st.integers(0, 9),
-        events=st.integers(1, 3),
-        skip=st.sampled_from((0, 0, 0, 2)),
-    )
+    @rule(who=WHO, which=st.integers(0, 9), events=st.integers(1, 3), skip=st.sampled_from((0, 0, 0, 2)))
     def append(self, who: int, which: int, events: int, skip: int) -> None:
         grant = self.pick(who, which)
         if grant is None:
             return
         scheduler, top = self.replicas[who].scheduler, self.top(grant.task_id)
-        fields = [("chunk", b"{%d}" % n) for n in range(events)]
+        written = self.writer(grant)
+        fields = self.chunks(events)
 
-        def call() -> tuple[str, int]:
-            return scheduler.appended(scheduler.append(grant, top + 1 + skip, fields, output=True).result())
+        def call(seq: int, fields: list[EventFields]) -> tuple[str, int]:
+            return scheduler.appended(scheduler.append(grant, seq, fields, output=True).result())
 
-        current = self.is_current(grant)
-        answer = call()
-        assert answer[0] == ("stale" if not current else "hole" if skip else "ok")
-        self.calls.append(Call("append", call, answer))
+        current, seq = self.is_current(grant), written.next_seq + skip
+        answer = call(seq, fields)
+        assert answer == (("stale", 0) if not current else ("hole", top) if seq > top + 1 else ("ok", 0))
+        self.calls.append(Call("append", partial(call, seq, fields), answer))
+        if answer[0] == "hole" and not skip:  # the store lost what was written: it is written again
+            assert call(top + 1, [*written.behind(top), *fields]) == ("ok", 0)
+        if current and not skip:
+            written.add(fields)
+
+    def writer(self, grant: Grant) -> Written:
+        return self.written.setdefault(grant.token, Written(grant))
+
+    def chunks(self, count: int) -> list[EventFields]:
+        """Events that no others are like."""
+        return [("chunk", b"{%d}" % next(self.numbers)) for _ in range(count)]
 
     @rule(
-        who=st.integers(0, 1),
+        who=WHO,
         which=st.integers(0, 9),
         state=st.sampled_from((State.COMPLETED, State.FAILED)),
         events=st.integers(0, 2),
         used=st.sampled_from(((-1, -1), (10, 2000), (0, 0), (10**30, 10**30))),
         want=st.booleans(),
         lost=st.sampled_from((False, False, True)),
+        written_by_owner=st.sampled_from((True, True, True, False)),
     )
     def finish(
-        self, who: int, which: int, state: State, events: int, used: tuple[int, int], want: bool, lost: bool
+        self,
+        who: int,
+        which: int,
+        state: State,
+        events: int,
+        used: tuple[int, int],
+        want: bool,
+        lost: bool,
+        written_by_owner: bool,
     ) -> None:
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is None:
             return
-        scheduler, nonce, seq = replica.scheduler, replica.scheduler.nonce(), self.top(grant.task_id) + 1
-        fields = [("chunk", b"{}")] * events
-        terminal = ("done" if state is State.COMPLETED else "error", b"{}")
+        scheduler, nonce, top = replica.scheduler, replica.scheduler.nonce(), self.top(grant.task_id)
+        written = self.writer(grant)
+        fields = self.chunks(events)
+        terminal = ("done" if state is State.COMPLETED else "error", b"{%d}" % next(self.numbers))
         number = 1 if want and replica.offering else 0
 
-        def call() -> Any:
+        def call(seq: int, fields: list[EventFields]) -> Any:
             reply = scheduler.finish(
                 grant,
                 state,
@@ -366,11 +413,21 @@ class Life(RuleBasedStateMachine):
             )
             return scheduler.finished(reply.result())
 
-        current, known = self.is_current(grant), self.record(grant.task_id)
-        answer = call()
-        same = known.get("at") == str(grant.attempt) and known.get("gt") == grant.token
+        current, known, seq = self.is_current(grant), self.record(grant.task_id), written.next_seq
+        if not written_by_owner:  # its log was given up: whatever the log holds, the task ends
+            seq, fields = 0, []
+        answer = call(seq, fields)
+        if current and seq > top + 1:
+            assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
+            seq, fields = top + 1, [*written.behind(top), *fields]
+            answer = call(seq, fields)
+        same = known.get("ep") == str(grant.epoch) and known.get("gt") == grant.token
         assert answer.outcome == ("ok" if current else "late" if same else "stale")
-        self.calls.append(Call("finish", call, answer))
+        if current:
+            end_seq = top + 1 if not written_by_owner else seq + len(fields)
+            assert answer.event_id.endswith(f"-{end_seq}")
+            assert answer.event_id.startswith(f"{grant.epoch}-") == written_by_owner
+        self.calls.append(Call("finish", partial(call, seq, fields), answer))
         if len(answer.grants) < number:
             replica.idle_for |= set(replica.models)
         replica.let_go(grant)
@@ -379,7 +436,7 @@ class Life(RuleBasedStateMachine):
             self.told(replica, answer.later)
 
     @rule(
-        who=st.integers(0, 1),
+        who=WHO,
         which=st.integers(0, 9),
         hold_ms=st.sampled_from((0, 0, 700, 3000)),
         cause=st.sampled_from(("lost", "failed", "declined")),
@@ -429,7 +486,7 @@ class Life(RuleBasedStateMachine):
         )
         self.calls.append(Call("cancel", call, answer))
 
-    @rule(who=st.integers(0, 1), output=st.sampled_from((-1, -1, 0, 40, 6000)))
+    @rule(who=WHO, output=st.sampled_from((-1, -1, 0, 40, 6000)))
     def renew(self, who: int, output: int) -> None:
         replica = self.replicas[who]
         grants = list(replica.held.values())
@@ -445,23 +502,92 @@ class Life(RuleBasedStateMachine):
             if answer == 0:
                 del replica.held[grant.task_id]
 
-    @rule(ms=st.sampled_from((1, 400, 1000, 2900, 4900, 6000)))
+    @rule(ms=st.sampled_from((1, 400, 1000, 1400, 2900, 4900, 6000, 20_000)))
     def advance(self, ms: int) -> None:
+        """Time passes; or Redis was away; or a fail-over came to a clock that is ahead."""
         self.world.advance(ms)
 
-    @rule(who=st.integers(0, 1))
+    @rule(ms=st.sampled_from((300, 1200, 5000, 40_000)), really=st.sampled_from((False, True)))
+    def step_back(self, ms: int, really: bool) -> None:
+        """A fail-over to a clock that is behind. What replicas wait for they measure by their own."""
+        if not really:
+            return
+        self.world.advance(-ms)
+        for replica in self.replicas:
+            replica.timers = {model: at - ms for model, at in replica.timers.items()}
+
+    @rule(who=WHO)
     def sweep(self, who: int) -> None:
-        pool = self.pool()
-        gap = self.world.now_ms - int(pool.get("swept", self.world.now_ms)) > LIMITS.lease_ms / 3
-        broadcast = not gap and self.world.now_ms - int(pool.get("woke", 0)) >= 900
-        before = len(self.ended)
+        pool, shot, before = self.pool(), Snapshot(self.world), dict(self.ended)
+        last = int(pool.get("swept", self.world.now_ms))
+        broadcast = not 0 <= self.world.now_ms - int(pool.get("woke", 0)) < 900
         drive(self.replicas[who].scheduler.sweep())
         self.look()
-        if gap:
-            assert len(self.ended) == before, "time that Redis was down ends nothing"
+        self.check_bounds(shot, last, before)
         if broadcast:
             self.wake_was_lost = False
             self.unwatched.clear()
+
+    def check_bounds(self, shot: Snapshot, last: int, ended: dict[str, str]) -> None:
+        """What a sweep took of each lease, and of each reader's interest: its share of the time since the last one."""
+        now, after = self.world.now_ms, Snapshot(self.world)
+        gap = now - last
+        taken = gap if gap <= 1500 else 500
+        for (model,), held in shot.by_kind["slots"].items():
+            for task, lease_end in held.items():
+                record, left = shot.one("task", task), lease_end - last
+                state = after.one("task", task).get("st")
+                if gap >= 0 and state == record["st"] and task in after.one("slots", model):
+                    assert after.one("slots", model)[task] - now <= max(left - taken, 0), (task, gap, left)
+                if record["st"] != "executing" or gap < 0 or 0 < int(record["xd"]) <= now:
+                    continue
+                if left > taken and int(record.get("lv", FAR)) - last > taken:
+                    assert state == "executing", (task, gap, left)
+        for (task,), record in shot.by_kind["task"].items():
+            due = min(int(record.get(field, FAR)) for field in ("wd", "dl"))
+            if record["st"] == "queued" and gap >= 0 and due > now:
+                if int(record.get("lv", FAR)) - last > taken:
+                    assert task not in self.ended or task in ended, (task, gap)
+
+    @rule()
+    def save(self) -> None:
+        """Redis writes its memory to disk."""
+        self.look()
+        self.saved = Save(
+            self.world.save(),
+            list(self.accepted),
+            {task: list(log) for task, log in self.logs.items()},
+            dict(self.ended),
+            dict(self.before),
+            dict(self.settled),
+        )
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(really=st.sampled_from((False, True)))
+    def lose(self, really: bool) -> None:
+        """Redis is killed and comes back from its save. Replicas connect again: they offer, and ask for all their free slots."""
+        if not really or self.saved is None:
+            return
+        self.look()
+        self.world.advance(1)  # it takes some time
+        self.world.restore(self.saved.store)
+        self.accepted, self.logs, self.ended = (
+            list(self.saved.accepted),
+            dict(self.saved.logs),
+            dict(self.saved.ended),
+        )
+        self.before, self.settled = dict(self.saved.before), dict(self.saved.settled)
+        self.calls.clear()
+        self.only_time.clear()
+        self.wake_was_lost = True
+        for replica in self.replicas:
+            replica.idle_for.clear()
+            if replica.offering:
+                self.offer(replica)
+            else:
+                replica.scheduler.offer([], replica.models, b"[]", 15_000, 0)
+            if replica.free > 0:
+                self.ask(replica, replica.free)
 
     @precondition(lambda self: bool(self.calls))
     @rule(which=st.integers(0, 5))
@@ -485,20 +611,20 @@ class Life(RuleBasedStateMachine):
         ):
             assert {task: len(log) for task, log in self.logs.items() if task in logs} == logs
 
-    @rule(who=st.integers(0, 1))
+    @rule(who=WHO)
     def offer(self, who: int | Replica) -> None:
         replica = who if isinstance(who, Replica) else self.replicas[who]
         replica.offering = True
         replica.scheduler.offer(replica.models, [], b"[]", 15_000, 0)
 
-    @rule(who=st.integers(0, 1), grace=st.sampled_from((0, 2000)))
+    @rule(who=WHO, grace=st.sampled_from((0, 2000)))
     def withdraw(self, who: int, grace: int) -> None:
         replica = self.replicas[who]
         replica.offering = False
         replica.idle_for.clear()
         replica.scheduler.offer([], replica.models, b"[]", 15_000, grace)
 
-    @rule(who=st.integers(0, 1), really=st.sampled_from((False, False, False, True)))
+    @rule(who=WHO, really=st.sampled_from((False, False, False, True)))
     def die(self, who: int, really: bool) -> None:
         """A replica is killed: its grants are forgotten, another takes its place."""
         if not really:
@@ -535,6 +661,7 @@ class Life(RuleBasedStateMachine):
                 )
         for task in self.accepted:
             log = shot.one("log", task) or []
+            self.history.saw(task, log)
             seen = self.logs.get(task, [])
             assert log[: len(seen)] == seen, "a log only grows"
             self.logs[task] = log
@@ -657,7 +784,7 @@ class Life(RuleBasedStateMachine):
             )
         for replica in self.replicas:
             replica.scheduler.offer([], replica.models, b"[]", 1000, 0)
-        for ms in (0, 4000, *([4000] * 16)):
+        for ms in (0, *([1000] * 70)):
             self.world.advance(ms)
             drive(scheduler.sweep())
         shot = audit(self.world, self.accepted)
