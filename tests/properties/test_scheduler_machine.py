@@ -2,8 +2,8 @@
 then comes back from a save.
 
 After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once, its
-log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was settled is
-never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free and a task
+log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was settled
+is never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free and a task
 may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever asked was
 told the instant.
 """
