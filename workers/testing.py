@@ -197,6 +197,7 @@ class FakeGateway:
         self.url = ""
         self._server: Server | None = None
         self._numbers = itertools.count(1)
+        self._attempts = itertools.count(1_790_000_000_000_000)
         self._changed = asyncio.Event()
         self._finished: set[tuple[str, int]] = set()
 
@@ -248,13 +249,18 @@ class FakeGateway:
         *,
         model: str = "default",
         stream: bool = False,
-        attempt: int = 1,
+        attempt: int | None = None,
         timeout_ms: int = 60_000,
         task_id: str | None = None,
         link: Link | None = None,
     ) -> Given:
-        """Give a task to a worker (`link`: to this one, even without a free slot) and return at once."""
+        """Give a task to a worker (`link`: to this one, even without a free slot) and return at once.
+
+        `attempt`: opaque, as a gateway makes it, unless you name one.
+        """
         link = link or await self.worker(model)
+        if attempt is None:
+            attempt = next(self._attempts)
         given = Given(link, task_id or str(uuid.uuid4()), attempt)
         link.tasks[given.task_id] = given
         message = {"type": "task", "taskType": task_type, "taskId": given.task_id, "payload": payload}
@@ -347,8 +353,8 @@ class FakeGateway:
         self._changed.set()
 
     async def _on_task_message(self, link: Link, message: dict[str, Any]) -> None:
-        key = (message["taskId"], message.get("attempt", 1))
         given = link.tasks.get(message["taskId"])
+        key = (message["taskId"], message.get("attempt", 0 if given is None else given.attempt))
         known = given is not None and given.attempt == key[1]
         if message["type"] == "taskResult":
             if known and given is not None:

@@ -2,10 +2,10 @@
 then comes back from a save.
 
 After every step the whole store is read and checked (support/audit.py), beside what only a history shows: a task ends once, its
-log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was settled
-is never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free and a task
-may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever asked was
-told the instant.
+log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was
+settled is never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free
+and a task may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever
+asked was told the instant.
 """
 
 import os
@@ -506,6 +506,15 @@ class Life(RuleBasedStateMachine):
     def advance(self, ms: int) -> None:
         """Time passes; or Redis was away; or a fail-over came to a clock that is ahead."""
         self.world.advance(ms)
+
+    @rule(ms=st.sampled_from((1600, 3300, 4500)), first=WHO, want=st.integers(1, 3))
+    def away(self, ms: int, first: int, want: int) -> None:
+        """One is granted tasks, Redis is away before it can renew, and another one sweeps first."""
+        self.sweep(first)
+        self.take(first, want, lost=False)
+        self.look()
+        self.world.advance(ms)
+        self.sweep((first + 1) % len(self.replicas))
 
     @rule(ms=st.sampled_from((300, 1200, 5000, 40_000)), really=st.sampled_from((False, True)))
     def step_back(self, ms: int, really: bool) -> None:
