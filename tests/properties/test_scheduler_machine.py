@@ -83,6 +83,7 @@ class Replica:
     past: deque[Grant] = field(default_factory=lambda: deque(maxlen=3))
     wakes: deque[tuple[str, str]] = field(default_factory=deque)
     offering: bool = False
+    offered_ms: int = 0
     idle_for: set[str] = field(default_factory=set)
     """Models for which it must be known as idle: it was told that there is nothing, and was not woken since."""
     timers: dict[str, int] = field(default_factory=dict)
@@ -179,6 +180,7 @@ class Life(RuleBasedStateMachine):
         self.configure(limits)
         for replica in self.replicas:
             self.offer(replica)
+        drive(self.replicas[0].scheduler.sweep())
 
     @rule(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
     def configure(self, limits: tuple[int, int]) -> None:
@@ -624,6 +626,7 @@ class Life(RuleBasedStateMachine):
     def offer(self, who: int | Replica) -> None:
         replica = who if isinstance(who, Replica) else self.replicas[who]
         replica.offering = True
+        replica.offered_ms = self.world.now_ms
         replica.scheduler.offer(replica.models, [], b"[]", 15_000, 0)
 
     @rule(who=WHO, grace=st.sampled_from((0, 2000)))
@@ -664,6 +667,8 @@ class Life(RuleBasedStateMachine):
                     replica.wakes.append((kind, rest))
                 if kind == "w":
                     replica.idle_for.discard(rest if rest in replica.idle_for else ANY_MODEL)
+            if self.world.now_ms - replica.offered_ms > 60_000:
+                replica.idle_for.clear()  # it counts as dead
             for model in replica.idle_for:
                 assert replica.name in shot.one("idle", model), (
                     "an idle replica is known as idle until it is woken"
@@ -793,15 +798,11 @@ class Life(RuleBasedStateMachine):
             )
         for replica in self.replicas:
             replica.scheduler.offer([], replica.models, b"[]", 1000, 0)
-        for ms in (0, *([1000] * 70)):
-            self.world.advance(ms)
-            drive(scheduler.sweep())
+        self.sweep_for(100, scheduler)
         shot = audit(self.world, self.accepted)
         assert not [kind for kind in ("slots", "look", "busy") if shot.by_kind[kind]]
         self.world.advance(3_700_000)
-        for _ in range(25):
-            drive(scheduler.sweep())
-            self.world.advance(4000)
+        self.sweep_for(100, scheduler)
         shot = audit(self.world, self.accepted)
         kept = {
             "queue",
@@ -819,6 +820,12 @@ class Life(RuleBasedStateMachine):
         for (kind, parts), ttl in shot.ttls.items():
             assert kind in kept | expiring, (kind, parts)
             assert kind in kept or ttl > 0, (kind, parts)
+
+    def sweep_for(self, seconds: int, scheduler: Scheduler) -> None:
+        """Time with a sweep each second, as live gateways make it."""
+        for _ in range(seconds):
+            drive(scheduler.sweep())
+            self.world.advance(1000)
 
     # ---- helpers ----------
 
