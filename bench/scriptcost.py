@@ -60,7 +60,7 @@ class Load:
                 {q: {"weight": w} for q, w in weights}, {"m": {"concurrency": SLOTS, "cost": "tokens"}}
             )
         )
-        plain.offer(["m"], [], b"[]", 10**9, 0).result()
+        plain.offer(["m"], [], 10**9, 0).result()
 
     def submit(self, users: int, want: int) -> None:
         number = next(self.numbers)

@@ -59,7 +59,7 @@ KEYS = (
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
     Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
-    Key("presence", "w:{replica}", "string", "JSON: the workers connected to a replica", "PX, renewed by offer"),
+    Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -160,6 +160,12 @@ QUEUE = {
     "n": "waiting tasks",
 }
 """Fields of a queue's hash."""
+
+PRESENCE = {
+    "{worker id}": "JSON: what holds as long as the worker does not change",
+    "*": "JSON: worker id -> running tasks and ms since it was last heard of, as of the last renewal",
+}
+"""Fields of a replica's presence."""
 
 _PART = re.compile(r"\{(#?\w+)\}")
 

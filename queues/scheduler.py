@@ -11,6 +11,7 @@ import msgspec
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
 from fairlane.queues.measures import Measures, Recorder, TaskEnd
+from fairlane.queues.presence import PresenceNews
 from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
 from fairlane.queues.tasks import (
     TERMINAL,
@@ -424,12 +425,19 @@ class Scheduler:
         return self._keys.channel(replica)
 
     def offer(
-        self, models: Sequence[str], withdrawn: Sequence[str], workers: bytes, hold_ms: int, grace_ms: int
+        self, models: Sequence[str], withdrawn: Sequence[str], hold_ms: int, grace_ms: int
     ) -> asyncio.Future[Any]:
-        """Say which models this replica's workers serve, for `hold_ms`; `workers` is JSON for the admin view."""
-        return self._link.run(
-            "offer", self.replica, hold_ms, grace_ms, workers, len(models), *models, *withdrawn
-        )
+        """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before."""
+        return self._link.run("offer", self.replica, hold_ms, grace_ms, len(models), *models, *withdrawn)
+
+    def present(self, news: PresenceNews, hold_ms: int) -> asyncio.Future[Any]:
+        """Say who the workers of this replica are, as far as that has changed, and that the rest holds for `hold_ms`.
+
+        The reply is how many fields the store knows now: another number than the caller expects means that it lost some.
+        """
+        told = [part for field in news.told.items() for part in field]
+        begin = b"1" if news.anew else b"0"
+        return self._link.run("present", self.replica, hold_ms, begin, len(news.gone), *news.gone, *told)
 
     async def configure(
         self, queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]

@@ -25,6 +25,7 @@ NAMES = (
     "configure",
     "change",
     "offer",
+    "present",
     "survey",
 )
 SHARED = (

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys
 from fairlane.queues.link import RedisLink, Reply
+from fairlane.queues.presence import read_presence
 from fairlane.queues.rules import Settled, Value, decode, settings_of
 from fairlane.queues.tasks import TERMINAL
 
@@ -117,7 +117,7 @@ class Survey:
     models: list[Model]
     lanes: list[Lane]
     workers: list[dict[str, Any]]
-    """As `offer` was told of them."""
+    """As `present` was told of them."""
     replicas: dict[str, int]
     """Replica -> when its presence ends unless it renews it, ms."""
     ended: dict[str, int]
@@ -221,7 +221,7 @@ class Surveyor:
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def workers(self) -> list[dict[str, Any]]:
-        """The workers of all replicas, as `offer` was told of them; those here as they are. Raises StoreError."""
+        """The workers of all replicas, as `present` was told of them; those here as they are. Raises StoreError."""
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
 
@@ -231,14 +231,14 @@ class Surveyor:
     async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
         told = await _all(
             *(
-                self._link.command("GET", self._keys("presence", replica=name))
+                self._link.command("HGETALL", self._keys("presence", replica=name))
                 for name in replicas
                 if name != self._replica
             )
         )
         workers = list(self._presence())
-        for raw in told:
-            workers.extend(msgspec.json.decode(raw) if raw else [])
+        for reply in told:
+            workers.extend(read_presence(reply))
         return workers
 
     async def _read(self) -> Survey:

@@ -43,7 +43,7 @@ class Fairlane:
             q: {"weight": w, "max_length": 10**6} for q, w in weights.items()
         }
         drive(self._scheduler.configure(settings, {MODEL: {"concurrency": slots, "cost": unit}}))
-        self._scheduler.offer([MODEL], [], b"[]", 10**9, 0)
+        self._scheduler.offer([MODEL], [], 10**9, 0)
         self._model = fair_model.FairModel(weights, slots, unit)
         self._tasks: dict[str, Task] = {}
         self._grants: dict[Task, Grant] = {}

@@ -3,14 +3,12 @@
 -- ARGV[1]  replica
 -- ARGV[2]  how long this holds, ms
 -- ARGV[3]  how long a withdrawn model still counts as offered, ms
--- ARGV[4]  JSON of the replica's workers, kept as long
--- ARGV[5]  number of models offered; then they; then the models withdrawn since the last call
+-- ARGV[4]  number of models offered; then they; then the models withdrawn since the last call
 -- returns  1
 local replica, hold, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local offered = tonumber(ARGV[5])
+local offered = tonumber(ARGV[4])
 even_if_full()
 call('ZADD', key_replicas(), NOW + hold, replica)
-call('SET', key_presence(replica), ARGV[4], 'PX', hold)
 
 local function hold_offer(model, ms)
   local offers = key_offers(model)
@@ -20,9 +18,9 @@ local function hold_offer(model, ms)
   call('ZADD', key_offered(), 'GT', NOW + ms, model)
 end
 
-for i = 6, #ARGV do
+for i = 5, #ARGV do
   local model = ARGV[i]
-  if i < 6 + offered then
+  if i < 5 + offered then
     hold_offer(model, hold)
     call('PEXPIRE', key_idle(model), 600000)
   else

@@ -56,7 +56,7 @@ class Pool:
     def offer(
         self, *models: str, withdrawn: Sequence[str] = (), hold_ms: int = 15_000, grace_ms: int = 0
     ) -> None:
-        self.scheduler.offer(models, withdrawn, b"[]", hold_ms, grace_ms).result()
+        self.scheduler.offer(models, withdrawn, hold_ms, grace_ms).result()
 
     def spec(
         self, task_id: str, model: str = "m", queue: str = "free", user: str = "u", **more: Any

@@ -17,6 +17,7 @@ import structlog
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
+from fairlane.queues.presence import Row, read_presence
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
@@ -40,10 +41,16 @@ log = structlog.get_logger("fairlane.workers")
 LOST_REPLY_S = 2.0
 """A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
 TOMBSTONE_MS = 600_000
+MOST_AT_ONCE = 64
+"""Tasks that one question asks for: a script that grants them holds the store for some milliseconds."""
+FILLED_AT_ONCE = 50
+FILL_PAUSE_S = 0.02
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
 MOST_SENT_AWAY = 1000
 """Tasks remembered that nobody here could run, with how often they came."""
+ELSEWHERE_S = 0.05
+"""Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
 MISFIT_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
 MOST_REFUSALS = 5
@@ -74,6 +81,7 @@ class Dispatcher:
         self._accepting = True
         self._unheard: set[str] = set()
         self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
+        self._elsewhere: asyncio.Task[set[_Elsewhere]] | None = None
         self._alarms = Alarms(self._loop, partial(self.on_wake, targeted=True))
         self._endings = Endings(scheduler, link, hub, self, self.attempts, self._background)
         self.upkeep = Upkeep(self, hub)
@@ -88,6 +96,8 @@ class Dispatcher:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
         self._alarms.close()
         await self.upkeep.close()
+        if self._elsewhere is not None:
+            self._elsewhere.cancel()
         await self._background.close()
         self._endings.close()
 
@@ -101,6 +111,7 @@ class Dispatcher:
         self._accepting = False
         for worker in self.pool:
             worker.draining = True
+            self.upkeep.changed(worker)
         self.upkeep.offer_soon()
 
     @staticmethod
@@ -119,12 +130,12 @@ class Dispatcher:
         if not self._accepting:
             worker.draining = True
         self.pool.add(worker)
-        self.upkeep.offer()
+        self.upkeep.offer(worker)
         self.fill(worker)
 
     def changed(self, worker: Worker) -> None:
         """A worker changed its models or slots, or drains."""
-        self.upkeep.offer()
+        self.upkeep.offer(worker)
         if not worker.draining:
             self.fill(worker)
 
@@ -132,7 +143,7 @@ class Dispatcher:
         """A worker is gone: its tasks are tried elsewhere or end."""
         if not self.pool.remove(worker):
             return
-        self.upkeep.offer()
+        self.upkeep.offer(worker)
         if any(attempt.held for attempt in worker.attempts.values()):
             self.pool.count_loss(worker)
         for attempt in list(worker.attempts.values()):
@@ -221,7 +232,7 @@ class Dispatcher:
 
         So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
         """
-        reserved = self.pool.reserve(model, 64)
+        reserved = self.pool.reserve(model, MOST_AT_ONCE)
         if reserved is not None:
             self._take(*reserved, woken=model)
             return
@@ -245,11 +256,12 @@ class Dispatcher:
                 self.fill(worker)
 
     def fill(self, worker: Worker) -> None:
-        """Ask for tasks for all free slots of a worker."""
+        """Ask for tasks for all free slots of a worker: at most MOST_AT_ONCE at a time, and again while all are granted."""
         free = worker.free(self.time()) if self.pool.get(worker.id) is worker else 0
         if free > 0:
-            self.pool.hold(worker, free)
-            self._take(worker, free)
+            want = min(free, MOST_AT_ONCE)
+            self.pool.hold(worker, want)
+            self._take(worker, want)
 
     def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
         try:
@@ -268,8 +280,10 @@ class Dispatcher:
         self._start_all(grants, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
-        if woken is not None and len(grants) == want:
+        elif woken is not None:
             self.on_wake(woken, targeted=False)
+        elif want == MOST_AT_ONCE:
+            self.fill(worker)
 
     def want_after(self, worker: Worker, ending: Attempt | None = None) -> int:
         """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none.
@@ -433,18 +447,26 @@ class Dispatcher:
 
     async def _taken_elsewhere(self, grant: Grant, why: Misfit) -> bool:
         """Whether a worker of another replica takes the task, as far as the replicas tell."""
-        names = await self._link.command("ZRANGE", self._keys("replicas"), 0, -1)
-        for name in names:
-            replica = name.decode()
-            if replica == self.scheduler.replica:
-                continue
-            known = await self._link.command("GET", self._keys("presence", replica=replica))
-            for worker in msgspec.json.decode(known or b"[]", type=list[_Elsewhere]):
-                if worker.takes(grant.model, grant.task_type) and (
-                    worker.version >= 2 or why is not Misfit.SIZE
-                ):
-                    return True
-        return False
+        if self._elsewhere is None:
+            self._elsewhere = asyncio.create_task(self._read_elsewhere(), name="workers-elsewhere")
+        return any(
+            kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Misfit.SIZE)
+            for kind in await asyncio.shield(self._elsewhere)
+        )
+
+    async def _read_elsewhere(self) -> set["_Elsewhere"]:
+        """The kinds of workers of other replicas; who asks within a moment shares the reading."""
+        try:
+            await asyncio.sleep(ELSEWHERE_S)
+            kinds: set[_Elsewhere] = set()
+            for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
+                replica = name.decode()
+                if replica != self.scheduler.replica:
+                    reply = await self._link.command("HGETALL", self._keys("presence", replica=replica))
+                    kinds.update(msgspec.convert(read_presence(reply), list[_Elsewhere]))
+            return kinds
+        finally:
+            self._elsewhere = None
 
     async def _give_back(self, grant: Grant) -> None:
         ended = await self._background.until_answered(
@@ -517,34 +539,49 @@ class Dispatcher:
         """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
         self._background.store_is_back()  # first: it may withdraw what a free slot would take
         self.upkeep.offer_soon()
-        for worker in self.pool:
-            self._loop.call_soon(self.fill, worker)
+        self._background.spawn(self._fill_all())
 
-    def presence(self) -> list[dict[str, Any]]:
+    async def _fill_all(self) -> None:
+        """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
+        for number, worker in enumerate(self.pool, 1):
+            self.fill(worker)
+            if number % FILLED_AT_ONCE == 0:
+                await asyncio.sleep(FILL_PAUSE_S)
+
+    def presence(self) -> list[Row]:
         """The connected workers as the admin view shows them."""
-        now = self.time()
         return [
-            {
-                "workerId": worker.id,
-                "name": worker.name,
-                "replica": self.scheduler.replica,
-                "version": worker.version,
-                "models": list(worker.models),
-                "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
-                "slots": worker.slots,
-                "running": len(worker.attempts),
-                "heartbeatAgeMs": int((now - worker.heard_at) * 1000),
-                "draining": worker.draining,
-            }
-            for worker in self.pool
+            {**self._description(w), "running": len(w.attempts), "heartbeatAgeMs": self.silent_ms(w)}
+            for w in self.pool
         ]
 
+    def describe(self, worker_id: str) -> Row | None:
+        """What of a worker's presence stays as it is until the worker changes; None when it is not connected."""
+        worker = self.pool.get(worker_id)
+        return None if worker is None else self._description(worker)
 
-class _Elsewhere(msgspec.Struct, rename="camel"):
-    """What another replica tells of one of its workers (see `presence`)."""
+    def _description(self, worker: Worker) -> Row:
+        return {
+            "workerId": worker.id,
+            "name": worker.name,
+            "replica": self.scheduler.replica,
+            "version": worker.version,
+            "models": worker.models,
+            "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
+            "slots": worker.slots,
+            "draining": worker.draining,
+        }
 
-    models: list[str]
-    task_types: list[str] | None = None
+    def silent_ms(self, worker: Worker) -> int:
+        """How long ago a worker was last heard of."""
+        return int((self.time() - worker.heard_at) * 1000)
+
+
+class _Elsewhere(msgspec.Struct, rename="camel", frozen=True):
+    """What another replica tells of one of its workers, as far as it counts for who takes a task."""
+
+    models: tuple[str, ...]
+    task_types: tuple[str, ...] | None = None
     version: int = 1
     draining: bool = False
 

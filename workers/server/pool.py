@@ -1,9 +1,15 @@
-"""The workers connected to this replica and their slots. Pure: who is free, and who is next."""
+"""The workers connected to this replica and their slots. Pure: who is free, and who is next.
+
+Who is next is found without looking at the others: workers that offer the same stand together (`Kind`), those of them that are
+free in the order of their turns, and the kinds are found by model. So a task costs the same with ten workers and with
+thousands, be they busy or free. It grows with the number of different offers that hold its model.
+"""
 
 import enum
-import itertools
+import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from fairlane.workers.server.attempt import Attempt
@@ -17,12 +23,19 @@ RETRY_REST_MS = 100
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 
+_UNUSED = 1 << 62
+"""Puts the turns of workers that had no task yet before all others."""
+
+Offer = tuple[tuple[str, ...], frozenset[str] | None, int]
+"""Models, task types, version of the protocol."""
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
     """The newest `most` keys that were put in, with their values."""
+
+    __slots__ = ("_most", "_values")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -49,6 +62,47 @@ class Misfit(enum.StrEnum):
     REJECTED = "rejected as unsupported"
 
 
+class Held(dict[Any, "Attempt"]):
+    """The attempts of a worker; tells its pool when one comes or goes."""
+
+    __slots__ = ("worker",)
+
+    def __init__(self, attempts: Iterable[tuple[Any, "Attempt"]] = ()) -> None:
+        super().__init__(attempts)
+        self.worker: Worker | None = None
+        """Set while it is in a pool."""
+
+    def __setitem__(self, key: Any, attempt: "Attempt") -> None:
+        super().__setitem__(key, attempt)
+        if self.worker is not None:
+            self.worker.moved()
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        if self.worker is not None:
+            self.worker.moved()
+
+
+class Kind:
+    """Workers of the same version that offer the same models and take the same task types.
+
+    `members`: those that do not drain. `free`: those that may be asked for; `resting`: those that may only be given what is at
+    hand; both as (turn, worker), the one that is next first.
+    """
+
+    __slots__ = ("free", "members", "models", "offer", "resting", "task_types")
+
+    def __init__(self, offer: "Offer") -> None:
+        self.offer = offer
+        self.models, self.task_types, _ = offer
+        self.members: dict[str, Worker] = {}
+        self.free: list[tuple[int, Worker]] = []
+        self.resting: list[tuple[int, Worker]] = []
+
+    def takes(self, task_type: str) -> bool:
+        return not task_type or self.task_types is None or task_type in self.task_types
+
+
 class Worker:
     """One connected worker as the gateway sees it.
 
@@ -56,7 +110,38 @@ class Worker:
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
     with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
     the result has come); `refused` are tasks that it cannot run and why, `avoided` those that another one should try first.
+
+    Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
+
+    __slots__ = (
+        "_attempts",
+        "_draining",
+        "_hold_until",
+        "_pool",
+        "_reserved",
+        "_rest_until",
+        "_slots",
+        "_suspended",
+        "avoided",
+        "close",
+        "heard_at",
+        "id",
+        "instance_id",
+        "key_id",
+        "kind",
+        "line",
+        "missed_acks",
+        "models",
+        "name",
+        "past",
+        "refused",
+        "send",
+        "task_types",
+        "turn",
+        "version",
+        "wakes_at",
+    )
 
     def __init__(
         self,
@@ -72,26 +157,31 @@ class Worker:
         send: Callable[[bytes], None],
         close: Callable[[int, str], None],
     ) -> None:
+        self._pool: Pool | None = None
         self.id = worker_id
         self.name = name
         self.version = version
-        self.slots = slots
-        self.task_types: frozenset[str] | None = None
         self.instance_id = instance_id
         self.key_id = key_id
         self.send = send
         self.close = close
-        self.attempts: dict[tuple[str, int], Attempt] = {}
-        self.reserved = 0
-        self.draining = False
-        self.hold_until = 0.0
-        self.rest_until = 0.0
-        self.suspended = False
+        self._slots = slots
+        self._attempts = Held()
+        self._reserved = 0
+        self._draining = False
+        self._suspended = False
+        self._hold_until = 0.0
+        self._rest_until = 0.0
         self.heard_at = 0.0
         self.missed_acks = 0
         self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Misfit] = Recent(REMEMBERED)
         self.avoided: Recent[str, bool] = Recent(REMEMBERED)
+        self.turn = 0
+        self.kind: Kind | None = None
+        self.line: list[tuple[int, Worker]] | None = None
+        self.wakes_at = 0.0
+        self.task_types: frozenset[str] | None = None
         self.models: tuple[str, ...] = ()
         self.set_models(models, task_types)
 
@@ -100,6 +190,89 @@ class Worker:
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
         self.task_types = frozenset(task_types) if task_types else None
+        if self._pool is not None:
+            self._pool.sort(self)
+
+    # ---- what its pool follows ----------
+
+    @property
+    def attempts(self) -> Held:
+        """By whatever the dispatcher names them; each takes a slot."""
+        return self._attempts
+
+    @attempts.setter
+    def attempts(self, attempts: dict[Any, "Attempt"]) -> None:
+        self._attempts.worker = None
+        self._attempts = Held(attempts.items())
+        self._attempts.worker = self if self._pool is not None else None
+        self.moved()
+
+    @property
+    def reserved(self) -> int:
+        return self._reserved
+
+    @reserved.setter
+    def reserved(self, count: int) -> None:
+        self._reserved = count
+        self.moved()
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    @slots.setter
+    def slots(self, count: int) -> None:
+        self._slots = count
+        self.moved()
+
+    @property
+    def hold_until(self) -> float:
+        return self._hold_until
+
+    @hold_until.setter
+    def hold_until(self, at: float) -> None:
+        self._hold_until = at
+        self.moved()
+
+    @property
+    def rest_until(self) -> float:
+        return self._rest_until
+
+    @rest_until.setter
+    def rest_until(self, at: float) -> None:
+        self._rest_until = at
+        self.moved()
+
+    @property
+    def suspended(self) -> bool:
+        return self._suspended
+
+    @suspended.setter
+    def suspended(self, yes: bool) -> None:
+        self._suspended = yes
+        self.moved()
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @draining.setter
+    def draining(self, yes: bool) -> None:
+        self._draining = yes
+        if self._pool is not None:
+            self._pool.sort(self)
+
+    def join(self, pool: "Pool | None") -> None:
+        """Its pool's: follow it from now on. None: no more."""
+        self._pool = pool
+        self._attempts.worker = None if pool is None else self
+
+    def moved(self) -> None:
+        """Something about its slots has changed."""
+        if self._pool is not None:
+            self._pool.place(self)
+
+    # ---- what it can do ----------
 
     @property
     def identity(self) -> str:
@@ -109,10 +282,6 @@ class Worker:
     def serves(self, model: str) -> bool:
         return model in self.models or self.models[0] == ANY
 
-    def takes(self, task_type: str, task_id: str) -> bool:
-        """Whether it can run this task of a model that it serves."""
-        return self.misfit(task_type, task_id) is None
-
     def misfit(self, task_type: str, task_id: str) -> Misfit | None:
         """Why it cannot run this task of a model that it serves; None when it can."""
         if self.task_types is not None and task_type not in self.task_types:
@@ -121,13 +290,13 @@ class Worker:
 
     def free(self, now: float) -> int:
         """Slots for which a task may be asked now."""
-        return 0 if now < self.rest_until else self.spare(now)
+        return 0 if now < self._rest_until else self.spare(now)
 
     def spare(self, now: float) -> int:
         """Slots that may be given a task which is at hand: also of a worker that rests from asking."""
-        if self.draining or self.suspended or now < self.hold_until:
+        if self._draining or self._suspended or now < self._hold_until:
             return 0
-        return max(self.slots - len(self.attempts) - self.reserved, 0)
+        return max(self._slots - len(self._attempts) - self._reserved, 0)
 
 
 class Pool:
@@ -136,9 +305,15 @@ class Pool:
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._workers: dict[str, Worker] = {}
-        self._unused: dict[str, Worker] = {}
-        self._used: dict[str, Worker] = {}
-        """The least recently used first."""
+        self._kinds: dict[Offer, Kind] = {}
+        self.kinds_changed = False
+        """Some kind has come or gone since this was last set to False."""
+        self._by_model: dict[str, list[Kind]] = {}
+        self._news: set[str] = set()
+        self._instances: dict[tuple[str, str], dict[str, Worker]] = {}
+        self._turn = 0
+        self._asleep: list[tuple[float, str]] = []
+        """A heap: when to look again at whom, of those that are to get nothing, or to rest, until then."""
         self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
 
     def __len__(self) -> int:
@@ -154,12 +329,33 @@ class Pool:
         """Other connections of the same process here. Only those with the same token: an id alone proves nothing."""
         if not worker.instance_id:
             return []
-        key = (worker.key_id, worker.instance_id)
-        return [w for w in self if (w.key_id, w.instance_id) == key and w is not worker]
+        same = self._instances.get((worker.key_id, worker.instance_id), {})
+        return [other for other in same.values() if other is not worker]
 
     def add(self, worker: Worker) -> None:
-        self._workers[worker.id] = self._unused[worker.id] = worker
+        """Its turn comes after those that have had no task either, and before all that had one."""
+        self._workers[worker.id] = worker
+        if worker.instance_id:
+            self._instances.setdefault((worker.key_id, worker.instance_id), {})[worker.id] = worker
+        self._turn += 1
+        worker.turn = self._turn - _UNUSED
+        worker.join(self)
         self._rest(worker)
+        self.sort(worker)
+
+    def remove(self, worker: Worker) -> bool:
+        """False when it had been removed before."""
+        if self._workers.get(worker.id) is not worker:
+            return False
+        self._leave_kind(worker)
+        worker.join(None)
+        del self._workers[worker.id]
+        key = (worker.key_id, worker.instance_id)
+        if same := self._instances.get(key):
+            same.pop(worker.id, None)
+            if not same:
+                del self._instances[key]
+        return True
 
     def count_loss(self, worker: Worker) -> None:
         """A task, or a connection with tasks, was lost on it; the fifth time in ten minutes begins a minute's rest."""
@@ -175,39 +371,129 @@ class Pool:
         if len(losses) >= LOSSES_TO_HOLD and losses[-1] - losses[0] < LOSS_WINDOW_S:
             worker.hold_until = max(worker.hold_until, losses[-1] + LOSS_HOLD_S)
 
-    def remove(self, worker: Worker) -> bool:
-        """False when it had been removed before."""
+    # ---- who stands where ----------
+
+    def sort(self, worker: Worker) -> None:
+        """A worker has come, changed its offer or begun to drain: bring it among its like."""
         if self._workers.get(worker.id) is not worker:
-            return False
-        del self._workers[worker.id]
-        self._unused.pop(worker.id, None)
-        self._used.pop(worker.id, None)
-        return True
+            return
+        self._leave_kind(worker)
+        if worker.draining:
+            return
+        offer = (worker.models, worker.task_types, worker.version)
+        kind = self._kinds.get(offer)
+        if kind is None:
+            kind = self._kinds[offer] = Kind(offer)
+            self.kinds_changed = True
+            for model in kind.models:
+                if model not in self._by_model:
+                    self._by_model[model] = []
+                    self._news.add(model)
+                self._by_model[model].append(kind)
+        worker.models, worker.task_types = kind.models, kind.task_types  # thousands share one tuple
+        kind.members[worker.id] = worker
+        worker.kind = kind
+        self.place(worker)
+
+    def _leave_kind(self, worker: Worker) -> None:
+        self._stand(worker, None)
+        kind, worker.kind = worker.kind, None
+        if kind is None:
+            return
+        del kind.members[worker.id]
+        if not kind.members:
+            del self._kinds[kind.offer]
+            self.kinds_changed = True
+            for model in kind.models:
+                self._by_model[model].remove(kind)
+                if not self._by_model[model]:
+                    del self._by_model[model]
+                    self._news.add(model)
+
+    def place(self, worker: Worker) -> None:
+        """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any."""
+        kind = worker.kind
+        line = None
+        if (
+            kind is not None
+            and not worker.suspended
+            and worker.slots > len(worker.attempts) + worker.reserved
+        ):
+            line = kind.free
+            wakes_at = max(worker.hold_until, worker.rest_until)
+            if wakes_at > 0 and wakes_at > (now := self._time()):
+                line = None if worker.hold_until > now else kind.resting
+                if line is None and worker.rest_until > worker.hold_until:
+                    wakes_at = worker.hold_until
+                if worker.wakes_at != wakes_at:
+                    worker.wakes_at = wakes_at
+                    heapq.heappush(self._asleep, (wakes_at, worker.id))
+        if line is not worker.line:
+            self._stand(worker, line)
+
+    @staticmethod
+    def _stand(worker: Worker, line: list[tuple[int, Worker]] | None) -> None:
+        if worker.line is not None:
+            del worker.line[bisect_left(worker.line, (worker.turn,))]
+        if line is not None:
+            insort(line, (worker.turn, worker))
+        worker.line = line
+
+    def _wake(self, now: float) -> None:
+        while self._asleep and self._asleep[0][0] <= now:
+            worker = self._workers.get(heapq.heappop(self._asleep)[1])
+            if worker is not None:
+                worker.wakes_at = 0.0
+                self.place(worker)
+
+    # ---- who is next ----------
 
     def models(self) -> set[str]:
         """Every model that some worker offers; `*` for any."""
-        return {model for worker in self._workers.values() if not worker.draining for model in worker.models}
+        return set(self._by_model)
+
+    def take_news(self) -> dict[str, bool]:
+        """Models that began or ceased to be offered since the last call, or both: whether they are offered now."""
+        news, self._news = self._news, set()
+        return {model: model in self._by_model for model in news}
 
     def pick(self, model: str, task_type: str = "", task_id: str = "") -> Worker | None:
         """The least recently used free worker for a model, or for one task of it.
 
         Given a task: never a worker that does not take it, and one that should avoid it only if there is no other.
         """
-        now = self._time()
+        self._wake(self._time())
+        best: Worker | None = None
         second_best: Worker | None = None
-        for worker in itertools.chain(self._unused.values(), self._used.values()):
-            if (worker.spare(now) if task_id else worker.free(now)) <= 0:
+        for kind in self._serving(model):
+            if not kind.takes(task_type):
                 continue
-            if not worker.serves(model) or (task_type and not worker.takes(task_type, task_id)):
-                continue
-            if task_id not in worker.avoided:
-                return worker
-            second_best = second_best or worker
-        return second_best
+            for line in (kind.free, kind.resting) if task_id else (kind.free,):
+                for turn, worker in line:
+                    if best is not None and turn > best.turn:
+                        break
+                    if task_id in worker.refused:
+                        continue
+                    if task_id not in worker.avoided:
+                        best = worker
+                        break
+                    if second_best is None or turn < second_best.turn:
+                        second_best = worker
+        return best or second_best
 
     def anybody_takes(self, model: str, task_type: str, task_id: str) -> bool:
         """Whether some worker here can run the task, now or when it is free."""
-        return any(w.serves(model) and w.takes(task_type, task_id) and not w.draining for w in self)
+        return any(
+            task_id not in worker.refused
+            for kind in self._serving(model)
+            if kind.takes(task_type)
+            for worker in kind.members.values()
+        )
+
+    def _serving(self, model: str) -> Iterator[Kind]:
+        yield from self._by_model.get(model, ())
+        if model != ANY:
+            yield from self._by_model.get(ANY, ())
 
     def reserve(self, model: str, want: int = 1, task_type: str = "") -> tuple[Worker, int] | None:
         """Reserve up to `want` slots of one worker for a model; the caller gives them back or makes attempts of them."""
@@ -224,6 +510,8 @@ class Pool:
 
     def touch(self, worker: Worker) -> None:
         """A task begins on it: it is the most recently used one now."""
-        known = self._unused.pop(worker.id, None) or self._used.pop(worker.id, None)
-        if known is not None:
-            self._used[worker.id] = known
+        line = worker.line
+        self._stand(worker, None)
+        self._turn += 1
+        worker.turn = self._turn
+        self._stand(worker, line)

@@ -1,16 +1,18 @@
 """What a replica does again and again: says what its workers offer, keeps leases, sweeps, and looks at the time limits."""
 
 import asyncio
+import itertools
 import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreError, StoreUnavailable
+from fairlane.queues.presence import AT_ONCE, Presence
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.attempt import Attempt, Phase
-from fairlane.workers.server.pool import RETRY_REST_MS
+from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 
 if TYPE_CHECKING:
     from fairlane.workers.server.dispatch import Dispatcher
@@ -21,6 +23,11 @@ RENEW_S = 5.0
 TICK_S = 1.0
 OFFER_S = 5.0
 OFFER_HOLD_MS = 15_000
+PRESENT_S = 0.25
+"""At most one message about who the workers are in such a time."""
+LOOK_S = 5
+"""Each worker is looked at so often whether it has fallen silent, a part of them in each round; a few always."""
+FEW = 50
 MISSED_ACKS = 3
 
 
@@ -36,6 +43,9 @@ class Upkeep:
         self._rng = random.Random()  # noqa: S311 - spreads load only
         self._offered: set[str] = set()
         self._offer_due = 0.0
+        self._presence = Presence()
+        self._present_timer: asyncio.TimerHandle | None = None
+        self._looking: Iterator[Worker] = iter(())
         limits = self._scheduler.limits
         self._renew_s = min(RENEW_S, limits.lease_ms / 3000)
         self._tick_s = min(TICK_S, self._renew_s / 2, limits.grant_ms / 3000)
@@ -46,35 +56,89 @@ class Upkeep:
 
     async def close(self) -> None:
         """End."""
+        if self._present_timer is not None:
+            self._present_timer.cancel()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # ---- offers ----------
+    # ---- offers and presence ----------
 
     def offer_soon(self) -> None:
-        """Tell the other replicas at the next opportunity what is offered here."""
+        """Tell everything again at the next opportunity: what is offered here, and who the workers are."""
         self._offer_due = 0.0
         self._nudge.set()
 
-    def offer(self) -> None:
-        """Say what is offered, in order before whatever is asked next."""
+    def offer(self, worker: Worker) -> None:
+        """A worker has come, changed or gone: say what that changes in what is offered, in order before whatever is asked next.
+
+        Who the workers are is told at once too, unless that was done a moment ago and others of its kind are known: thousands
+        who come together are a few messages.
+        """
+        pool = self._dispatcher.pool
+        self._presence.changed(worker.id)
         try:
-            self._tell().add_done_callback(observe)
+            news = pool.take_news()
+            if news and not self._dispatcher.draining:
+                self._tell([m for m, yes in news.items() if yes], [m for m, yes in news.items() if not yes])
+            if self._present_timer is None or pool.kinds_changed:
+                self._present()
         except StoreUnavailable:
             self.offer_soon()
 
-    def _tell(self) -> asyncio.Future[Any]:
-        dispatcher = self._dispatcher
-        models = set() if dispatcher.draining else dispatcher.pool.models()
-        withdrawn = self._offered - models
-        workers = msgspec.json.encode(dispatcher.presence())
-        reply = self._scheduler.offer(
-            sorted(models), sorted(withdrawn), workers, OFFER_HOLD_MS, dispatcher.settings.no_worker_grace_ms
-        )
-        self._offered = models
-        self._offer_due = dispatcher.time() + OFFER_S
+    def _tell(self, models: list[str], withdrawn: list[str]) -> asyncio.Future[Any]:
+        grace_ms = self._dispatcher.settings.no_worker_grace_ms
+        self._offered.difference_update(withdrawn)
+        self._offered.update(models)
+        reply = self._scheduler.offer(models, withdrawn, OFFER_HOLD_MS, grace_ms)
+        reply.add_done_callback(observe)
         return reply
+
+    async def _tell_all(self) -> None:
+        """Say again what is offered: it holds for OFFER_HOLD_MS."""
+        dispatcher = self._dispatcher
+        dispatcher.pool.take_news()
+        models = set() if dispatcher.draining else dispatcher.pool.models()
+        withdrawn = sorted(self._offered - models)
+        offered = sorted(models)
+        self._offer_due = dispatcher.time() + OFFER_S
+        for at in range(0, max(len(offered), len(withdrawn), 1), AT_ONCE):
+            await self._tell(offered[at : at + AT_ONCE], withdrawn[at : at + AT_ONCE])
+        moving = {w.id: (len(w.attempts), dispatcher.silent_ms(w)) for w in dispatcher.pool}
+        news = self._presence.live(moving)
+        expected = self._presence.fields
+        if await self._scheduler.present(news, OFFER_HOLD_MS) != expected:
+            self._forget_presence()
+        if self._present_timer is None:
+            self._present()
+
+    def changed(self, worker: Worker) -> None:
+        """A worker has changed: to be told with the next message."""
+        self._presence.changed(worker.id)
+
+    def _present(self) -> None:
+        """Tell what is new of the workers, and no more for a moment."""
+        if self._present_timer is not None:
+            self._present_timer.cancel()
+            self._present_timer = None
+        self._dispatcher.pool.kinds_changed = False
+        if not self._presence:
+            return
+        try:
+            news = self._presence.news(self._dispatcher.describe)
+            self._scheduler.present(news, OFFER_HOLD_MS).add_done_callback(self._on_presented)
+        except StoreUnavailable:
+            self._forget_presence()
+            self.offer_soon()
+        self._present_timer = asyncio.get_running_loop().call_later(PRESENT_S, self._present)
+
+    def _on_presented(self, reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
+            self._forget_presence()
+
+    def _forget_presence(self) -> None:
+        """The store does not know what it was told: all of it again, with the next renewal."""
+        self._presence.forget([worker.id for worker in self._dispatcher.pool])
 
     # ---- rounds ----------
 
@@ -84,7 +148,7 @@ class Upkeep:
             wait = self._tick_s
             try:
                 if self._dispatcher.time() >= self._offer_due:
-                    await self._tell()
+                    await self._tell_all()
                 await self._renew()
                 next_ms, looked = await self._scheduler.sweep()
                 wait = 0.0 if looked >= 100 else min(next_ms / 1000 + 0.002, self._tick_s)
@@ -109,13 +173,11 @@ class Upkeep:
             a for a in self._dispatcher.attempts.values() if a.held and now - a.renewed_at >= self._renew_s
         ]
         alive = self._hub.keeping_alive(now)
-        for at in range(0, max(len(held), 1), 500):
-            batch = held[at : at + 500]
-            if not batch and not alive:
-                return
+        for at in range(0, max(len(held), len(alive)), AT_ONCE):
+            batch = held[at : at + AT_ONCE]
             replies = await self._scheduler.renew(
                 [(a.grant, a.worker.id, a.phase is not Phase.SENT, a.output_tokens) for a in batch],
-                alive if at == 0 else (),
+                alive[at : at + AT_ONCE],
             )
             for attempt, reply in zip(batch, replies, strict=True):
                 if reply == 1:
@@ -128,7 +190,7 @@ class Upkeep:
         dispatcher = self._dispatcher
         settings, now = dispatcher.settings, dispatcher.time()
         dead_after = settings.dead_after_ms / 1000
-        for worker in dispatcher.pool:
+        for worker in self._some_workers():
             if worker.version >= 2 and now - worker.heard_at > dead_after:
                 worker.close(1011, "silent for too long")
         for attempt in list(dispatcher.attempts.values()):
@@ -147,6 +209,14 @@ class Upkeep:
                     worker.close(1011, "did not stop a cancelled task")
                 elif worker.version >= 2 and late > settings.cancel_grace_ms / 1000 + 2:
                     worker.suspended = True
+
+    def _some_workers(self) -> list[Worker]:
+        """A part of the workers, each of them once in LOOK_S rounds."""
+        pool = self._dispatcher.pool
+        some = list(itertools.islice(self._looking, max(FEW, len(pool) // LOOK_S)))
+        if len(some) < FEW:
+            self._looking = iter(pool)
+        return some
 
     def _check_output(self, attempt: Attempt, now: float) -> None:
         limits = self._dispatcher.settings.output_limits.get(attempt.grant.model)

@@ -84,7 +84,7 @@ class Store:
 
     @property
     def asked(self) -> list[str]:
-        return [call[0] for call in self.calls if call[0] != "offer"]
+        return [call[0] for call in self.calls if call[0] not in ("offer", "present")]
 
 
 class Hub:

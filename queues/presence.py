@@ -1,0 +1,86 @@
+"""What replicas tell each other of their workers, in the store: a hash per replica (the map: PRESENCE). Pure.
+
+A worker is written when it comes, changes or goes, and nothing of the others then; what moves all the time stands in one field
+that is written every few seconds.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+LIVE = "*"
+"""The field of what moves: worker id -> [running tasks, ms since it was last heard of]."""
+AT_ONCE = 500
+"""Workers in one message: a script must not hold the store for long."""
+
+Row = dict[str, Any]
+"""A worker, as the admin view shows it."""
+
+
+class PresenceNews(NamedTuple):
+    """What is to be written: `told` by field; `anew`: everything that was told before is forgotten first."""
+
+    told: dict[str, bytes]
+    gone: list[str]
+    anew: bool
+
+
+class Presence:
+    """Knows what was told of the workers here, and what is to be told next."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._changed: dict[str, None] = {}
+        self._anew = False
+
+    def __bool__(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._changed) or self._anew
+
+    @property
+    def fields(self) -> int:
+        """How many fields the store should know."""
+        return len(self._known)
+
+    def changed(self, worker_id: str) -> None:
+        """A worker has come, changed or gone."""
+        self._changed[worker_id] = None
+
+    def forget(self, workers: Collection[str]) -> None:
+        """The store may have lost what it was told: tell all of it anew."""
+        self._anew = True
+        self._changed = dict.fromkeys(workers)
+
+    def news(self, describe: Callable[[str], Row | None]) -> PresenceNews:
+        """The next message: at most AT_ONCE workers, the rest is to be asked for again. `describe`: None for who is gone."""
+        ids = list(self._changed)[:AT_ONCE]
+        told, gone = {}, []
+        if self._anew:
+            self._known.clear()
+        for worker_id in ids:
+            del self._changed[worker_id]
+            row = describe(worker_id)
+            if row is not None:
+                told[worker_id] = msgspec.json.encode(row)
+                self._known.add(worker_id)
+            elif worker_id in self._known:
+                gone.append(worker_id)
+                self._known.discard(worker_id)
+        anew, self._anew = self._anew, False
+        return PresenceNews(told, gone, anew)
+
+    def live(self, moving: Mapping[str, tuple[int, int]]) -> PresenceNews:
+        """What moves, of all workers."""
+        self._known.add(LIVE)
+        return PresenceNews({LIVE: msgspec.json.encode(moving)}, [], anew=False)
+
+
+def read_presence(reply: Sequence[bytes]) -> list[Row]:
+    """The workers of a replica, from the reply to HGETALL of its presence."""
+    fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    moving = msgspec.json.decode(fields.pop(LIVE.encode(), b"{}"))
+    rows: list[Row] = msgspec.json.decode(b"[%b]" % b",".join(fields.values()))
+    for row in rows:
+        row["running"], row["heartbeatAgeMs"] = moving.get(row["workerId"], (0, 0))
+    return rows
