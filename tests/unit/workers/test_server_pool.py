@@ -1,5 +1,8 @@
 """Who is free, who is next, who may not: the pool of one replica's workers, with time moved by hand."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -196,3 +199,83 @@ def test_recent_keeps_the_newest() -> None:
     recent.put("c", 4)
     assert (recent.get("a"), recent.get("b"), recent.get("c")) == (3, None, 4)
     assert "b" not in recent
+
+
+# ---- many workers ----------
+
+
+def instructions(call: Callable[[], Any]) -> int:
+    """How many Python instructions a call takes."""
+    count = 0
+
+    def step(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["all busy", "all free"])
+@pytest.mark.parametrize("models", [("m",), ("*",), ("m", "n")], ids=str)
+def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models: tuple[str, ...]) -> None:
+    def task(pool: Pool) -> None:
+        reserved = pool.reserve("m", 1, "chat")
+        assert (reserved is None) == busy
+        pool.anybody_takes("m", "chat", "t")
+        if reserved is not None:
+            worker, count = reserved
+            pool.hold(worker, -count)
+            assert pool.pick("m", "chat", "t") is worker
+            worker.attempts["t"] = None  # type: ignore[assignment]
+            pool.touch(worker)
+            del worker.attempts["t"]
+
+    costs = []
+    for count in (10, 1600):
+        pool = Pool(Clock())
+        for number in range(count):
+            worker = make(f"w{number}", *models)
+            pool.add(worker)
+            worker.reserved = int(busy)
+        costs.append(instructions(lambda pool=pool: task(pool)))  # type: ignore[misc]
+    assert costs[0] == costs[1] < 1500
+
+
+def test_workers_that_are_to_get_nothing_for_a_while_cost_nothing_until_then(clock: Clock) -> None:
+    costs = []
+    for count in (10, 1600):
+        pool = Pool(clock)
+        workers = [make(f"w{number}") for number in range(count)]
+        for worker in workers:
+            pool.add(worker)
+            worker.hold_until = clock.now + 60
+        costs.append(instructions(lambda pool=pool: pool.pick("m", "chat", "t")))  # type: ignore[misc]
+        assert pool.pick("m") is None
+        clock.now += 60
+        assert pool.pick("m") is workers[0]
+    assert costs[0] == costs[1]
+
+
+def test_thousands_of_the_same_kind_are_one_offer(pool: Pool) -> None:
+    workers = [make(f"w{number}", "m", "n") for number in range(1000)]
+    pool.add(workers[0])
+    assert pool.take_news() == {"m": True, "n": True}
+    assert pool.kinds_changed
+    pool.kinds_changed = False
+    for worker in workers[1:]:
+        pool.add(worker)
+        pool.remove(worker)
+    assert not pool.kinds_changed
+    assert pool.take_news() == {}
+    workers[0].draining = True
+    assert pool.kinds_changed
+    assert pool.take_news() == {"m": False, "n": False}
+    assert workers[5].models is workers[0].models

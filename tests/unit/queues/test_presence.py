@@ -1,0 +1,74 @@
+"""What replicas tell each other of their workers: differences, in messages of bounded size."""
+
+from typing import Any
+
+import msgspec
+from tests.support.direct import World
+from tests.support.pool import Pool
+
+from fairlane.queues.presence import AT_ONCE, LIVE, Presence, PresenceNews, read_presence
+
+
+def describe(worker_id: str) -> dict[str, Any] | None:
+    return None if worker_id.startswith("gone") else {"workerId": worker_id}
+
+
+def test_only_what_has_changed_is_told() -> None:
+    presence = Presence()
+    assert not presence
+    presence.changed("a")
+    presence.changed("b")
+    presence.changed("gone before it was told")
+    assert presence.news(describe) == ({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}, [], False)
+    assert not presence
+    presence.changed("b")
+    assert presence.news(lambda _: None) == ({}, ["b"], False)
+    assert presence.fields == 1
+
+
+def test_a_message_is_bounded_and_the_rest_follows() -> None:
+    presence = Presence()
+    for number in range(AT_ONCE + 1):
+        presence.changed(f"w{number}")
+    assert len(presence.news(describe).told) == AT_ONCE
+    assert presence
+    assert list(presence.news(describe).told) == [f"w{AT_ONCE}"]
+    assert not presence
+
+
+def test_a_store_that_may_have_lost_something_is_told_everything_anew() -> None:
+    presence = Presence()
+    presence.changed("a")
+    presence.changed("gone")
+    presence.news(describe)
+    presence.live({"a": (1, 2)})
+    presence.forget(["a", "b"])
+    assert presence
+    news = presence.news(describe)
+    assert (set(news.told), news.gone, news.anew) == ({"a", "b"}, [], True)
+    assert presence.fields == 2, "what moves is told with the next renewal"
+
+
+def test_the_store_keeps_what_was_told_and_counts_it(world: World) -> None:
+    pool = Pool(world)
+
+    def present(told: dict[str, bytes], gone: tuple[str, ...] = (), *, anew: bool = False) -> int:
+        count: int = pool.scheduler.present(PresenceNews(told, list(gone), anew), 15_000).result()
+        return count
+
+    def rows() -> list[dict[str, Any]]:
+        return read_presence(world.call("HGETALL", world.keys("presence", replica="r1")))
+
+    assert present({"a": b'{"workerId":"a"}', "b": b'{"workerId":"b"}'}) == 2
+    assert present({LIVE: msgspec.json.encode({"a": (3, 40)})}) == 3
+    assert sorted(rows(), key=lambda row: row["workerId"]) == [
+        {"workerId": "a", "running": 3, "heartbeatAgeMs": 40},
+        {"workerId": "b", "running": 0, "heartbeatAgeMs": 0},
+    ]
+    assert present({"c": b'{"workerId":"c"}'}, ("a",)) == 3
+    assert sorted(row["workerId"] for row in rows()) == ["b", "c"]
+    assert 0 < world.call("PTTL", world.keys("presence", replica="r1")) <= 15_000
+    assert present({"d": b'{"workerId":"d"}'}, anew=True) == 1
+    many = {f"w{number}": b"{}" for number in range(AT_ONCE)}
+    assert present(many, tuple(f"x{number}" for number in range(AT_ONCE))) == AT_ONCE + 1
+    assert present({}) == AT_ONCE + 1
