@@ -96,6 +96,8 @@ class WorkerIdentity:
 
     id: str
     models: tuple[str, ...]
+    sha256: str = ""
+    """Of its secret; empty where none is asked for."""
 
 
 class RequestHead(Protocol):
@@ -149,13 +151,17 @@ class Callers:
         if self.workers_open:
             return WorkerIdentity(OPEN_WORKER, ("*",))
         key = _find(self._workers, authorization)
-        return WorkerIdentity(key.id, tuple(key.models)) if key else None
+        return _worker(key) if key else None
 
-    def worker_ids(self) -> frozenset[str]:
-        """The ids that `authenticate_worker` can answer; connections of any other were revoked."""
-        return (
-            frozenset([OPEN_WORKER]) if self.workers_open else frozenset(k.id for k in self._workers.values())
-        )
+    def renewed(self, sha256: str) -> WorkerIdentity | None:
+        """What these keys say of a worker that was let in with this secret; None when it is not valid any more.
+
+        Without a secret (empty): whether workers still need none.
+        """
+        if self.workers_open and not sha256:
+            return WorkerIdentity(OPEN_WORKER, ("*",))
+        key = self._workers.get(sha256)
+        return _worker(key) if key else None
 
     def refuse_request(self, request: RequestHead) -> str | None:
         """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
@@ -197,6 +203,10 @@ class Callers:
         if tier is not None and tier not in self._tiers:
             raise BadTier(sorted(self._tiers))
         return tier
+
+
+def _worker(key: WorkerKey) -> WorkerIdentity:
+    return WorkerIdentity(key.id, tuple(key.models), key.sha256)
 
 
 def digest(secret: str) -> str:

@@ -229,8 +229,7 @@ class Gateway:
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
         )
-        valid = callers.worker_ids()
-        self.workers.revoke(lambda key: key in valid)
+        self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
         mine = self.settings
         while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:

@@ -1,13 +1,13 @@
 """How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
 
-from collections import deque
-
 MIN_PAUSE_S = 0.05
 """Shorter pauses are saved up: each costs a wake-up."""
 
 
 class Bucket:
     """A token bucket: `rate` a second, a second's worth at once."""
+
+    __slots__ = ("_at", "_left", "rate")
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
@@ -24,16 +24,17 @@ class Bucket:
 class PerMinute:
     """Counts events of the last minute."""
 
+    __slots__ = ("_at", "_limit")
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._at: deque[float] = deque()
+        self._at: list[float] = []
 
     def exceeded(self, now: float) -> bool:
         """Count one more; True when there are too many."""
         self._at.append(now)
-        while now - self._at[0] > 60:
-            self._at.popleft()
-        return len(self._at) > self._limit
+        del self._at[: -(self._limit + 1)]
+        return len(self._at) > self._limit and now - self._at[0] <= 60
 
 
 class Flood:
@@ -41,6 +42,8 @@ class Flood:
 
     What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood.
     """
+
+    __slots__ = ("_buckets", "_frames", "_overdrawn", "_patience_s", "_slots", "_volume")
 
     def __init__(self, frames: float, volume: float, patience_s: float, now: float) -> None:
         self._frames = frames
@@ -56,10 +59,10 @@ class Flood:
             self._slots = slots
             self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * slots, now)
 
-    def pause(self, size: int, now: float) -> float | None:
+    def pause(self, size: int, now: float, count: float = 1) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
         frames, volume = self._buckets
-        wait = max(frames.take(1, now), volume.take(size, now))
+        wait = max(frames.take(count, now), volume.take(size, now))
         if wait == 0:
             self._overdrawn = 0.0
         elif wait > MIN_PAUSE_S:

@@ -47,6 +47,9 @@ class Recent(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         return self._values.get(key)
 
+    def pop(self, key: Key) -> Value | None:
+        return self._values.pop(key, None)
+
     def put(self, key: Key, value: Value) -> None:
         self._values.pop(key, None)
         self._values[key] = value
@@ -109,7 +112,8 @@ class Worker:
     A slot is `reserved` before the scheduler is asked, and either becomes an attempt or is given back. While it rests
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
     with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
-    the result has come); `refused` are tasks that it cannot run and why, `avoided` those that another one should try first.
+    the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and why,
+    `avoided` those that another one should try first.
 
     Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
@@ -137,6 +141,7 @@ class Worker:
         "past",
         "refused",
         "send",
+        "strange",
         "task_types",
         "turn",
         "version",
@@ -175,6 +180,7 @@ class Worker:
         self.heard_at = 0.0
         self.missed_acks = 0
         self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
+        self.strange: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Misfit] = Recent(REMEMBERED)
         self.avoided: Recent[str, bool] = Recent(REMEMBERED)
         self.turn = 0

@@ -6,8 +6,9 @@ counted and finally closed, and never reaches another worker or a caller.
 
 import asyncio
 import contextlib
+import itertools
+import re
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from fairlane.workers.protocol import (
     CLOSE_FLOOD,
     CLOSE_PROTOCOL,
     CLOSE_REPLACED,
+    CLOSE_RESTART,
+    CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
     SUBPROTOCOL,
     VERSION,
@@ -52,8 +55,15 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AboutTask = TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult
 
+RETRY_S = 1
+"""When a worker that a stopping gateway refuses should try again: another one may be there at once."""
+PART = 1 / 8
+"""What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
+MOST_NAMED = 16
+"""Tasks that are looked for in a frame that cannot be read."""
+_TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 MOST_CANCELS = 64
 """At most so many answers to one heartbeat, or as many as the worker has slots."""
 
@@ -67,6 +77,11 @@ class Identity(Protocol):
     @property
     def models(self) -> tuple[str, ...]:
         """Models it may offer; `*` = any."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Of the token; empty where none is asked for."""
         ...
 
 
@@ -103,19 +118,14 @@ class WorkerSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if "origin" in headers:
-            await _deny(scope, send, 403, "Workers do not come from web pages: an Origin is refused")
-            return
-        if (refused := self._refusal(scope)) is not None:
-            await _deny(scope, send, 403, refused)
-            return
-        identity = self._authenticate(headers.get("authorization"))
-        if identity is None:
-            await _deny(scope, send, 401, "A worker token is needed: Authorization: Bearer <token>")
+        try:
+            identity = self._admit(scope)
+        except _Denied as denied:
+            await _deny(scope, send, denied)
             return
         version = 2 if SUBPROTOCOL in scope.get("subprotocols", ()) else 1
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if version == 2 else None})
+        scope["headers"] = []  # of no use any more, for as long as the connection lasts
         session = Session(self._dispatcher, identity, self.settings, send, version)
         self._sessions.add(session)
         try:
@@ -123,12 +133,34 @@ class WorkerSocket:
         finally:
             self._sessions.discard(session)
 
+    def _admit(self, scope: Scope) -> Identity:
+        """Whose worker this is. Raises _Denied."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if "origin" in headers:
+            raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
+        if (refused := self._refusal(scope)) is not None:
+            raise _Denied(403, refused)
+        identity = self._authenticate(headers.get("authorization"))
+        if identity is None:
+            raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
+        if self._dispatcher.draining:
+            raise _Denied(503, "This gateway is shutting down: connect again, to another one")
+        return identity
+
     def drain(self, grace_ms: int) -> None:
-        """Tell all workers that this gateway is going."""
+        """Tell all workers that this gateway is going. Those of version 1 cannot be told: see `release`."""
         frame = encoder.encode(Drain(grace_ms, reconnect=True))
         for session in self._sessions:
             if session.worker and session.worker.version >= 2:
                 session.worker.send(frame)
+        self.release()
+
+    def release(self) -> None:
+        """While this gateway goes: end the connections of version 1 workers that run nothing, so that they work elsewhere."""
+        for session in list(self._sessions):
+            worker = session.worker
+            if worker and worker.version == 1 and not worker.attempts and not worker.reserved:
+                session.close(CLOSE_RESTART, "the gateway stops")
 
     def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
         """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
@@ -146,17 +178,38 @@ class WorkerSocket:
     def close(self, reason: str) -> None:
         """End all connections."""
         for session in list(self._sessions):
-            session.close(1012, reason)
+            session.close(CLOSE_RESTART, reason)
 
-    def revoke(self, is_valid: Callable[[str], bool]) -> None:
-        """Close the connections whose token is not valid any more."""
+    def check_tokens(self, renewed: Callable[[Identity], Identity | None]) -> None:
+        """The tokens were read again. `renewed`: what a token is allowed now; None when its secret is not valid any more."""
         for session in list(self._sessions):
-            if not is_valid(session.identity.id):
-                session.close(4401, "the worker token was revoked")
+            identity = renewed(session.identity)
+            if identity is None:
+                session.close(CLOSE_UNAUTHORIZED, "the worker token was revoked")
+            else:
+                session.allow(identity)
 
 
 class Session:
     """One connection."""
+
+    __slots__ = (
+        "_asked",
+        "_closing",
+        "_dispatcher",
+        "_invalid",
+        "_kept_results",
+        "_out",
+        "_send",
+        "_settings",
+        "_stale",
+        "_task",
+        "_time",
+        "_version",
+        "_writer",
+        "identity",
+        "worker",
+    )
 
     def __init__(
         self, dispatcher: Dispatcher, identity: Identity, settings: SocketSettings, send: Send, version: int
@@ -165,13 +218,15 @@ class Session:
         self._settings = settings
         self._send = send
         self._version = version
-        self._out: deque[bytes] = deque()
-        self._wanted = asyncio.Event()
+        self._out: list[bytes] = []
+        self._writer: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._closing: tuple[int, str] | None = None
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._kept_results = 0
+        self._asked: list[str] = [ANY]
+        """The models that the worker would offer."""
         self._time = dispatcher.time
         self.identity = identity
         self.worker: Worker | None = None
@@ -181,7 +236,6 @@ class Session:
     async def run(self, receive: Receive) -> None:
         """Serve the connection until it ends, whoever ends it."""
         self._task = asyncio.current_task()
-        writer = asyncio.create_task(self._write(), name="worker-write")
         code, reason = 1000, ""
         try:
             if self._version == 1:
@@ -206,13 +260,8 @@ class Session:
                     tasks=len(worker.attempts),
                 )
                 self._dispatcher.disconnected(worker)
-            if self._closing:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
-                        await self._flush()
-            writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+            self._task = None
+            await self._stop_writing()
             if self._closing:
                 with contextlib.suppress(
                     Exception
@@ -227,67 +276,81 @@ class Session:
             self._task.cancel()
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame."""
+        """Queue a frame. Whoever is connected and has nothing to be told has no task for it."""
+        if self._task is None:
+            return
         self._out.append(frame)
-        self._wanted.set()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write(), name="worker-write")
 
     async def _write(self) -> None:
         try:
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                await self._flush()
-        except asyncio.CancelledError:
-            raise
+            while self._out:
+                frames, self._out = self._out, []
+                for frame in frames:
+                    async with asyncio.timeout(self._settings.send_ms / 1000):
+                        await self._send({"type": "websocket.send", "text": frame.decode()})
         except (
             Exception
         ) as error:  # the socket is broken: the reader ends the session, its tasks go elsewhere
+            self._out = []
             log.info("cannot write to worker", error=repr(error))
             self.close(1011, "cannot write")
+        finally:
+            self._writer = None
 
-    async def _flush(self) -> None:
-        while self._out:
-            frames = [*self._out]
-            self._out.clear()
-            for frame in frames:
-                async with asyncio.timeout(self._settings.send_ms / 1000):
-                    await self._send({"type": "websocket.send", "text": frame.decode()})
+    async def _stop_writing(self) -> None:
+        """End the writer; where this side closes, first what it was given to say goes out, for a second."""
+        writer = self._writer
+        if writer is not None:
+            await asyncio.wait([writer], timeout=1.0 if self._closing else 0)
+            writer.cancel()
+            await asyncio.wait([writer])
 
     async def _read(self, receive: Receive) -> int:
+        """Take what comes until the connection ends; its close code."""
         settings = self._settings
         flood = Flood(settings.flood_frames, settings.flood_bytes, settings.flood_ms / 1000, self._time())
         if self._version == 2:
             try:
                 async with asyncio.timeout(settings.register_ms / 1000):
-                    message = await receive()
+                    while self.worker is None and self._closing is None:
+                        if (code := await self._read_one(receive, flood)) is not None:
+                            return code
             except TimeoutError:
                 self.close(CLOSE_PROTOCOL, f"register is due within {settings.register_ms} ms")
-            else:
-                if message["type"] == "websocket.disconnect":
-                    return int(message.get("code") or 1005)
-                self._handle(_data(message))
-                if self.worker is None:
-                    self.close(CLOSE_PROTOCOL, "the first frame must be register")
         while True:
             if self._closing is not None:
                 await asyncio.sleep(0)  # `close` has cancelled this task: nothing that is left is read
-            message = await receive()
-            if message["type"] == "websocket.disconnect":
-                return int(message.get("code") or 1005)
-            now = self._time()
-            worker = self.worker
-            if worker is not None:
-                worker.heard_at = now
-                flood.set_slots(worker.slots, now)
+            if (code := await self._read_one(receive, flood)) is not None:
+                return code
+
+    async def _read_one(self, receive: Receive, flood: Flood) -> int | None:
+        """Take the next message, and pause where it is too much; the close code when there is none any more."""
+        message = await receive()
+        kind = message["type"]
+        if kind == "websocket.disconnect":
+            return int(message.get("code") or 1005)
+        now = self._time()
+        if kind == "websocket.frames":  # of which no message has come about yet, or none will
+            size, count = message["size"], message["frames"] * PART
+        else:
             data = _data(message)
+            size, count = message.get("size", len(data)), 1
+            if self.worker is not None:
+                self.worker.heard_at = now
+                flood.set_slots(self.worker.slots, now)
             self._handle(data)
-            pause = flood.pause(len(data), now)
-            if pause is None:
-                self.close(CLOSE_FLOOD, "too much, too fast")
-            elif pause:
-                await asyncio.sleep(pause)
-                if self.worker is not None:
-                    self.worker.heard_at = self._time()
+            if self.worker is None:
+                self.close(CLOSE_PROTOCOL, "the first frame must be register")
+        pause = flood.pause(size, now, count)
+        if pause is None:
+            self.close(CLOSE_FLOOD, "too much, too fast")
+        elif pause:
+            await asyncio.sleep(pause)
+            if self.worker is not None:
+                self.worker.heard_at = self._time()
+        return None
 
     # ---- messages ----------
 
@@ -370,6 +433,9 @@ class Session:
         elif late_until is not None:
             status, fault = "stale", False
             worker.past.put(key, 0.0)
+        elif worker.strange.pop(key):
+            status, fault = "stale", False
+            worker.past.put(key, 0.0)
         else:
             given = any(frame.task_id == task_id for task_id, _ in worker.attempts)
             status = "stale" if given else "unknown"
@@ -387,8 +453,9 @@ class Session:
         if worker is None:
             return
         text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+        named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MOST_NAMED)}
         for attempt in list(worker.attempts.values()):
-            if attempt.answered or attempt.grant.task_id not in text:
+            if attempt.answered or attempt.grant.task_id not in named:
                 continue
             if '"taskResult"' in text:
                 attempt.unreadable_result()
@@ -410,12 +477,15 @@ class Session:
                     attempt.lost()
         for key in sorted(running)[: max(worker.slots, MOST_CANCELS)]:
             if worker.past.get(key) is None:
-                worker.past.put(key, self._time() + self._dispatcher.stop_grace_s)  # until it has stopped
+                worker.strange.put(key, True)  # its answer to the cancel is no fault
             self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
 
     # ---- registering ----------
 
     def _connect_v1(self) -> None:
+        if self._dispatcher.draining:
+            self.close(CLOSE_RESTART, "the gateway stops")
+            return
         worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
         self.worker = worker
         log.info(
@@ -445,6 +515,22 @@ class Session:
             return list(mine)
         return [model for model in models if model in mine]
 
+    def allow(self, identity: Identity) -> None:
+        """The token was read again: what it may offer may have changed. What runs goes on."""
+        self.identity = identity
+        worker = self.worker
+        if worker is None:
+            return
+        models = self._allowed(self._asked)
+        if not models:
+            self.close(CLOSE_UNAUTHORIZED, "the worker token covers none of its models any more")
+            return
+        before = worker.models
+        worker.set_models(models, worker.task_types)
+        if worker.models != before:
+            log.info("worker's token covers other models", worker_id=worker.id, models=worker.models)
+            self._dispatcher.changed(worker)
+
     def _register(self, frame: Register) -> None:
         if VERSION not in frame.protocols:
             self.send(encoder.encode(Error("VERSION", f"this gateway speaks version {VERSION}", None, True)))
@@ -456,6 +542,10 @@ class Session:
             self.close(CLOSE_PROTOCOL, "no model left that the token may offer")
             return
         first = self.worker
+        if first is None and self._dispatcher.draining:
+            self.close(CLOSE_RESTART, "the gateway stops")
+            return
+        self._asked = frame.models
         if first is not None and first.version >= 2:
             before = (first.models, first.task_types, first.slots)
             first.set_models(models, frame.task_types)
@@ -533,13 +623,24 @@ def _data(message: MutableMapping[str, Any]) -> str | bytes:
     return data or b""
 
 
-async def _deny(scope: Scope, send: Send, status: int, sentence: str) -> None:
+class _Denied(Exception):
+    """A handshake is refused: with a status, and a sentence that says why."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+async def _deny(scope: Scope, send: Send, denied: _Denied) -> None:
     """Refuse the handshake with an HTTP answer."""
+    status, sentence = denied.status, str(denied)
     if "websocket.http.response" in scope.get("extensions", {}):
         body = msgspec.json.encode({"error": sentence})
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
+        if status == 503:
+            headers.append((b"retry-after", b"%d" % RETRY_S))
         await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
         await send({"type": "websocket.http.response.body", "body": body})
     else:
