@@ -56,8 +56,10 @@ RELOADED = (
     "max_queue_wait_ms",
 )
 """Settings that are taken over while running."""
-FAREWELL_MS = 3000
-"""How much longer workers stay than streams, so that a stream ends with our word and not with a lost worker."""
+SETTLE_S = 2.0
+"""How long the ends of tasks that were not done in time may take to be written, once the drain is over."""
+FAREWELL_MS = 5000
+"""How much longer workers stay than what they run: until its end is written and streams have ended."""
 
 ENDS = Ends(
     timeout=Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT"),
@@ -174,9 +176,10 @@ class Gateway:
             await self.tracer.close()
 
     async def drain(self) -> None:
-        """Not ready, no new grants; what runs may finish within `drain_ms`, the other callers are told to come back.
+        """Not ready, no new grants, no new workers; what runs may finish within `drain_ms`, other callers are told to come back.
 
-        What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere.
+        What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere. What is not
+        done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
         """
         self.ready = False
         self.draining = True
@@ -185,7 +188,12 @@ class Gateway:
         self._drain_until = time.monotonic() + self.settings.drain_ms / 1000
         self._others_stay = await self.another_stays()
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
+            self.workers.release()
             await asyncio.sleep(0.05)
+        self.dispatcher.abandon()
+        until = time.monotonic() + SETTLE_S
+        while not self.dispatcher.settled and time.monotonic() < until:
+            await asyncio.sleep(0.02)
         self.closing.begin()
         await self.live.close()
         self.hub.wake_all()

@@ -41,7 +41,11 @@ FAILURE_CODES: dict[str, bool] = {
 MAX_PAUSE_MS = 300_000
 """The longest pause that a failure's `retryAfterMs` can ask for. Who is refused after it asks again."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
+PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
+"""No control characters: names are shown, logged, and stand in keys."""
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
+InstanceId = Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)]
+Names = Annotated[list[Name], Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(min_length=1, max_length=100)]
 Attempt = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 """Opaque: no second grant of a task has the same one."""
@@ -95,22 +99,25 @@ class Running(Struct, rename="camel"):
 
 
 class Sdk(Struct, rename="camel"):
-    name: str
-    version: str
+    name: Name
+    version: Name
 
 
 # ---- worker to gateway --------------------------------------------------------------------------------------------------
 
 
 class Register(_Message, tag="register"):
-    instance_id: Id
+    instance_id: InstanceId
     name: Name
-    models: Annotated[list[Name], Meta(min_length=1, max_length=256)]
-    protocols: list[int] = msgspec.field(default_factory=lambda: [VERSION])
+    models: Names
+    protocols: Annotated[list[int], Meta(max_length=16)] = msgspec.field(default_factory=lambda: [VERSION])
     slots: Annotated[int, Meta(ge=1, le=1024)] = 1
-    task_types: list[Name] | None = None
+    task_types: Annotated[list[Name], Meta(max_length=256)] | None = None
     sdk: Sdk | None = None
-    tags: dict[str, str] | None = None
+    tags: (
+        Annotated[dict[Name, Annotated[str, Meta(max_length=200, pattern=PRINTABLE)]], Meta(max_length=64)]
+        | None
+    ) = None
 
 
 class TaskAck(_Message, tag="taskAck"):

@@ -469,15 +469,17 @@ class Attempt:
             self._cancel(stop)
         self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=bool(stop)))
 
-    def lost(self, *, blameless: bool = False) -> None:
-        """Its worker is gone, or does not know of it. `blameless`: that is the gateway's doing, and costs no try."""
+    def lost(self, sentence: str = "Worker disconnected", *, blameless: bool = False) -> None:
+        """Its worker is gone, or does not know of it, or its gateway goes: `sentence` is what the caller reads. `blameless`: that
+        is the gateway's doing, and costs no try.
+        """
         if self.phase is Phase.STOPPING:
             self._release()
         elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
                 used = self._estimate()
                 usage = self._told_usage or b'{"outputTokens":%d,"estimated":true}' % used[1]
-                fragment = fragment_error("Worker disconnected", "WORKER_LOST", True, usage)
+                fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
                 self._requeue("worker lost", "declined" if blameless else "lost")

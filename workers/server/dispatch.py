@@ -114,6 +114,16 @@ class Dispatcher:
             self.upkeep.changed(worker)
         self.upkeep.offer_soon()
 
+    def abandon(self) -> None:
+        """The time to finish is over: a task whose output was seen ends now, as nobody can go on with it; others go back."""
+        for attempt in list(self.attempts.values()):
+            attempt.lost("The gateway stopped before the task was done")
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing runs here, and Redis knows how everything ended."""
+        return not self._background and not any(attempt.held for attempt in self.attempts.values())
+
     @staticmethod
     def now_ms() -> int:
         return time.time_ns() // 1_000_000
@@ -333,8 +343,8 @@ class Dispatcher:
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
         answers. 1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is
         known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its
-        place if the worker is gone, drains, or could not tell the two attempts apart; one that should rather not tries again.
-        3 A task that the worker does not take is brought to somebody who does, or ends.
+        place if the worker is gone, drains, may not offer the model any more, or could not tell the two attempts apart; one that
+        should rather not tries again. 3 A task that the worker does not take is brought to somebody who does, or ends.
         """
         known = self.attempts.newest(grant.task_id)
         if known is not None:
@@ -356,7 +366,10 @@ class Dispatcher:
             if misfit or not known_free:
                 self.fill(worker)
         elif (
-            not self.connected_now(worker) or worker.draining or key_of(grant, worker) in worker.attempts
+            not self.connected_now(worker)
+            or worker.draining
+            or not worker.serves(grant.model)
+            or key_of(grant, worker) in worker.attempts
         ):  # 2
             self._background.spawn(self._give_back(grant))
         elif misfit:  # 3

@@ -11,16 +11,31 @@ from typing import Any
 
 import msgspec
 
-from fairlane.workers.protocol import Delta, FromWorker, TaskChunk, from_worker
+from fairlane.workers.protocol import PRINTABLE, Delta, FromWorker, TaskChunk, from_worker
 
-_ESCAPES = re.compile(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.S,
-)
+_HEX = "[0-9a-fA-F]{2}"
+_HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}", rf"\\u[dD][c-fC-F]{_HEX}"
+_HALF = re.compile(rf"\\u[dD](?:[89abAB]{_HEX}(?!{_LOW})|[c-fC-F]{_HEX}(?<!{_HIGH}{_LOW}))")
+"""Half of a surrogate pair, where no backslash is itself escaped. It begins with two fixed characters, which are found fast."""
+_BACKSLASH, _MARK = "\\\\", "\0"
+"""An escaped backslash, and what stands for it meanwhile: a character that JSON cannot hold."""
 HEADROOM = 100
 """Levels by which a frame may be nested less than the decoder can take: who reads it later calls from deeper down."""
+LARGE = 512 * 1024
+"""Characters. Only results and output may be larger."""
+MENDED = 4 << 20
+"""Characters. In a larger frame half of a surrogate pair is an error, as finding all of them would take too long."""
+MOST_OBJECTS = 250_000
 _OPEN, _CLOSE = "[" * HEADROOM, "]" * HEADROOM
 _any = msgspec.json.Decoder(msgspec.Raw)
+_PRINTABLE = f"`str` matching regex {PRINTABLE!r}"
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+_kind = msgspec.json.Decoder(_Kind)
 _TEXTS = ("content", "reasoning", "refusal")
 
 
@@ -33,10 +48,17 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
         _any.decode(_OPEN + text + _CLOSE)
     if "\\ud" not in text and "\\uD" not in text:
-        return from_worker.decode(text), False
-    mended = _ESCAPES.sub(_mend, text)
-    frame = from_worker.decode(mended)
-    if mended == text or not isinstance(frame, TaskChunk):
+        return _decode(text), False
+    try:
+        return _decode(text), False
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # it may be for a half
+        if len(text) > MENDED:
+            raise
+        mended = _mend(text)
+        frame = _decode(mended)
+    if not isinstance(frame, TaskChunk):
         return frame, False
     loose = json.loads(text)
     if frame.delta is not None:
@@ -46,8 +68,28 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     return frame, True
 
 
-def _mend(match: re.Match[str]) -> str:
-    return "\\ufffd" if match.group(2) else match.group(0)
+def _decode(text: str) -> FromWorker:
+    """Decode, unless that would build far more objects than any honest frame holds."""
+    if len(text) > LARGE:
+        kind = _kind.decode(text).type
+        if kind == "taskChunk":
+            if text.count("{") > MOST_OBJECTS:
+                raise msgspec.ValidationError(f"A taskChunk may hold at most {MOST_OBJECTS} objects")
+        elif kind != "taskResult":
+            raise msgspec.ValidationError(f"A message of this type may have at most {LARGE} characters")
+    return from_worker.decode(text)
+
+
+def explain(error: Exception) -> str:
+    """What is wrong with a frame, for the worker's author."""
+    return str(error).replace(_PRINTABLE, "a text without control characters")[:500]
+
+
+def _mend(text: str) -> str:
+    """JSON with each half of a surrogate pair replaced, in a few passes whatever it holds."""
+    if _MARK in text:
+        return text  # it is not JSON
+    return _HALF.sub(r"\\ufffd", text.replace(_BACKSLASH, _MARK)).replace(_MARK, _BACKSLASH)
 
 
 def _restore(delta: Delta, members: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ from fairlane.workers.protocol import (
 )
 from fairlane.workers.server.attempt import Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.frames import read_frame
+from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.limits import Flood, PerMinute
 from fairlane.workers.server.pool import ANY, Worker
 
@@ -359,7 +359,7 @@ class Session:
             frame, halves = read_frame(data)
         except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
             self._unreadable(data)
-            self._complain("INVALID_MESSAGE", str(error)[:500])
+            self._complain("INVALID_MESSAGE", explain(error))
             return
         try:
             self._dispatch(frame, halves)
@@ -430,10 +430,7 @@ class Session:
         late_until = worker.past.get(key)
         if attempt is not None or late_until == 0.0:
             status, fault = "duplicate", True
-        elif late_until is not None:
-            status, fault = "stale", False
-            worker.past.put(key, 0.0)
-        elif worker.strange.pop(key):
+        elif late_until is not None or worker.strange.pop(key):
             status, fault = "stale", False
             worker.past.put(key, 0.0)
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.callers import OPEN_WORKER, BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.callers import BadTier, BadUser, Caller, Callers, Unauthorized
 from fairlane.gateway.openmode import host_name, open_mode_refusal, who_gets_in
 from fairlane.gateway.settings import Settings
 
@@ -156,7 +156,9 @@ def test_worker_is_known_by_its_token() -> None:
     assert (identity.id, identity.models) == ("gpu-1", ("m1", "m2"))
     for authorization in (None, "", "Bearer acme-secret", "gpu-secret"):
         assert known.authenticate_worker(authorization) is None
-    assert known.worker_ids() == {"gpu-1"}
+    assert known.renewed(identity.sha256) == identity
+    assert known.renewed(sha("another")) is None
+    assert known.renewed("") is None, "as soon as there are tokens, who came without one must go"
 
 
 def test_any_worker_may_connect_on_loopback_when_neither_keys_nor_tokens_are_configured() -> None:
@@ -164,7 +166,8 @@ def test_any_worker_may_connect_on_loopback_when_neither_keys_nor_tokens_are_con
     identity = known.authenticate_worker(None)
     assert identity is not None
     assert identity.models == ("*",)
-    assert known.worker_ids() == {OPEN_WORKER}
+    assert known.renewed(identity.sha256) == identity
+    assert known.renewed(sha("gpu-secret")) is None
 
 
 def test_keys_of_callers_close_the_door_to_workers_without_a_token() -> None:

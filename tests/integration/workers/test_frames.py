@@ -1,0 +1,260 @@
+"""What comes over a worker's socket, byte by byte: messages in parts, floods of frames that are no message, names."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
+from tests.support.serving import DEADLINE_S, Served, until
+
+from fairlane.gateway.protocols import SLICE, WorkerProtocol
+
+pytestmark = pytest.mark.anyio
+
+TEXT, CONTINUED, CLOSE, PING = 1, 0, 8, 9
+
+
+def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
+    """A client's frame; its mask is zero, so the data stand as they are."""
+    head = (0x80 if fin else 0) | opcode
+    if len(data) < 126:
+        return struct.pack("!BBI", head, 0x80 | len(data), 0) + data
+    return struct.pack("!BBQI", head, 0x80 | 127, len(data), 0) + data
+
+
+class Raw:
+    """A socket after its handshake."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+
+    async def message(self) -> Any:
+        """The next text frame, as JSON."""
+        return json.loads(await self._frame(TEXT))
+
+    async def closed(self) -> int:
+        """The code of the close frame; text frames before it are passed over."""
+        return int(struct.unpack("!H", (await self._frame(CLOSE))[:2])[0])
+
+    async def _frame(self, opcode: int) -> bytes:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                head, size = await self.reader.readexactly(2)
+                if size == 126:
+                    (size,) = struct.unpack("!H", await self.reader.readexactly(2))
+                data = await self.reader.readexactly(size)
+                if head & 15 == opcode:
+                    return data
+
+
+@contextlib.asynccontextmanager
+async def raw(served: Served) -> AsyncIterator[Raw]:
+    """A version 1 worker of which every byte is the test's."""
+    host, port = "127.0.0.1", int(served.url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        b"GET /ws HTTP/1.1\r\nHost: %b:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n"
+        % (host.encode(), port, base64.b64encode(os.urandom(16)))
+    )
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+# ---- messages in parts ----------
+
+
+@pytest.mark.parametrize("size", [1, 7, 5000])
+async def test_a_message_may_come_in_parts_with_pings_between(
+    served: Served, callers: Callers, size: int
+) -> None:
+    async with raw(served) as worker:
+        await until_workers(served, 1)
+        answer = callers.ask()
+        task = await worker.message()
+        text = "Grüße, 世界 😀" * 50
+        whole = json.dumps(
+            {"type": "taskResult", "taskId": task["taskId"], "result": text, "error": None},
+            ensure_ascii=False,
+        ).encode()
+        parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+        for number, part in enumerate(parts):
+            worker.send(frame(CONTINUED if number else TEXT, part, fin=number == len(parts) - 1), frame(PING))
+        assert await answer.ok() == text
+
+
+async def test_what_came_before_the_end_of_a_connection_counts(served: Served, callers: Callers) -> None:
+    """Also what is not parsed yet when the connection is found to be gone."""
+    async with raw(served) as worker:
+        await until_workers(served, 1)
+        answer = callers.ask()
+        task_id = (await worker.message())["taskId"]
+        chunk = json.dumps({"type": "taskChunk", "taskId": task_id, "delta": "x"}).encode()
+        result = json.dumps({"type": "taskResult", "taskId": task_id, "result": None, "error": None}).encode()
+        worker.send(*[frame(TEXT, chunk)] * 400, frame(TEXT, result))
+        worker.writer.close()
+        assert (await answer.ok())["content"] == "x" * 400
+
+
+async def test_a_message_in_parts_is_bounded_like_any_other(
+    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(served, flood_bytes=1 << 40)
+    async with bystander(served, callers), raw(served) as worker:
+        await until_workers(served, 2)
+        part = b"x" * (1 << 20)
+        worker.send(frame(TEXT, part, fin=False), *[frame(CONTINUED, part, fin=False)] * 17)
+        assert await worker.closed() == 1009
+
+
+async def test_a_text_that_is_not_utf8_closes_the_connection(served: Served, callers: Callers) -> None:
+    async with bystander(served, callers), raw(served) as worker:
+        await until_workers(served, 2)
+        worker.send(frame(TEXT, b'{"type":"\xff"}'))
+        assert await worker.closed() == 1007
+
+
+# ---- floods ----------
+
+
+@pytest.mark.parametrize("opcode", [CONTINUED, PING], ids=["empty parts", "pings"])
+async def test_a_flood_of_frames_that_are_no_message_is_closed(
+    served: Served, callers: Callers, opcode: int
+) -> None:
+    tune(served, flood_frames=20, flood_ms=200)
+    async with bystander(served, callers), raw(served) as worker:
+        await until_workers(served, 2)
+        if opcode == CONTINUED:
+            worker.send(frame(TEXT, fin=False))
+        worker.send(frame(opcode, fin=opcode == PING) * 40_000)
+        assert await worker.closed() == 4429
+
+
+async def test_of_many_frames_in_one_segment_few_are_parsed_at_a_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    parse = WorkerProtocol._parse
+
+    def counted(self: WorkerProtocol) -> None:
+        before = len(self._ahead or b"")
+        parse(self)
+        turns.append(before - len(self._ahead or b""))
+
+    monkeypatch.setattr(WorkerProtocol, "_parse", counted)
+    async with raw(served) as worker:
+        await until_workers(served, 1)
+        turns.clear()
+        worker.send(frame(TEXT, fin=False), frame(CONTINUED, fin=False) * 4000, frame(CONTINUED, b"{}"))
+        await until(lambda: sum(turns) >= 6 * 4000, "all frames to be parsed")
+        assert max(turns) <= SLICE
+
+
+async def test_a_large_message_is_not_slowed_down_by_that(served: Served, callers: Callers) -> None:
+    async with raw(served) as worker:
+        await until_workers(served, 1)
+        answer = callers.ask()
+        task = await worker.message()
+        result = {"type": "taskResult", "taskId": task["taskId"], "result": "x" * (4 << 20), "error": None}
+        worker.send(frame(TEXT, json.dumps(result).encode()))
+        assert len(await answer.ok()) == 4 << 20
+
+
+# ---- names ----------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("models", ["m\0"]),
+        ("models", ["m", "line\nbreak"]),
+        ("models", ["x" * 201]),
+        ("models", [f"m{number}" for number in range(257)]),
+        ("name", "n\x1b[31m"),
+        ("name", "ends\n"),
+        ("instanceId", "i\x7f"),
+        ("taskTypes", ["t\x85"]),
+        ("taskTypes", ["t"] * 257),
+        ("protocols", [2] * 17),
+        ("sdk", {"name": "s\0", "version": "1"}),
+        ("tags", {"k\0": "v"}),
+        ("tags", {"k": "v\r"}),
+        ("tags", {f"k{number}": "v" for number in range(65)}),
+    ],
+    ids=lambda value: json.dumps(value)[:20],
+)
+async def test_names_hold_no_control_characters_and_are_not_too_many(
+    served: Served, field: str, value: Any
+) -> None:
+    async with worker_v2(served.ws, register=False) as worker:
+        fields = {"protocols": [2], "instanceId": "i", "name": "n", "models": ["m"], field: value}
+        await worker.send("register", **fields)
+        error = await worker.expect("error", code="INVALID_MESSAGE")
+        assert f"$.{field}" in error["message"]
+        assert "regex" not in error["message"]
+        assert await worker.closed() == 4400
+    assert len(served.gateway.dispatcher.pool) == 0
+
+
+async def test_a_stage_has_a_name_without_control_characters(served: Served, callers: Callers) -> None:
+    async with worker_v2(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.expect("task")
+        stage = {"name": "one\0", "index": 1, "of": 2, "status": "begun"}
+        await worker.send("taskProgress", **key(task), stage=stage)
+        await worker.expect("error", code="INVALID_MESSAGE")
+        await worker.result(task, 1, lastSeq=0)
+        assert await answer.ok() == 1
+
+
+# ---- tasks that a worker never had ----------
+
+
+async def test_frames_about_a_task_that_only_a_heartbeat_named_are_counted(
+    served: Served, callers: Callers
+) -> None:
+    stranger = {"taskId": "00000000-0000-8000-8000-00000000000a", "attempt": 1}
+    async with bystander(served, callers), worker_v2(served.ws) as worker:
+        await worker.send("heartbeat", running=[stranger])
+        await worker.expect("cancel", **stranger)
+        for seq in range(60):
+            await worker.send("taskChunk", **stranger, seq=seq + 1, deltas=[{"content": "x"}])
+        assert await worker.closed() == 4400
+
+
+async def test_the_answer_to_such_a_cancel_is_no_fault(served: Served, callers: Callers) -> None:
+    async with worker_v2(served.ws) as worker:
+        for number in range(60):
+            stranger = {"taskId": f"00000000-0000-8000-8000-{number:012}", "attempt": 1}
+            await worker.send("heartbeat", running=[stranger])
+            await worker.expect("cancel", **stranger)
+            await worker.result(stranger, None, lastSeq=0)
+            await worker.expect("resultAck", status="stale")
+        await worker.nothing_more()
+
+
+async def test_of_an_unreadable_frame_the_task_is_found_wherever_it_is_named(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v1(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.recv()
+        await worker.text(
+            f'{{"error":null,"result":[1,,2],"type":"taskResult","taskId" : "{task["taskId"]}"}}'
+        )
+        await answer.error("PROTOCOL_ERROR", 500)

@@ -1,0 +1,109 @@
+"""Worker tokens that are read again: a rotated secret, other models. What is open follows at once."""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.rawworkers import RawWorker, callers_of, until_workers, worker_v1, worker_v2
+from tests.support.serving import Served, serving, until
+
+from fairlane.gateway.callers import Callers as Keys
+from fairlane.gateway.settings import WorkerKey
+
+pytestmark = pytest.mark.anyio
+
+
+def key(secret: str, *models: str, id: str = "gpu") -> dict[str, Any]:
+    return {"id": id, "sha256": hashlib.sha256(secret.encode()).hexdigest(), "models": list(models or "*")}
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@pytest.fixture
+async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(redis_url, tmp_path, workers=[key("old", "m", "n")]) as served:
+        yield served
+
+
+async def reread(served: Served, *keys: dict[str, Any]) -> None:
+    workers = [WorkerKey(**one) for one in keys]
+    settings = served.gateway.settings.model_copy(update={"workers": workers})
+    await served.gateway.reconfigure(settings, Keys(settings))
+
+
+@contextlib.asynccontextmanager
+async def connected(served: Served, version: int, secret: str = "old") -> AsyncIterator[RawWorker]:
+    before = len(served.gateway.dispatcher.pool)
+    make: Any = (
+        worker_v1(served.ws, additional_headers=bearer(secret))
+        if version == 1
+        else worker_v2(served.ws, "*", headers=bearer(secret))
+    )
+    async with make as worker:
+        await until_workers(served, before + 1)
+        yield worker
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_rotated_token_closes_what_was_opened_with_the_old_one(guarded: Served, version: int) -> None:
+    async with connected(guarded, version) as worker:
+        await reread(guarded, key("new", "m", "n"))
+        assert await worker.closed() == 4401
+    async with connected(guarded, version, "new"):
+        await reread(guarded, key("new", "m", "n"), key("other", id="another"))
+        assert len(guarded.gateway.dispatcher.pool) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_token_that_covers_other_models_changes_what_its_workers_offer(
+    guarded: Served, version: int
+) -> None:
+    gateway = guarded.gateway
+    async with connected(guarded, version) as worker, callers_of(guarded) as callers:
+        (mine,) = gateway.dispatcher.pool
+        assert mine.models == ("m", "n")
+        await reread(guarded, key("old", "n", "o"))
+        assert mine.models == ("n", "o")
+        await until_workers(guarded, 1)
+        assert (await callers.client.post("/api/openai", json={"model": "m"})).is_error
+        answer = callers.ask("o")
+        task = await worker.skip_to("task")
+        await worker.result(task, "o", **({} if version == 1 else {"lastSeq": 0}))
+        assert await answer.ok() == "o"
+
+        async def told() -> bool:
+            rows = await gateway.surveyor.workers()
+            return [row["models"] for row in rows] == [("n", "o")]
+
+        await until(told, "the others to know")
+
+
+async def test_a_token_that_covers_none_of_its_workers_models_closes_them(guarded: Served) -> None:
+    async with worker_v2(guarded.ws, "m", headers=bearer("old")) as worker:
+        await reread(guarded, key("old", "o"))
+        assert await worker.closed() == 4401
+
+
+async def test_what_runs_when_a_token_loses_its_model_goes_on(guarded: Served) -> None:
+    async with (
+        worker_v2(guarded.ws, "m", "n", headers=bearer("old")) as worker,
+        callers_of(guarded) as callers,
+    ):
+        answer = callers.ask("m")
+        task = await worker.expect("task")
+        await reread(guarded, key("old", "n"))
+        await worker.result(task, "done", lastSeq=0)
+        assert await answer.ok() == "done"
+        await worker.expect("resultAck", status="accepted")
+
+
+async def test_tokens_that_are_asked_for_from_now_on_close_who_came_without(served: Served) -> None:
+    async with worker_v1(served.ws) as worker:
+        await until_workers(served, 1)
+        await reread(served, key("new"))
+        assert await worker.closed() == 4401

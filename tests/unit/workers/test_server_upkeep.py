@@ -1,0 +1,76 @@
+"""What upkeep sends is bounded: renewals of readers and leases come in batches."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlane.queues.presence import AT_ONCE
+from fairlane.queues.scheduler import Limits
+from fairlane.workers.server.attempt import Phase
+from fairlane.workers.server.pool import Pool, Worker
+from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Scheduler:
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.renewals: list[tuple[int, list[str]]] = []
+
+    async def renew(self, held: Any, read: Any = ()) -> list[int]:
+        self.renewals.append((len(held), list(read)))
+        return [1] * len(held)
+
+
+def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkeep, Any]:
+    now = asyncio.get_running_loop().time
+    made = SimpleNamespace(
+        scheduler=Scheduler(),
+        time=lambda: now() + 1000,
+        pool=Pool(now),
+        attempts={
+            str(n): SimpleNamespace(
+                held=True,
+                renewed_at=0.0,
+                grant=n,
+                worker=SimpleNamespace(id="w"),
+                phase=Phase.RUNNING,
+                output_tokens=1,
+            )
+            for n in range(attempts)
+        },
+    )
+    for number in range(workers):
+        made.pool.add(Worker(f"w{number}", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None))
+    hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
+    return Upkeep(made, hub), made  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "readers"), [(0, 0), (1, 0), (0, 1), (1200, 30), (30, 10_000), (500, 500)]
+)
+async def test_renewals_come_in_batches(attempts: int, readers: int) -> None:
+    keeper, made = upkeep(attempts, readers)
+    await keeper._renew()
+    renewals = made.scheduler.renewals
+    assert all(held <= AT_ONCE and len(read) <= AT_ONCE for held, read in renewals)
+    assert sum(held for held, _ in renewals) == attempts
+    assert [task for _, read in renewals for task in read] == [f"t{n}" for n in range(readers)]
+    assert len(renewals) == -(-max(attempts, readers) // AT_ONCE)
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW, FEW + 1, 1600])
+async def test_each_worker_is_looked_at_in_a_few_rounds_and_never_all_of_many_in_one(count: int) -> None:
+    keeper, made = upkeep(workers=count)
+    keeper._some_workers()
+    rounds = [keeper._some_workers() for _ in range(LOOK_S + 1)]
+    assert {worker.id for some in rounds for worker in some} == {worker.id for worker in made.pool}
+    assert all(len(some) <= max(FEW, count // LOOK_S) for some in rounds)
