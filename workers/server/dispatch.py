@@ -117,7 +117,7 @@ class Dispatcher:
     def abandon(self) -> None:
         """The time to finish is over: a task whose output was seen ends now, as nobody can go on with it; others go back."""
         for attempt in list(self.attempts.values()):
-            attempt.lost("The gateway stopped before the task was done")
+            attempt.lost("The gateway stopped before the task was done", blameless=True)
 
     @property
     def settled(self) -> bool:
