@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.workers.protocol import TaskChunk, TaskResult
-from fairlane.workers.server.frames import Halves, read_frame
+from fairlane.workers.server.frames import LARGE, MENDED, MOST_OBJECTS, Halves, explain, read_frame
 
 
 def chunk(delta: str) -> str:
@@ -116,3 +116,68 @@ def test_choices_and_kinds_have_their_own_halves() -> None:
     assert halves.join(2, "text", "a\ud83d") == "a"
     assert halves.rest() == [(2, "text")]
     assert halves.rest() == []
+
+
+# ---- large frames, and those that cost much ----
+
+
+def halves_replaced(text: str) -> str:
+    """What a strict decoder makes of JSON text in which every half is replaced: slow and plain."""
+    decoded: str = json.loads(text)
+    return decoded.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+escapes = st.sampled_from(
+    ["\\ud83d", "\\ude00", "\\uD83D", "\\uDE00", "\\\\", "\\n", '\\"', "u", "ud83d", "a", "é"]
+)
+
+
+@given(st.lists(escapes, max_size=12))
+def test_halves_are_found_wherever_backslashes_stand(pieces: list[str]) -> None:
+    text = '"' + "".join(pieces) + '"'
+    frame, _ = read_frame(f'{{"type":"taskResult","taskId":"t","result":{text}}}')
+    assert isinstance(frame, TaskResult)
+    assert msgspec.json.decode(bytes(frame.result)) == halves_replaced(text)
+
+
+def test_in_a_very_large_frame_a_half_is_an_error_and_a_whole_character_is_not() -> None:
+    def result(end: str) -> str:
+        return '{"type":"taskResult","taskId":"t","result":"' + "\\n" * (MENDED // 2) + end + '"}'
+
+    assert read_frame(result("\\ud83d\\ude00"))[1] is False
+    with pytest.raises(msgspec.DecodeError):
+        read_frame(result("\\ud83d"))
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        ({"type": "register", "models": ["m"] * LARGE}, f"at most {LARGE} characters"),
+        ({"type": "heartbeat", "running": [{}] * LARGE}, f"at most {LARGE} characters"),
+        (
+            {"type": "taskChunk", "taskId": "t", "deltas": [{}] * (MOST_OBJECTS + 1)},
+            f"at most {MOST_OBJECTS} objects",
+        ),
+        ({"type": "taskChunk", "taskId": "t", "deltas": [{}] * 10_001}, "length <= 10000"),
+    ],
+    ids=["register", "heartbeat", "objects", "deltas"],
+)
+def test_a_frame_that_would_build_very_much_is_refused(frame: dict[str, object], why: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=why):
+        read_frame(json.dumps(frame))
+
+
+def test_large_output_and_large_results_are_read() -> None:
+    text = '{"a":1}' * 100_000
+    frame, _ = read_frame(chunk(text))
+    assert isinstance(frame, TaskChunk)
+    assert frame.delta == text
+    frame, _ = read_frame(json.dumps({"type": "taskResult", "taskId": "t", "result": [{}] * 500_000}))
+    assert isinstance(frame, TaskResult)
+
+
+def test_what_is_wrong_with_a_name_is_said_in_words() -> None:
+    frame = {"type": "register", "instanceId": "i", "name": "n\0", "models": ["m"]}
+    with pytest.raises(msgspec.ValidationError) as error:
+        read_frame(json.dumps(frame))
+    assert explain(error.value) == "Expected a text without control characters - at `$.name`"
