@@ -17,6 +17,7 @@ from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.errors import SECOND_MS, ApiError, model_not_found, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
+from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.settings import Settings
@@ -93,6 +94,7 @@ class Gateway:
         self.started_at = time.time()
         self.store_down_since: float | None = None
         self.measures = HourRecorder(settings.models)
+        self.loop_watch = LoopWatch(self.measures, self.replica)
         self.tracer = tracer_for(settings)
         self._drain_until = 0.0
         self._others_stay = False
@@ -145,6 +147,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
+        self.loop_watch.start()
         await self.link.start()
         await self.channel.start()
         if self.family.size > 1:
@@ -161,6 +164,7 @@ class Gateway:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
         self.ready = False
         self.stopping = True
+        self.loop_watch.close()
         await self.live.close()
         await self.dispatcher.close()
         await self._leave()

@@ -72,6 +72,9 @@ class Measures(Protocol):
     def store_connected(self) -> None:
         """The connection to Redis is up (again)."""
 
+    def loop_stalled(self, *, computing: bool) -> None:
+        """The event loop stood still for long: it computed, or it waited for the processor or a system call."""
+
 
 @dataclass(slots=True)
 class Counter:
@@ -233,6 +236,12 @@ class Recorder:
         self.store_connections = Counter(
             "fairlane_redis_connections_total", (), "Connections to Redis that came to be used"
         )
+        self.loop_stalls = Counter(
+            "fairlane_loop_stalls_total",
+            ("cause",),
+            "Times that the event loop stood still for more than 250 ms: computing, or waiting for the processor",
+            {("computing",): 0, ("waiting",): 0},  # a first one is seen to be one more
+        )
         self.series: Sequence[Counter | Histogram] = (
             self.accepted_tasks,
             self.refused_tasks,
@@ -248,6 +257,7 @@ class Recorder:
             self.answers,
             self.store_replies,
             self.store_connections,
+            self.loop_stalls,
         )
         self._observe_store = self.store_replies.observe
         for model in models:
@@ -300,3 +310,6 @@ class Recorder:
 
     def store_connected(self) -> None:
         self.store_connections.add(())
+
+    def loop_stalled(self, *, computing: bool) -> None:
+        self.loop_stalls.add(("computing" if computing else "waiting",))

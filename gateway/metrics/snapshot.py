@@ -46,6 +46,7 @@ GAUGES = {
     "fairlane_http_requests_open": "Answers under way that wait for a task or stream it",
     "fairlane_connected_workers": "Workers connected to this process",
     "fairlane_attempts": "Tasks that workers of this process run or are being stopped",
+    "fairlane_loop_lag_max_seconds": "The longest that the event loop was late, within the last half minute to minute",
 }
 """What holds now, of each process, and what it means."""
 
@@ -58,4 +59,5 @@ def gauges_of(gateway: "Gateway") -> dict[str, float]:
         "fairlane_http_requests_open": len(gateway.closing),
         "fairlane_connected_workers": len(gateway.dispatcher.pool),
         "fairlane_attempts": len(gateway.dispatcher.attempts),
+        "fairlane_loop_lag_max_seconds": gateway.loop_watch.longest_s,
     }
