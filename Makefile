@@ -1,9 +1,10 @@
-# Fairlane. `make run` starts a gateway to try, `make test` runs the tests, `make fuzz` the long random ones, `make check` what CI runs besides.
+# Fairlane. `make run` starts a gateway to try, `make test` runs the tests, `make fuzz` the long random ones, `make hostile` attacks
+# a gateway (REQUESTS=, SEED=), `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test quick fuzz check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run test quick fuzz hostile check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo
@@ -28,7 +29,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again.
-test quick fuzz: export PYTHONDONTWRITEBYTECODE =
+test quick fuzz hostile: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
 	sh tests/install-tools
@@ -39,6 +40,10 @@ quick: install-dev
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py
+
+hostile: install-dev
+	sh tests/install-tools
+	$(BIN)/python -m tests.hostile --requests $(or $(REQUESTS),200000) $(if $(SEED),--seed $(SEED))
 
 check: install-dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,232 @@
+"""Valid requests of every call, as bytes: what the attackers begin with. Pure."""
+
+import json
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.hostile.cast import HOSTILE, LAB, LAB_QUEUES, STREAMING, WORKING, secret
+
+NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
+"""The id of a task that could be and is not."""
+
+
+@dataclass
+class Known:
+    """What attackers know of the run: ids and tickets of their own tasks, and the ids of the victim's."""
+
+    mine: deque[str] = field(default_factory=lambda: deque([NOBODYS], 200))
+    theirs: deque[str] = field(default_factory=lambda: deque([NOBODYS], 200))
+    tickets: deque[tuple[str, str]] = field(default_factory=lambda: deque([(NOBODYS, "x" * 32)], 200))
+    """Own tasks and their tickets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """A request that the gateway takes. `long`: its answer may go on until the task ends, or for ever."""
+
+    method: str
+    path: str
+    key: str | None = None
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+    long: bool = False
+
+    def head(self, length: int | None) -> bytes:
+        """The request head with a body of so many bytes; None: without a word on its length."""
+        lines = [f"{self.method} {self.path} HTTP/1.1", "Host: 127.0.0.1"]
+        if self.key:
+            lines.append(f"Authorization: Bearer {secret(self.key)}")
+        if self.body is not None:
+            lines.append("Content-Type: application/json")
+        if length is not None and (length or self.body is not None):
+            lines.append(f"Content-Length: {length}")
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        return "\r\n".join(lines).encode("utf-8", "surrogatepass") + b"\r\n\r\n"
+
+    def payload(self) -> bytes:
+        return b"" if self.body is None else json.dumps(self.body).encode()
+
+    def bytes(self) -> bytes:
+        payload = self.payload()
+        return self.head(len(payload)) + payload
+
+
+def words(rng: random.Random) -> str:
+    return " ".join(
+        rng.choice(("lane", "slot", "turn", "née", "日本", "🙂")) for _ in range(rng.randint(1, 6))
+    )
+
+
+def _message(rng: random.Random) -> dict[str, Any]:
+    return {"role": rng.choice(("user", "system", "assistant")), "content": words(rng)}
+
+
+def _model(rng: random.Random) -> str:
+    return rng.choice(WORKING)
+
+
+def _chat(rng: random.Random, known: Known) -> Valid:
+    body: dict[str, Any] = {
+        "model": _model(rng),
+        "messages": [_message(rng) for _ in range(rng.randint(1, 3))],
+    }
+    body |= rng.choice(
+        ({}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}, {"max_tokens": 4})
+    )
+    headers = rng.choice(((), (("X-Fairlane-Priority", "3"),), (("X-Fairlane-Metadata", '{"a": 1}'),)))
+    return Valid("POST", "/v1/chat/completions", "mallory", body, headers)
+
+
+def _completion(rng: random.Random, known: Known) -> Valid:
+    body = {"model": _model(rng), "prompt": words(rng), "stream": rng.random() < 0.5}
+    return Valid("POST", "/v1/completions", "mallory", body)
+
+
+def _embedding(rng: random.Random, known: Known) -> Valid:
+    body = {"model": STREAMING, "input": [words(rng)], "encoding_format": rng.choice(("float", "base64"))}
+    return Valid("POST", "/v1/embeddings", "mallory", body)
+
+
+def _native(rng: random.Random, known: Known) -> Valid:
+    body: dict[str, Any] = {"model": _model(rng), "messages": [_message(rng)]}
+    body |= rng.choice(({}, {"stream": True}, {"async": True}, {"async": True, "stream": True}))
+    body |= rng.choice(
+        ({}, {"timeout": 5000}, {"priority": 2}, {"metadata": {"a": [1]}}, {"onDisconnect": "continue"})
+    )
+    body |= rng.choice(({}, {"resultTtlMs": 1000}, {"mode": rng.choice(("stream", "batch", "vision"))}))
+    return Valid("POST", "/api/openai", "mallory", body)
+
+
+def _task(rng: random.Random, known: Known) -> Valid:
+    body = {
+        "type": rng.choice(("openaiLike", "resize")),
+        "model": _model(rng),
+        "payload": {"messages": [_message(rng)]},
+    }
+    body["async"] = rng.random() < 0.5
+    return Valid("POST", "/api/tasks", "mallory", body)
+
+
+def _delegated(rng: random.Random, known: Known) -> Valid:
+    headers = (
+        ("X-Fairlane-User", f"user-{rng.randint(1, 9)}"),
+        ("X-Fairlane-Tier", rng.choice(("free", "lab"))),
+    )
+    return Valid("POST", "/api/openai", "site", {"model": _model(rng), "messages": [_message(rng)]}, headers)
+
+
+def _read(path: str, long: bool = False) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        task = rng.choice((*known.mine, *known.theirs))
+        return Valid("GET", path.format(task=task), "mallory", long=long)
+
+    return make
+
+
+def _by_ticket(rng: random.Random, known: Known) -> Valid:
+    task, ticket = rng.choice(known.tickets)
+    return Valid("GET", f"/api/task/{task}/events?token={ticket}", long=True)
+
+
+def _cancel(path: str, key: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        return Valid("POST", path.format(task=rng.choice(known.mine)), key, {})
+
+    return make
+
+
+def _change(kind: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        name = rng.choice(LAB_QUEUES) if kind == "queues" else LAB
+        field = rng.choice(("paused", "max_length", "weight")) if kind == "queues" else "concurrency"
+        value: Any = {"paused": rng.random() < 0.5, "weight": rng.uniform(0.1, 9)}.get(
+            field, rng.randint(1, 50)
+        )
+        return Valid("PATCH", f"/api/admin/{kind}/{name}", "ops", {field: rng.choice((value, None))})
+
+    return make
+
+
+def _fixed(
+    method: str, path: str, key: str | None = None, long: bool = False
+) -> Callable[[random.Random, Known], Valid]:
+    return lambda rng, known: Valid(method, path, key, {} if method == "POST" else None, long=long)
+
+
+CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
+    ("POST", "/v1/chat/completions"): _chat,
+    ("POST", "/v1/completions"): _completion,
+    ("POST", "/v1/embeddings"): _embedding,
+    ("GET", "/v1/models"): _fixed("GET", "/v1/models", "mallory"),
+    ("GET", "/v1/models/{model}"): lambda rng, known: Valid(
+        "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
+    ),
+    ("POST", "/api/openai"): lambda rng, known: rng.choice((_native, _native, _delegated))(rng, known),
+    ("POST", "/api/tasks"): _task,
+    ("GET", "/api/task/{task_id}"): _read("/api/task/{task}"),
+    ("POST", "/api/task/{task_id}/cancel"): _cancel("/api/task/{task}/cancel", "mallory"),
+    ("GET", "/api/task/{task_id}/events"): lambda rng, known: rng.choice(
+        (
+            _read("/api/task/{task}/events", long=True),
+            _read("/api/task/{task}/events?fromLatest=1", long=True),
+            _by_ticket,
+        )
+    )(rng, known),
+    ("GET", "/api/sse-stream"): _read("/api/sse-stream?taskId={task}", long=True),
+    ("GET", "/api/caller"): lambda rng, known: Valid("GET", "/api/caller", rng.choice(HOSTILE)),
+    ("GET", "/api/admin/state"): lambda rng, known: Valid(
+        "GET", f"/api/admin/state?tasks={rng.randint(0, 99)}", "ops"
+    ),
+    ("GET", "/api/admin/audit"): _fixed("GET", "/api/admin/audit?limit=5", "ops"),
+    ("GET", "/api/admin/feed"): _fixed("GET", "/api/admin/feed", "ops", long=True),
+    ("GET", "/api/admin/history"): _fixed("GET", "/api/admin/history", "ops"),
+    ("GET", "/api/admin/tasks"): lambda rng, known: Valid(
+        "GET",
+        f"/api/admin/tasks?limit={rng.randint(1, 20)}&state={rng.choice(('queued', 'executing', 'failed'))}",
+        "ops",
+    ),
+    ("GET", "/api/admin/tasks/{task_id}"): lambda rng, known: Valid(
+        "GET", f"/api/admin/tasks/{rng.choice(known.mine)}", "ops"
+    ),
+    ("POST", "/api/admin/tasks/{task_id}/cancel"): _cancel("/api/admin/tasks/{task}/cancel", "ops"),
+    ("POST", "/api/admin/workers/{worker_id}/drain"): lambda rng, known: Valid(
+        "POST", f"/api/admin/workers/{rng.getrandbits(64):016x}/drain", "ops", {}
+    ),
+    ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
+    ("PATCH", "/api/admin/models/{name}"): _change("models"),
+    ("GET", "/metrics"): _fixed("GET", "/metrics", "ops"),
+    ("GET", "/health/live"): _fixed("GET", "/health/live"),
+    ("GET", "/health/ready"): _fixed("GET", "/health/ready"),
+    ("HEAD", "/health/live"): _fixed("HEAD", "/health/live"),
+    ("HEAD", "/health/ready"): _fixed("HEAD", "/health/ready"),
+    **{
+        (method, path): _fixed(method, path)
+        for path in ("/", "/dashboard", "/favicon.ico")
+        for method in ("GET", "HEAD")
+    },
+    ("GET", "/static/{file}"): _fixed("GET", "/static/common/api.js"),
+    ("HEAD", "/static/{file}"): _fixed("HEAD", "/static/common/api.js"),
+}
+"""One maker per call of the gateway (a test compares them with its routes)."""
+
+SUBMITS = tuple(
+    call for call in CALLS if call[0] == "POST" and "cancel" not in call[1] and "drain" not in call[1]
+)
+RARE = {
+    ("GET", "/metrics"),
+    ("GET", "/api/admin/state"),
+    ("GET", "/api/admin/feed"),
+    ("GET", "/api/admin/history"),
+}
+"""Calls that cost the gateway a multiple of the others: an operator makes them a few times a minute."""
+
+
+def any_valid(rng: random.Random, known: Known, among: tuple[tuple[str, str], ...] = tuple(CALLS)) -> Valid:
+    """A request of a random call."""
+    call = rng.choice(among)
+    if call in RARE and rng.random() < 0.9:
+        call = ("POST", "/api/openai")
+    return CALLS[call](rng, known)

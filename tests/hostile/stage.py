@@ -1,0 +1,174 @@
+"""The gateway under attack, with its Redis and workers: processes of their own, ended with the block."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import psutil
+import redis
+from tests.hostile import cast
+from tests.hostile.report import Part
+from tests.hostile.spec import Spec
+from tests.integration.metrics.scraping import Scrape, parse
+from tests.support.processes import GatewayProcess
+from tests.support.servers import redis_binary, running_server, valkey_binary
+from tests.support.serving import until
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE_S = 0.2
+GRACE_S = 60.0
+"""How much longer than it should an attacker may take."""
+
+
+class Stage:
+    """What was started, and what can be seen of it from outside."""
+
+    def __init__(self, gateway: GatewayProcess, store: "redis.Redis") -> None:
+        self.gateway = gateway
+        self._store = store
+        self._process = psutil.Process(gateway.pid)
+        self.peak_bytes = 0
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory of the gateway."""
+        return int(self._process.memory_info().rss)
+
+    @property
+    def files(self) -> int:
+        """Open files and sockets of the gateway."""
+        return int(self._process.num_fds())
+
+    async def sample(self) -> None:
+        """Keep the peak of its memory, until cancelled."""
+        while True:
+            self.peak_bytes = max(self.peak_bytes, self.rss_bytes)
+            await asyncio.sleep(SAMPLE_S)
+
+    def keys(self) -> Counter[str]:
+        """The keys in Redis by kind, as `queues/keys.py` begins them."""
+        kinds: Counter[str] = Counter()
+        for name in self._store.scan_iter(count=1000):
+            kinds[name.decode("utf-8", "replace").split("}:", 1)[-1].split(":", 1)[0]] += 1
+        return kinds
+
+    async def scrape(self) -> Scrape:
+        """Its metrics."""
+        head = {"Authorization": f"Bearer {cast.secret('watch')}"}
+        async with httpx.AsyncClient(trust_env=False, timeout=30, headers=head) as http:
+            answer = await http.get(f"{self.gateway.url}/metrics")
+            answer.raise_for_status()
+        return parse(answer.text)
+
+    def complaints(self) -> tuple[Counter[str], Counter[str]]:
+        """What its log says that should not be: (tracebacks, other errors), by their first line without addresses."""
+        tracebacks: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
+        for line in self.gateway.log.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            event = re.sub(r"0x[0-9a-f]+|Task-\d+", "…", str(entry.get("event", "")).split("\n")[0])[:90]
+            if "exception" in entry:
+                last = str(entry["exception"]).strip().splitlines()[-1]
+                tracebacks[f"{event}: {re.sub('0x[0-9a-f]+', '…', last)[:110]}"] += 1
+            elif entry.get("level") in ("error", "critical"):
+                errors[event] += 1
+        return tracebacks, errors
+
+    def stalls(self) -> list[dict[str, int]]:
+        """What its log says of standstills of its loop."""
+        lines = (
+            json.loads(line) for line in self.gateway.log.splitlines() if "the event loop stood still" in line
+        )
+        return [{name: line[name] for name in ("stalls", "longest_ms", "computing_ms")} for line in lines]
+
+
+@contextlib.asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    """A gateway with the cast's keys and settings, and an echo and a simulate worker that it knows."""
+    binary = redis_binary() or valkey_binary()
+    assert binary, "redis-server is missing: sh tests/install-tools"
+    with running_server(binary) as server:
+        gateway = GatewayProcess(folder, server.url, **cast.settings())
+        children: list[asyncio.subprocess.Process] = []
+        store = redis.Redis(unix_socket_path=server.socket_path)
+        try:
+            await gateway.start()
+            pace = ["--ttft-ms", "10", "--tokens-per-second", "500", "--tokens", "16"]
+            for kind, model, more in (("echo", cast.STREAMING, []), ("simulate", cast.SLOW, pace)):
+                children.append(await _worker(gateway.url, kind, model, more, folder))
+            await until(lambda: _offered(gateway.url), "the workers to be known", 40)
+            yield Stage(gateway, store)
+        finally:
+            for child in children:
+                if child.returncode is None:
+                    child.terminate()
+                await child.wait()
+            await gateway.stop()
+            store.close()
+
+
+async def _worker(
+    url: str, kind: str, model: str, more: list[str], folder: Path
+) -> asyncio.subprocess.Process:
+    command = [
+        sys.executable,
+        "-m",
+        "fairlane.gateway.cli",
+        "worker",
+        kind,
+        "--model",
+        model,
+        "--slots",
+        "64",
+    ]
+    with (folder / f"{kind}.log").open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            *(*command, "--gateway", url, "--drain-ms", "0", *more),
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "FAIRLANE_WORKER_TOKEN": cast.secret(cast.GOOD_WORKER)},
+        )
+
+
+async def _offered(url: str) -> bool:
+    head = {"Authorization": f"Bearer {cast.secret('watch')}"}
+    async with httpx.AsyncClient(trust_env=False, timeout=10, headers=head) as http:
+        names = {model["id"] for model in (await http.get(f"{url}/v1/models")).json()["data"]}
+    return {cast.STREAMING, cast.SLOW} <= names
+
+
+async def attack(module: str, spec: Spec) -> Part:
+    """Run one attacker to its end: its report."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"tests.hostile.{module}", spec.text()),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        limit=1 << 24,
+    )
+    try:
+        async with asyncio.timeout(spec.seconds + GRACE_S):
+            said, complained = await process.communicate()
+    except TimeoutError:
+        part = Part(module)
+        part.fault("attacker", 0, f"{module} did not come to its end")
+        return part
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(f"the attacker {module} failed: {complained.decode()[-3000:]}")
+    return msgspec.json.decode(said.splitlines()[-1], type=Part)
