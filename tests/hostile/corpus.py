@@ -101,7 +101,7 @@ def _native(rng: random.Random, known: Known) -> Valid:
 
 
 def _task(rng: random.Random, known: Known) -> Valid:
-    body = {
+    body: dict[str, Any] = {
         "type": rng.choice(("openaiLike", "resize")),
         "model": _model(rng),
         "payload": {"messages": [_message(rng)]},

@@ -5,7 +5,8 @@ import random
 from typing import Any
 
 from tests.hostile.cast import ROGUE
-from tests.hostile.mutations import NASTY, NUMBERS, damaged, odd_value, words
+from tests.hostile.corpus import words
+from tests.hostile.mutations import NASTY, NUMBERS, damaged, odd_value
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 MIB = 1 << 20
@@ -124,7 +125,7 @@ def odd_message(rng: random.Random, task: Message) -> bytes:
             message["models"] = [f"m{n}" for n in range(rng.choice((256, 257, 1000)))]
             message["name"] = rng.choice(NASTY)
         case 9:
-            message["deltas"] = [{"content": "x" * rng.choice((1, 70_000))}] * rng.choice((1, 300))
+            message["deltas"] = [{"content": "x" * rng.choice((1, 70_000))}] * rng.choice((1, 30))
         case 10:
             text = json.dumps(message)
             return text.replace(
@@ -146,7 +147,7 @@ def odd_frames(rng: random.Random, task: Message) -> tuple[str, bytes]:
             ping = frame(b"p", PING) if rng.random() < 0.5 else b""
             return "fragments", frame(text[:at], final=False) + ping + frame(text[at:], CONTINUATION)
         case 2:  # one message in very many frames
-            many = rng.choice((100, 3000, 40_000 if rng.random() < 0.1 else 3000))
+            many = rng.choice((100, 3000, 300_000 if rng.random() < 0.1 else 3000))
             end = frame(b"", CONTINUATION) if rng.random() < 0.7 else b""
             return "continuations", frame(b" ", final=False) + frame(
                 b" ", CONTINUATION, final=False
@@ -171,7 +172,7 @@ def odd_frames(rng: random.Random, task: Message) -> tuple[str, bytes]:
             large = rng.choice((MIB, 5 * MIB, 17 * MIB)) if rng.random() < 0.05 else 60_000
             return "large", frame(b'{"type":"taskChunk","pad":"' + b"x" * large + b'"}')
         case 10:
-            return "flood", frame(text) * rng.choice((10, 60, 600))
+            return "flood", frame(text) * max(min(rng.choice((10, 60, 600)), MIB // len(text or b"-")), 2)
         case 11:
             return "bytes", rng.randbytes(rng.randint(1, 60))
         case 12:

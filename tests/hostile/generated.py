@@ -61,6 +61,12 @@ def as_bytes(call: dict[str, Any], key: str) -> tuple[str, bytes]:
     return str(prepared.method), "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n\r\n" + data
 
 
+def operations_of(document: dict[str, Any]) -> list[Any]:
+    """The calls of a document, as schemathesis sees them."""
+    results: Any = schemathesis.openapi.from_dict(document).get_all_operations()
+    return [result.ok() for result in results]
+
+
 _LENGTH = re.compile(rb"(?<=\r\nContent-Length: )\d+")
 
 
@@ -102,7 +108,7 @@ def make(operation: Any, mode: Any, number: int, seed_: int, end: float) -> list
 async def attack(spec: Spec, part: Part) -> None:
     """Go round all calls, good and wrong by turns, until enough was sent."""
     warnings.simplefilter("ignore")
-    operations = [result.ok() for result in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()]
+    operations = operations_of(DOCUMENT)
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     end = time.monotonic() + spec.seconds
     limit = asyncio.Semaphore(AT_ONCE)

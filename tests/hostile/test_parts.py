@@ -102,10 +102,10 @@ def test_rogues_send_every_kind_and_repeat_themselves() -> None:
 
 def test_schemathesis_makes_good_and_wrong_requests_of_a_call() -> None:
     import schemathesis
-    from tests.hostile.generated import make
+    from tests.hostile.generated import make, operations_of
 
     document = {**DOCUMENT, "paths": {"/v1/embeddings": DOCUMENT["paths"]["/v1/embeddings"]}}
-    (operation,) = (result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations())
+    (operation,) = operations_of(document)
     for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
         made = make(operation, mode, 1, 1, float("inf"))
         assert made

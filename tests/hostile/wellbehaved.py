@@ -109,8 +109,12 @@ class Worker:
                 if message["type"] == "task":
                     await self._run(message)
             self.lost = "closed"
-        except ConnectionClosed as closed:
-            self.lost = str(closed)
+        except asyncio.CancelledError:
+            raise
+        except (
+            Exception
+        ) as error:  # closed, or given a task that a plain worker cannot read: it ends either way
+            self.lost = repr(error)[:200]
 
     async def _run(self, task: dict[str, Any]) -> None:
         key = {"taskId": task["taskId"]}
