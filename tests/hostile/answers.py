@@ -171,8 +171,8 @@ class AnswerReader:
         return True
 
 
-def fault_of(answer: Answer) -> str:
-    """What is wrong with an answer, whatever was asked; empty when nothing is."""
+def fault_of(answer: Answer, *, framed: bool = True) -> str:
+    """What is wrong with an answer, whatever was asked; empty when nothing is. `framed`: its body is certainly its own."""
     if CANARY in answer.body:
         return "somebody else's text"
     if b"Traceback (most recent call last)" in answer.body:
@@ -181,7 +181,7 @@ def fault_of(answer: Answer) -> str:
         return ""
     if answer.status >= 500 and answer.code() in NEVER:
         return f"{answer.status} {answer.code()}"
-    if answer.whole and answer.body and not _is_refusal(answer):
+    if framed and answer.whole and answer.body and not _is_refusal(answer):
         return f"a {answer.status} of no known shape"
     return ""
 

@@ -125,13 +125,14 @@ def _judge(connection: _Connection, plan: Plan, part: Part, number: int, in_time
     def fault(what: str, seen: Any = b"") -> None:
         part.fault(plan.kind, number, what, sent, seen)
 
+    # after a damaged HEAD nobody knows where an answer ends
+    by_head = not plan.methods and any(b"HEAD " in data for data in plan.writes)
     for answer in reader.answers:
         part.answered(plan.kind, answer.status, answer.code() if answer.status >= 500 else "")
-        if wrong := fault_of(answer):
+        if wrong := fault_of(answer, framed=not by_head):
             fault(wrong, answer.body)
         if plan.wants is not None and answer.status not in plan.wants:
             fault(f"{answer.status} instead of {sorted(plan.wants)}", answer.body)
-    by_head = not plan.methods and any(b"HEAD " in data for data in plan.writes)  # then bodies may be missing
     if reader.broken and not by_head:
         fault("an answer that is not HTTP: " + reader.broken)
     if plan.proper and plan.end == "wait":

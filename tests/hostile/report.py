@@ -133,7 +133,11 @@ def render(outcome: Outcome) -> str:
         f"{'held  ' if check.held else 'BROKEN'} {check.name}: {check.figure}" for check in outcome.checks
     ]
     for part in outcome.parts:
-        for fault in part.faults[:12]:
+        told: Counter[str] = Counter()
+        for fault in part.faults:
+            told[fault.what] += 1
+            if told[fault.what] > 2:
+                continue
             lines += ["", f"fault: {part.name} {fault.kind} number {fault.number}: {fault.what}"]
             lines += [f"  sent {fault.sent}"] if fault.sent else []
             lines += [f"  seen {fault.seen}"] if fault.seen not in ("", "b''") else []
