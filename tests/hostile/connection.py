@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from typing import Any, cast
 
 from tests.hostile.answers import AnswerReader, fault_of
@@ -69,12 +70,19 @@ class _Connection(asyncio.Protocol):
         return False
 
 
+def _source(number: int) -> tuple[str, int] | None:
+    """The address that a connection comes from: one of many, as the ports of one would be used up in a minute."""
+    return (f"127.0.0.{2 + number % 200}", 0) if sys.platform == "linux" else None
+
+
 async def carry_out(port: int, plan: Plan, part: Part, number: int) -> _Connection | None:
     """Do what the plan says, count the answers in `part`, and note what must not be."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(PATIENCE_S):
-            _, connection = await loop.create_connection(lambda: _Connection(plan.methods), "127.0.0.1", port)
+            _, connection = await loop.create_connection(
+                lambda: _Connection(plan.methods), "127.0.0.1", port, local_addr=_source(number)
+            )
     except (OSError, TimeoutError) as error:
         part.fault(plan.kind, number, f"cannot connect: {error!r}", plan.writes[0])
         return None
