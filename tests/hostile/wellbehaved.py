@@ -290,6 +290,8 @@ class Callers:
                 rest, _ = await _read(answer, 1000)
         said = _joined([*first, *rest])
         status = (await http.get(f"/api/task/{task}")).json()
+        if "result" not in status:
+            return f"read to the end, and the poll says {status}"
         result = status["result"]
         told = result["content"] if "content" in result else result["choices"][0]["message"]["content"]
         name, last = (rest or first)[-1]
