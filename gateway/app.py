@@ -3,6 +3,7 @@
 The calls are plain ASGI without a framework between: what is not needed per request is not paid per request.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -32,7 +33,7 @@ from fairlane.gateway.errors import (
     openai_answer,
     unauthorized,
 )
-from fairlane.gateway.http import JSON, Receive, Request, Scope, Send
+from fairlane.gateway.http import CROWDED, JSON, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tracing import end_request, trace_request
 from fairlane.web.pages import PAGES
@@ -91,6 +92,7 @@ PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
     ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
 ]
 MAX_PATH = 2048
+CROWDED_AGAIN_MS = 1000
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
 
@@ -133,6 +135,7 @@ class App:
             await self._refuse(request, ApiError(500, "INTERNAL", "Internal error"))
         finally:
             method = request.scope["method"]
+            self._gateway.calls.leave(request)
             self._gateway.measures.answered(
                 method if method in METHODS else "other",
                 request.route,
@@ -160,8 +163,12 @@ class App:
         if route.access == "reader":
             return route.call(gateway, self._reader(request), request)
         caller = gateway.callers.authenticate(request.header)
-        if route.access == "admin" and not caller.admin:
-            raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
+        if route.access == "admin":
+            if not caller.admin:
+                raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
+        else:
+            self._admit(request, caller)
+        gateway.calls.enter(request, caller)
         return route.call(gateway, caller, request)
 
     def _reader(self, request: Request) -> Caller | None:
@@ -172,11 +179,26 @@ class App:
         if token is not None:
             if not self._gateway.tickets.verify(token, task_id, native.now_ms()):
                 raise unauthorized()
+            self._admit(request, None)
+            self._gateway.calls.enter_by_ticket(request, task_id)
             return None
         caller = self._gateway.callers.authenticate(request.header)
         if not task_id:
             raise bad_request("The query must name a task: ?taskId=…", "taskId")
+        self._admit(request, caller)
+        self._gateway.calls.enter(request, caller)
         return caller
+
+    def _admit(self, request: Request, caller: Caller | None) -> None:
+        """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
+        if CROWDED in request.scope and (caller is None or caller.open or not caller.admin):
+            self._gateway.connections.refused("caller", asyncio.get_running_loop().time())
+            raise ApiError(
+                503,
+                "TOO_MANY_CONNECTIONS",
+                "This gateway has too many connections",
+                retry_after_ms=CROWDED_AGAIN_MS,
+            )
 
     def _route(self, request: Request) -> Route:
         method, path = request.scope["method"], request.path

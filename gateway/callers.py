@@ -1,7 +1,7 @@
 """Who is asking: callers by their keys, workers by their tokens.
 
-Pure and immutable. When the configuration is read again, a new `Callers` replaces the old one; requests that
-were already let in are not asked again.
+Pure and immutable. When the configuration is read again, a new `Callers` replaces the old one, and the calls of
+keys that it does not know end (`OpenCalls`).
 """
 
 import contextlib
@@ -28,6 +28,7 @@ OPEN_WORKER = "(open)"
 MAX_USER_CHARS = 128
 """Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
+SECRET_ID_CHARS = 16
 
 
 class Unauthorized(ApiError):
@@ -68,6 +69,8 @@ class Caller:
     weight: float = 1.0
     open: bool = False
     models: tuple[str, ...] = ("*",)
+    secret_id: str = ""
+    """Tells one secret of a key from the next; part of its hash."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key covers a model."""
@@ -119,6 +122,7 @@ class Callers:
         self.open = not settings.keys and settings.loopback
         self.workers_open = self.open and not settings.workers
         self._keys = {key.sha256: key for key in settings.keys}
+        self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
         self._workers = {key.sha256: key for key in settings.workers}
         self._tiers = settings.tiers
         self._open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
@@ -144,7 +148,16 @@ class Callers:
         if key.delegating:  # 2
             name = _user(header)
             user, tier = f"{key.id}/{name}" if name else user, self._tier(header) or tier
-        return Caller(user, tier, key.id, key.admin, key.delegating, key.weight, models=tuple(key.models))
+        models, secret = tuple(key.models), key.sha256[:SECRET_ID_CHARS]
+        return Caller(
+            user, tier, key.id, key.admin, key.delegating, key.weight, models=models, secret_id=secret
+        )
+
+    def knows(self, caller: Caller) -> bool:
+        """Whether the key that a caller showed is still one, with the same secret."""
+        if self.open or not caller.key_id:
+            return self.open and caller.open
+        return (caller.key_id, caller.secret_id) in self._secrets
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
         """Whose worker it is, or None when it may not connect. An open gateway takes any."""

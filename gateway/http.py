@@ -4,11 +4,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
 from fairlane.workers.tracing import Span
+
+if TYPE_CHECKING:
+    from fairlane.gateway.callers import Caller
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,6 +34,10 @@ CONNECTION = "fairlane.connection"
 """Where the ASGI scope holds a `WatchedConnection`, if the server has them."""
 
 
+CROWDED = "fairlane.crowded"
+"""In the ASGI scope of a request that came when so many connections were open that only workers and operators are served."""
+
+
 class WatchedConnection(Protocol):
     """A client's connection that tells when it is lost."""
 
@@ -46,10 +53,14 @@ class Request:
         "_headers",
         "_query",
         "began",
+        "caller",
         "id",
+        "on_revoked",
+        "opener",
         "path",
         "path_params",
         "receive",
+        "revoked",
         "route",
         "scope",
         "send",
@@ -73,6 +84,12 @@ class Request:
         """Where traces are made; the tasks of the request belong to it."""
         self.route = "other"
         """The path's pattern, when there is such a call."""
+        self.caller: Caller | None = None
+        """Whose call it is, while it is open (`OpenCalls`)."""
+        self.opener: tuple[str | None, str] | None = None
+        self.revoked = False
+        """Whether the caller's key was taken away while the call was open."""
+        self.on_revoked: Callable[[], None] | None = None
         self._headers: dict[bytes, bytes] | None = None
         self._query: dict[str, list[str]] | None = None
 
@@ -127,6 +144,17 @@ class Request:
             raise ClientGone
         return message
 
+    def revoke(self) -> None:
+        """The caller's key was taken away: whoever makes the answer is told once, and ends it."""
+        self.revoked = True
+        on_revoked, self.on_revoked = self.on_revoked, None
+        if on_revoked is not None:
+            on_revoked()
+
+    def gone(self) -> Exception:
+        """Why a `Departure` ended the wait for an answer: the client left, or its key was taken away."""
+        return unauthorized() if self.revoked else ClientGone()
+
     async def start(self, status: int, headers: Headers) -> None:
         """Begin the answer."""
         self.started = True
@@ -156,13 +184,14 @@ def _too_large(limit: int) -> ApiError:
 
 
 class Departure:
-    """Notices that a caller left while the answer is being prepared. `on_gone` is called once, from the event loop.
+    """Notices that a caller left while the answer is being prepared, or may not be one any more (`Request.gone` says which).
+    `on_gone` is called once, from the event loop.
 
-    Our own connections tell it themselves (protocols.py), which costs nothing. Under another server it reads the ASGI messages,
+    Our own connections tell it themselves (connections/), which costs nothing. Under another server it reads the ASGI messages,
     beginning after a moment: most answers are ready before anybody could leave.
     """
 
-    __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_task", "gone")
+    __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_request", "_task", "gone")
 
     def __init__(
         self, request: Request, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
@@ -173,7 +202,11 @@ class Departure:
         self._task: asyncio.Task[None] | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._connection: WatchedConnection | None = request.scope.get(CONNECTION)
-        if self._connection is None:
+        self._request = request
+        request.on_revoked = self._left
+        if request.revoked:
+            self._handle = asyncio.get_running_loop().call_later(0, self._left)
+        elif self._connection is None:
             self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
         elif not self._connection.watch(self._left):
             self._handle = asyncio.get_running_loop().call_later(0, self._left)
@@ -193,6 +226,7 @@ class Departure:
 
     def close(self) -> None:
         """Stop watching."""
+        self._request.on_revoked = None
         if self._connection:
             self._connection.watch(None)
         if self._handle:

@@ -14,12 +14,15 @@ import structlog
 from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.callers import Caller, Callers
+from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.errors import SECOND_MS, ApiError, model_not_found, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.limits import configured
 from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
+from fairlane.gateway.opencalls import OpenCalls
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
@@ -55,6 +58,7 @@ RELOADED = (
     "max_queue_length",
     "max_queued_bytes",
     "max_queue_wait_ms",
+    "max_calls_per_caller",
 )
 """Settings that are taken over while running."""
 SETTLE_S = 2.0
@@ -96,6 +100,11 @@ class Gateway:
         self.measures = HourRecorder(settings.models)
         self.loop_watch = LoopWatch(self.measures, self.replica)
         self.tracer = tracer_for(settings)
+        self.calls = OpenCalls(settings.max_calls_per_caller)
+        self.connections = Connections(
+            connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
+            self.measures,
+        )
         self._drain_until = 0.0
         self._others_stay = False
         self.link = RedisLink(
@@ -242,6 +251,9 @@ class Gateway:
             max_queued_bytes=settings.max_queued_bytes,
         )
         self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
+        self.calls.most = settings.max_calls_per_caller
+        if over := self.calls.revoke(callers.knows):
+            log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
         mine = self.settings
         while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:

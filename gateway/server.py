@@ -6,6 +6,7 @@ the embedded Redis and the listening socket, starts the others anew when they di
 
 import asyncio
 import contextlib
+import functools
 import gc
 import multiprocessing
 import os
@@ -24,10 +25,18 @@ import uvicorn
 
 from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.callers import Callers
+from fairlane.gateway.connections.http import HttpConnection
+from fairlane.gateway.connections.sockets import (
+    TooFewFiles,
+    connection_limits,
+    notice_vanished_peers,
+    open_files,
+    raise_open_files,
+)
 from fairlane.gateway.keys import with_first_start_keys
 from fairlane.gateway.logs import configure_logging
 from fairlane.gateway.metrics.family import Family
-from fairlane.gateway.protocols import HttpProtocol, WorkerProtocol
+from fairlane.gateway.protocols import WorkerProtocol
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError
@@ -45,11 +54,17 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self._gateway = gateway
+        gateway.connections.open = self.server_state.connections
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: uvicorn would raise them again before Redis has been stopped."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in sockets or ():
+            notice_vanished_peers(listener)
+        await super().startup(sockets=sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if not self.force_exit:
@@ -66,7 +81,7 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
         with_cors(App(gateway), settings.cors_origins),
         host=settings.host,
         port=settings.port,
-        http=HttpProtocol,
+        http=functools.partial(HttpConnection, gateway.connections),  # type: ignore[arg-type]
         ws=WorkerProtocol,
         ws_max_size=settings.max_worker_message_bytes,
         ws_ping_interval=20.0,
@@ -77,8 +92,8 @@ def make_server(gateway: Gateway, settings: Settings) -> Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
         proxy_headers=False,
-        timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         backlog=4096,
     )
@@ -209,6 +224,8 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
             log.warning(
                 "keys were made for this gateway alone: configure keys and workers to run several on one Redis"
             )
+        raise_open_files()
+        connection_limits(settings.max_connections, settings.max_connections_per_address, open_files())
         listener = bind(settings)
         with listener:
             callers = Callers(settings)
@@ -217,6 +234,7 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
             run_loop(_serve_alone(settings, callers, listener, _fresh(reload)))
     except (
         OSError,
+        TooFewFiles,
         SettingsError,
         StoreRefused,
         StoreUnavailable,
@@ -356,6 +374,7 @@ def _child_main(
     family: Family,
 ) -> None:
     configure_logging(settings.log_format, settings.log_level)
+    raise_open_files()
     parent = multiprocessing.parent_process()
     assert parent is not None
     run_loop(

@@ -54,6 +54,10 @@ class Surface(Protocol):
         """The end when the gateway stops."""
         ...
 
+    def revoked(self) -> bytes:
+        """The end when the caller's key was taken away."""
+        ...
+
 
 class Closing:
     """Tells all answers under way in a gateway that it goes."""
@@ -125,10 +129,12 @@ async def serve(
                 await _end(request.send, surface.lost())
                 return True
             except Interrupted:
-                if not departure.gone:  # then the gateway stops
+                if request.revoked:
+                    await _end(request.send, surface.revoked())
+                elif not departure.gone:  # then the gateway stops
                     await _end(request.send, surface.farewell())
                 return False
-            if departure.gone:
+            if departure.gone and not request.revoked:
                 return False
             if view.ended:
                 await _end(request.send, body)

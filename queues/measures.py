@@ -75,6 +75,9 @@ class Measures(Protocol):
     def loop_stalled(self, *, computing: bool) -> None:
         """The event loop stood still for long: it computed, or it waited for the processor or a system call."""
 
+    def connection_refused(self, reason: str) -> None:
+        """A connection was turned away: `limit`, `address`, `caller`, or `evicted` to make room for another."""
+
 
 @dataclass(slots=True)
 class Counter:
@@ -242,6 +245,9 @@ class Recorder:
             "Times that the event loop stood still for more than 250 ms: computing, or waiting for the processor",
             {("computing",): 0, ("waiting",): 0},  # a first one is seen to be one more
         )
+        self.refused_connections = Counter(
+            "fairlane_connections_refused_total", ("reason",), "Connections that were turned away"
+        )
         self.series: Sequence[Counter | Histogram] = (
             self.accepted_tasks,
             self.refused_tasks,
@@ -258,6 +264,7 @@ class Recorder:
             self.store_replies,
             self.store_connections,
             self.loop_stalls,
+            self.refused_connections,
         )
         self._observe_store = self.store_replies.observe
         for model in models:
@@ -313,3 +320,6 @@ class Recorder:
 
     def loop_stalled(self, *, computing: bool) -> None:
         self.loop_stalls.add(("computing" if computing else "waiting",))
+
+    def connection_refused(self, reason: str) -> None:
+        self.refused_connections.add((reason,))

@@ -1,26 +1,19 @@
 """What the dashboard is drawn from: the state of all replicas once a second over server-sent events, and the last hour."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sse_starlette import EventSourceResponse
-from sse_starlette.sse import AppStatus
 
 from fairlane import __version__
 from fairlane.gateway.api.admin import read_state
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import JSON, NO_STORE, Request
+from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Departure, Request
 from fairlane.queues.errors import StoreError
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
-
-AppStatus.enable_automatic_graceful_drain = False  # the gateway ends its feeds itself (Gateway.drain)
-
-HEADERS = {"Cache-Control": "no-cache, no-transform"}
 
 
 async def feed(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
@@ -29,25 +22,27 @@ async def feed(gateway: "Gateway", caller: Caller, request: Request) -> None:  #
     `store` {up, since}: whether Redis answers, and since when it does not (ms). `asOf`: of when the rest is, which is kept while
     Redis is away; null when nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
     """
-    headers = {**HEADERS, "X-Request-Id": request.id.decode()}
-    response = EventSourceResponse(_pictures(gateway, request), headers=headers, sep="\n", ping=0)
-    request.started, request.status = True, 200
-    await response(request.scope, request.receive, request.send)
-
-
-async def _pictures(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
-    """The feed, until the gateway ends or the key is an admin's no more."""
     callers = gateway.callers
+    departure = Departure(request, _nothing)
     pictures = gateway.live.watch()
     try:
+        await request.start(200, SSE_HEADERS)
         async for picture in pictures:
             if gateway.callers is not callers:  # the keys were read again
                 callers = gateway.callers
                 if not _still_admin(gateway, request):
-                    return
-            yield picture
+                    break
+            if departure.gone:
+                return
+            await request.send({"type": "http.response.body", "body": picture, "more_body": True})
+        await request.send({"type": "http.response.body"})
     finally:
+        departure.close()
         await pictures.aclose()
+
+
+def _nothing() -> None:
+    """A caller who has left is noticed with the next picture, at most a second later."""
 
 
 def _still_admin(gateway: "Gateway", request: Request) -> bool:

@@ -13,7 +13,7 @@ from fairlane.gateway.admission import submit
 from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import ApiError, Headers, bad_request, gateway_failed, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import (
     Options,
@@ -228,7 +228,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             if interrupted or departure.gone:
                 if task.linger_ms:
                     gateway.cancel_soon(task.id, "client")
-                raise ClientGone if departure.gone else gateway.going(task.id)
+                raise request.gone() if departure.gone else gateway.going(task.id)
             if hub.time() > give_up:
                 gateway.cancel_soon(task.id, "timeout")
                 raise (
@@ -313,6 +313,9 @@ class NativeSurface:
 
     def farewell(self) -> bytes:
         return native_frame(bye_event(self._task_id, now_ms(), "drain", reconnect_ms()))
+
+    def revoked(self) -> bytes:
+        return native_frame(bye_event(self._task_id, now_ms(), "revoked", reconnect_ms()))
 
 
 def reconnect_ms() -> int:

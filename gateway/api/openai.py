@@ -11,14 +11,7 @@ from fairlane.gateway.admission import submit
 from fairlane.gateway.api.native import event_time, task_info, wait_for_end
 from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import (
-    ClientGone,
-    Headers,
-    bad_request,
-    gateway_failed,
-    model_not_found,
-    task_failed,
-)
+from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, check_metadata, make_task, read_flag, read_model
 from fairlane.gateway.streams import draw, serve
@@ -283,7 +276,7 @@ async def _first(
         while True:
             events = await reader.next(max(until - loop.time(), 0.0))
             if departure.gone:
-                raise ClientGone
+                raise request.gone()
             body = b""
             for event in events:
                 shown = draw(event, surface, surface, reader)
@@ -295,7 +288,7 @@ async def _first(
     except Lost:
         raise gateway_failed("STORE_LOST", "The store lost this task", reader.feed.task_id) from None
     except Interrupted:
-        raise ClientGone if departure.gone else gateway.going(reader.feed.task_id) from None
+        raise request.gone() if departure.gone else gateway.going(reader.feed.task_id) from None
     finally:
         closing.discard(reader.interrupt)
         departure.close()
@@ -342,6 +335,9 @@ class OpenAISurface:
 
     def farewell(self) -> bytes:
         return error_frame("The gateway stops; please try again", "GATEWAY_STOPPING")
+
+    def revoked(self) -> bytes:
+        return error_frame("The key of this call is not valid any more", "UNAUTHORIZED")
 
 
 def _ids(task: TaskSpec) -> Headers:

@@ -310,6 +310,24 @@ class Settings(BaseModel):
     max_body_bytes: Bytes = 16 * MIB
     """Bytes of a request body; a longer one is a 413. Holds a few images in base64."""
 
+    max_connections: Count | None = None
+    """Connections that one process holds, callers' and workers'. One in eight is kept for workers and operators: when only
+    those are left, other calls are answered with 503, and connections that wait for nothing but a request make room. Not set:
+    as many as the limit of open files allows (the soft limit is raised to the hard one at the start), less 64 for the process
+    itself, at most 50000. More than that limit allows is an error at the start.
+    """
+
+    max_connections_per_address: Count | None = None
+    """Connections of callers from one address; further ones are closed. Workers do not count once they have connected. Not set:
+    no limit, because behind a proxy or a balancer all callers come from its address; set it where callers connect directly.
+    """
+
+    max_calls_per_caller: Count = 1000
+    """Calls that one user of a key may have open at once in one process: waiting ones and streams. Further ones are
+    answered with 429. It bounds what one caller takes of memory and connections, far above what one needs. The link of a task
+    (`streamUrl`) has a limit of its own, 100 streams.
+    """
+
     max_worker_message_bytes: Bytes = 17 * MIB
     """Bytes of one WebSocket message from or to a worker; a longer one closes the connection. At least 64
     KiB more than `max_body_bytes`.

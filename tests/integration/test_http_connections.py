@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.support.serving import Served, serving, until
 
-from fairlane.gateway import protocols
+from fairlane.gateway.connections import lines
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ async def test_too_large_a_head_is_answered_with_431(redis_url: str, tmp_path: P
 async def test_a_head_that_never_ends_is_given_up(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocols, "HEAD_S", 0.2)
+    monkeypatch.setattr(lines, "HEAD_S", 0.2)
     async with serving(redis_url, tmp_path) as served:
         assert await exchange(served, b"GET /hea") == b""
         assert await exchange(served) == b""
@@ -55,7 +55,7 @@ async def test_a_head_that_never_ends_is_given_up(
 async def test_a_client_that_does_not_read_is_cut_off_and_harms_nobody(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocols, "STALL_S", 0.3)
+    monkeypatch.setattr(lines, "STALL_S", 0.3)
     async with serving(redis_url, tmp_path) as served, httpx.AsyncClient(base_url=served.url) as client:
         import websockets  # the worker of this test
 

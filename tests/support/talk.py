@@ -253,7 +253,9 @@ class Talk:
         headers = _bearer(token)
         pool = self.served.gateway.dispatcher.pool
         known = {worker.id for worker in pool}
-        async with connect(self.served.ws, additional_headers=headers, proxy=None) as connection:
+        async with connect(
+            self.served.ws, additional_headers=headers, proxy=None, max_size=None
+        ) as connection:
             await until(lambda: any(worker.id not in known for worker in pool), "the worker to be known")
             yield RawWorker(connection, 1)
 
@@ -265,6 +267,7 @@ class Talk:
             subprotocols=[V2],  # type: ignore[list-item]
             additional_headers=_bearer(WORKER_TOKEN),
             proxy=None,
+            max_size=None,
         ) as connection:
             worker = RawWorker(connection, 2)
             head = {"type": "register", "protocols": [2], "instanceId": f"i{id(connection)}", "name": "raw"}

@@ -1,0 +1,45 @@
+"""What a connection answers by itself, without asking the application: whole answers, after which it closes."""
+
+import msgspec
+
+NOSNIFF = b"x-content-type-options: nosniff\r\n"
+"""Part of every answer: no browser may take an answer for something else than its type says."""
+
+
+def _answer(status: str, code: str, message: str, more: bytes = b"") -> bytes:
+    body = msgspec.json.encode({"error": message, "code": code})
+    head = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: application/json\r\n%b%bcontent-length: %d\r\n\r\n"
+    return head % (status.encode(), NOSNIFF, more, len(body)) + body
+
+
+BAD_REQUEST = _answer("400 Bad Request", "BAD_REQUEST", "This is not a valid HTTP/1.1 request")
+TWO_HOSTS = _answer("400 Bad Request", "BAD_REQUEST", "Send one Host header")
+UPGRADE_WITH_BODY = _answer(
+    "400 Bad Request", "BAD_REQUEST", "A request with an Upgrade header may have no body"
+)
+BAD_UPGRADE = _answer(
+    "400 Bad Request",
+    "BAD_REQUEST",
+    "This is not a valid WebSocket hand-shake; nothing may follow it before it is answered",
+)
+HEAD_TOO_LARGE = _answer(
+    "431 Request Header Fields Too Large", "HEAD_TOO_LARGE", "The request head is too large"
+)
+FRAMING_TOO_LARGE = _answer(
+    "431 Request Header Fields Too Large",
+    "FRAMING_TOO_LARGE",
+    "The request has too many trailers or chunk extensions; none are needed",
+)
+TOO_MANY_AHEAD = _answer(
+    "429 Too Many Requests",
+    "TOO_MANY_AHEAD",
+    "Too many requests were sent ahead on one connection: wait for answers",
+    b"retry-after: 1\r\n",
+)
+TOO_MANY_CONNECTIONS = _answer(
+    "503 Service Unavailable",
+    "TOO_MANY_CONNECTIONS",
+    "This gateway has too many connections",
+    b"retry-after: 1\r\n",
+)
+INTERNAL = _answer("500 Internal Server Error", "INTERNAL", "Internal error")

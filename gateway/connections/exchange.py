@@ -1,0 +1,249 @@
+"""One request and its answer, as the application sees them (ASGI's `receive` and `send`)."""
+
+import asyncio
+import http
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+import structlog
+
+log = structlog.get_logger("fairlane.gateway")
+
+Scope = dict[str, Any]
+Message = MutableMapping[str, Any]
+Application = Callable[..., Awaitable[None]]
+
+UNREAD_BYTES = 64 * 1024
+"""Of a body that waits to be read; beyond it, the connection is not read."""
+
+_UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def _status_lines() -> dict[int, bytes]:
+    phrases = {status.value: status.phrase.encode() for status in http.HTTPStatus}
+    return {code: b"HTTP/1.1 %d %b\r\n" % (code, phrases.get(code, b"")) for code in range(200, 600)}
+
+
+STATUS_LINES = _status_lines()
+
+
+class Wire(Protocol):
+    """The connection of an exchange."""
+
+    write_paused: bool
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None:
+        """Return when more may be written, or the connection is lost."""
+
+    def pace(self) -> None:
+        """Read on or pause: what waits to be read has changed."""
+
+    def answered(self, exchange: "Exchange") -> None:
+        """The answer is whole."""
+
+    def broken(self, exchange: "Exchange") -> None:
+        """The answer will never be whole."""
+
+    def default_lines(self) -> bytes: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+
+class Exchange:
+    """A request that arrives and the answer to it. The head of the answer waits for the first of its body, at most until the end
+    of the event loop's tick: one system call costs more than the copy.
+
+    Once the answer begins, what is left of the body is dropped: nobody reads it any more.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_continue",
+        "_head",
+        "_left",
+        "_parts",
+        "_told_end",
+        "_waiter",
+        "_wire",
+        "complete",
+        "disconnected",
+        "keep_alive",
+        "more",
+        "scope",
+        "started",
+        "unread",
+    )
+
+    def __init__(self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool) -> None:
+        self._wire = wire
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.more = True
+        """Whether more of the body is to come."""
+        self.unread = 0
+        """Bytes that have come and wait to be read."""
+        self.started = False
+        self.complete = False
+        self.disconnected = False
+        self._continue = expects_continue
+        self._parts: list[bytes] = []
+        self._told_end = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._head = b""
+        self._chunked = False
+        self._left: int | None = None
+        """Bytes of the answer that its content-length promises still; None: it promises nothing."""
+
+    # ---- from the connection ----------
+
+    def start(self, application: Application, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        """Let the application answer."""
+        task: asyncio.Task[None] = loop.create_task(application(self.scope, self.receive, self.send))  # type: ignore[arg-type]
+        task.add_done_callback(self._over)
+        return task
+
+    def add(self, part: bytes) -> None:
+        """More of the body."""
+        if not self.started:
+            self._parts.append(part)
+            self.unread += len(part)
+            self._wake()
+
+    def end_body(self) -> None:
+        """The body is whole."""
+        self.more = False
+        self._wake()
+
+    def disconnect(self) -> None:
+        """The client is gone, or is to hear nothing more."""
+        if not self.complete:
+            self.disconnected = True
+        self._drop_body()
+        self._wake()
+
+    # ---- ASGI ----------
+
+    async def receive(self) -> Message:
+        """The next part of the body, or, when there is none to come, the end of the exchange."""
+        while True:
+            if self.disconnected or self.complete:
+                return {"type": "http.disconnect"}
+            if self._continue and not self.started:
+                self._continue = False
+                self._wire.write(_CONTINUE)
+            if self._parts or not (self.more or self._told_end or self.started):
+                body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+                self._drop_body()
+                self._told_end = not self.more
+                return {"type": "http.request", "body": body, "more_body": self.more}
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+
+    async def send(self, message: Message) -> None:
+        """Write the next part of the answer; returns at once when nobody reads it any more."""
+        wire = self._wire
+        if wire.write_paused and not self.disconnected:
+            await wire.drain()
+        if self.disconnected:
+            return
+        if self.complete:
+            raise RuntimeError(f"{message['type']} after the end of the answer")
+        if not self.started:
+            self._begin(message)
+            return
+        if message["type"] != "http.response.body":
+            raise RuntimeError(f"expected http.response.body, not {message['type']}")
+        more: bool = message.get("more_body", False)
+        data = self._framed(message.get("body", b""), more)
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            wire.write(data)
+        if not more:
+            if self._left:
+                raise RuntimeError("the answer is shorter than its content-length")
+            self.complete = True
+            self._wake()
+            wire.answered(self)
+
+    # ---- the answer ----------
+
+    def _begin(self, message: Message) -> None:
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"expected http.response.start, not {message['type']}")
+        status: int = message["status"]
+        lines = [STATUS_LINES[status], self._wire.default_lines()]
+        closes = False
+        measured = status in (204, 304)
+        for name, value in message.get("headers", ()):
+            if _UNFIT.search(value):
+                raise RuntimeError(f"the header {name!r} cannot be sent")
+            lines.append(b"%b: %b\r\n" % (name, value))
+            name = name.lower()
+            if name == b"content-length":
+                measured = True
+                self._left = int(value)
+            elif name == b"connection":
+                closes = b"close" in value.lower()
+        head = self.scope["method"] == "HEAD"
+        if head or status in (204, 304):
+            self._left = 0
+        elif not measured:
+            if self.scope["http_version"] == "1.0":
+                self.keep_alive = False  # the end of the connection ends the body
+            else:
+                self._chunked = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self.started = True
+        self._head = b"".join(lines)
+        self._drop_body()
+        self._wire.call_soon(self._flush)
+
+    def _framed(self, body: bytes, more: bool) -> bytes:
+        if self._chunked:
+            end = b"" if more else b"0\r\n\r\n"
+            return b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+        if self.scope["method"] == "HEAD":
+            return b""
+        if self._left is not None:
+            if len(body) > self._left:
+                raise RuntimeError("the answer is longer than its content-length")
+            self._left -= len(body)
+        return body
+
+    def _flush(self) -> None:
+        if self._head and not self.disconnected:
+            head, self._head = self._head, b""
+            self._wire.write(head)
+
+    # ---- inside ----------
+
+    def _drop_body(self) -> None:
+        if self._parts:
+            self._parts = []
+            self.unread = 0
+            self._wire.pace()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """The application has returned; an answer that is not whole then never will be."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("an answer broke off", path=self.scope["path"], exc_info=error)
+        if not self.complete and not self.disconnected:
+            self._wire.broken(self)

@@ -1,0 +1,553 @@
+"""A caller's connection: HTTP/1.1, parsed by llhttp, with a bound on everything that a client decides.
+
+Why not the server's own: a header in a trailer is none, a connection that waits has a deadline whatever came before, bytes sent
+ahead are bounded and do not hide that the client is gone, and a connection that is lost leaves no reference cycle.
+"""
+
+import asyncio
+import fcntl
+import struct
+import termios
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from fairlane.gateway.connections import answers
+from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
+from fairlane.gateway.connections.lines import Connections, Line
+from fairlane.gateway.http import CONNECTION, CROWDED
+from fairlane.gateway.protocols import OneWrite
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+MAX_UPGRADE_LINE = 8000
+"""The WebSocket side reads lines up to 8 KiB; a longer one is refused here, with an answer."""
+FRAMING = 8
+"""Bytes of chunk framing that come for free with each byte of body; more of it counts as head."""
+MAX_AHEAD = 16
+"""Requests in one read that may wait for the answer to the one before."""
+AHEAD_BYTES = 64 * 1024
+"""Bytes that may come while an answer is made. Beyond them the connection is not read, and a hang-up not seen."""
+
+_BETWEEN, _HEAD, _BODY = 0, 1, 2
+
+
+class _Refused(Exception):
+    """Leaves the parser; what to answer has been noted."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection. It stands in a line of `Connections` whenever no answer is under way."""
+
+    __slots__ = (
+        "_ahead",
+        "_config",
+        "_drained",
+        "_headers",
+        "_on_lost",
+        "_phase",
+        "_queue",
+        "_read",
+        "_read_paused",
+        "_receiving",
+        "_refusal",
+        "_spent",
+        "_state",
+        "_stopped",
+        "_took",
+        "_unwritten",
+        "_url",
+        "_websocket",
+        "answering",
+        "client",
+        "connections",
+        "line",
+        "loop",
+        "parser",
+        "server",
+        "transport",
+        "write_paused",
+    )
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002 - the server hands it to every protocol
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.connections = connections
+        self.loop = _loop or asyncio.get_running_loop()
+        self.parser: Any = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.transport: Any = None
+        self.line: Line | None = None
+        self.answering: Exchange | None = None
+        self.write_paused = False
+        self.client: tuple[str, int] | None = None
+        self.server: tuple[str, int] | None = None
+        self._config = config
+        self._state = server_state
+        self._phase = _BETWEEN
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._spent = 0
+        """Bytes of the message that are not body (see FRAMING)."""
+        self._read = self._took = 0
+        """Bytes of the read at hand, and how many of them were body."""
+        self._receiving: Exchange | None = None
+        """Whose body is coming."""
+        self._queue: list[Exchange] | None = None
+        self._ahead: bytearray | None = None
+        self._read_paused = False
+        self._stopped = False
+        """Nothing that comes is parsed any more."""
+        self._refusal: bytes | None = None
+        """The last answer, which waits for those before it."""
+        self._websocket: Any = None
+        self._unwritten = 0
+        self._drained: list[asyncio.Future[None]] | None = None
+        self._on_lost: Callable[[], None] | None = None
+
+    # ---- the transport ----------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.client = _address(transport.get_extra_info("peername"))
+        self.server = _address(transport.get_extra_info("sockname"))
+        self._state.connections.add(self)  # type: ignore[arg-type]
+        if self.connections.arrived(self.client and self.client[0], self.loop):
+            self._wait_in(self.connections.head)
+        else:
+            self.client = None  # counts for no address
+            transport.write(answers.TOO_MANY_CONNECTIONS)  # type: ignore[attr-defined]
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._state.connections.discard(self)
+        self.connections.left(self.client and self.client[0])
+        self._stand_nowhere()
+        self._stopped = True
+        for exchange in (self.answering, self._receiving, *(self._queue or ())):
+            if exchange is not None:
+                exchange.disconnect()
+        self.answering = self._receiving = self._queue = self._ahead = None
+        self.parser = self.transport = None
+        self._headers = []
+        self._resume_writers()
+        self._tell_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self._stopped:
+            return
+        if self.answering is not None and self._phase == _BETWEEN:
+            if self._ahead is None:
+                self._ahead = bytearray()
+            self._ahead += data
+            self.pace()
+        else:
+            self._feed(data)
+
+    def eof_received(self) -> None:
+        """A client that closes its sending side is taken for gone: the transport closes."""
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._unwritten = self._pending()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._resume_writers()
+        self._settle()
+
+    # ---- what the application asks ----------
+
+    def watch(self, on_lost: Callable[[], None] | None) -> bool:
+        """Call `on_lost` when the client is gone; False when it is gone already. None: stop."""
+        self._on_lost = on_lost
+        return self.transport is not None
+
+    def shutdown(self) -> None:
+        """The server goes: no request after the one that is being answered."""
+        if self.answering is None:
+            self.close()
+        else:
+            self.answering.keep_alive = False
+
+    # ---- lines ----------
+
+    def expired(self, line: Line) -> None:
+        """A wait has lasted too long; see `Waiting`."""
+        transport = self.transport
+        if transport is None:
+            return
+        lines = self.connections
+        if line is lines.handshake:
+            if not self._websocket.handshake_complete:
+                transport.abort()
+            self._websocket = self.transport = None
+        elif line is lines.stalled or line is lines.lingering:
+            before, self._unwritten = self._unwritten, self._pending()
+            if self._unwritten < before:  # slow, but it reads
+                self._wait_in(line)
+            else:
+                transport.abort()
+        else:
+            self.close()
+
+    def evict(self) -> None:
+        """End at once, to make room: nothing is under way here."""
+        self._state.connections.discard(self)
+        self._stopped = True
+        self._stand_nowhere()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _wait_in(self, line: Line) -> None:
+        line.enter(self, self.loop.time())
+
+    def _stand_nowhere(self) -> None:
+        if self.line is not None:
+            self.line.leave(self)
+
+    def _settle(self) -> None:
+        """Stand where the connection belongs now."""
+        lines = self.connections
+        if self.transport is None or self.line is lines.lingering:
+            return
+        if self.write_paused:
+            self._wait_in(lines.stalled)
+        elif self.transport.is_closing():
+            return
+        elif self.answering is not None:
+            self._stand_nowhere()
+        elif self._phase == _BODY:
+            self._wait_in(lines.body)
+        elif self._phase == _HEAD:
+            self._wait_in(lines.head)
+        else:
+            self._wait_in(lines.idle)
+
+    # ---- reading ----------
+
+    def pace(self) -> None:
+        """Read on, or pause: bounded is what waits for the application, and what comes while an answer is made."""
+        if self.transport is None or self._websocket is not None:
+            return
+        receiving, ahead = self._receiving, self._ahead
+        full = (receiving is not None and receiving.unread > UNREAD_BYTES) or (
+            ahead is not None and len(ahead) > AHEAD_BYTES
+        )
+        if full and not self._read_paused:
+            self._read_paused = True
+            self.transport.pause_reading()
+        elif self._read_paused and not full:
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
+        self._spent += len(data)
+        self._read = len(data)
+        self._took = 0
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as found:
+                    data = data[found.args[0] :]
+                    if self._websocket is not None:
+                        self._upgrade(data)
+                        return
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or answers.BAD_REQUEST)
+            return
+        if self._took:
+            self._spent = max(self._spent - (FRAMING + 1) * self._took, 0)
+        if self._spent > MAX_HEAD_BYTES:
+            self._refuse(answers.HEAD_TOO_LARGE if self._phase == _HEAD else answers.FRAMING_TOO_LARGE)
+        elif self.answering is not None or self._phase == _BODY:
+            self._settle()
+        else:
+            self._wait_in(self.connections.head)  # a part of a head, or line breaks before one
+
+    def on_message_begin(self) -> None:
+        self._phase = _HEAD
+        self._spent = self._read
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == _HEAD:  # else a trailer, which is none of our business
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._phase = _BODY
+        headers, self._headers = self._headers, []
+        size = hosts = 0
+        expects_continue = has_body = False
+        upgrade = b""
+        for name, value in headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"expect":
+                expects_continue = value.lower() == b"100-continue"
+            elif name == b"upgrade":
+                upgrade = value.lower()
+            elif name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0")):
+                has_body = True
+        if len(headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+            self._refuse_inside(answers.HEAD_TOO_LARGE)
+        if hosts > 1:
+            self._refuse_inside(answers.TWO_HOSTS)
+        if self.parser.should_upgrade():
+            if has_body:
+                self._refuse_inside(answers.UPGRADE_WITH_BODY)
+            if upgrade == b"websocket":
+                self._prepare_upgrade(headers)
+                return
+        self._take(headers, expects_continue)
+
+    def on_body(self, body: bytes) -> None:
+        self._took += len(body)
+        if self._receiving is not None:
+            self._receiving.add(body)
+            self.pace()
+
+    def on_message_complete(self) -> None:
+        self._phase = _BETWEEN
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.end_body()
+            self.pace()  # also with a large body: else nobody would see that the client hangs up
+
+    def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool) -> None:
+        """Begin with a request whose head is whole, or let it wait for the answer to the one before."""
+        parser = self.parser
+        url, self._url = httptools.parse_url(self._url), b""
+        raw_path = url.path or b"/"
+        path = raw_path.decode("ascii")
+        version = parser.get_http_version()
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": "http",
+            "method": parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": urllib.parse.unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": url.query or b"",
+            "headers": headers,
+            CONNECTION: self,
+        }
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        if self.connections.crowded:
+            scope[CROWDED] = True
+            keep_alive = False
+        exchange = Exchange(self, scope, keep_alive, expects_continue)
+        if self.answering is None:
+            self._begin(exchange)
+        else:
+            if self._queue is None:
+                self._queue = []
+            if len(self._queue) >= MAX_AHEAD:
+                self._refuse_inside(answers.TOO_MANY_AHEAD)
+            self._queue.append(exchange)
+        self._receiving = exchange
+
+    # ---- answering ----------
+
+    def _begin(self, exchange: Exchange) -> None:
+        self.answering = exchange
+        task = exchange.start(self._config.loaded_app, self.loop)
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    def answered(self, exchange: Exchange) -> None:
+        """The answer is written; see `Wire`."""
+        self._state.total_requests += 1
+        self.answering = None
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if not exchange.keep_alive:
+            self._queue = self._refusal = None
+            if self._receiving is None:
+                self.close()
+            else:
+                self._linger()  # the client still sends: a reset would take the answer from it
+        elif self._queue:
+            self._begin(self._queue.pop(0))
+        elif self._refusal is not None:
+            self._say_last(self._refusal)
+        else:
+            ahead, self._ahead = self._ahead, None
+            if ahead:
+                self.pace()
+                self._feed(bytes(ahead))
+            else:
+                self._settle()
+
+    def broken(self, exchange: Exchange) -> None:
+        """The application gave up; see `Wire`."""
+        if exchange is not self.answering or self.transport is None:
+            return
+        if exchange.started:
+            self.transport.abort()  # a part must not look like a whole
+        else:
+            exchange.disconnect()
+            self.answering = self._queue = None
+            self._say_last(answers.INTERNAL)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    async def drain(self) -> None:
+        """See `Wire`."""
+        while self.write_paused and self.transport is not None:
+            waiter = self.loop.create_future()
+            if self._drained is None:
+                self._drained = []
+            self._drained.append(waiter)
+            await waiter
+
+    def default_lines(self) -> bytes:
+        """See `Wire`."""
+        return self.connections.default_lines(self._state.default_headers)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def _resume_writers(self) -> None:
+        waiters, self._drained = self._drained, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _tell_lost(self) -> None:
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost()
+
+    # ---- the end ----------
+
+    def close(self) -> None:
+        """End the connection once everything is written; a client that does not read it is cut off."""
+        self._stopped = True
+        self._stand_nowhere()
+        if self.transport.get_write_buffer_size():
+            self._unwritten = self._pending()
+            self._wait_in(self.connections.stalled)
+        self.transport.close()
+
+    def _refuse_inside(self, answer: bytes) -> None:
+        """Refuse from within the parser, which is left by raising."""
+        self._refusal = answer
+        raise _Refused
+
+    def _refuse(self, answer: bytes) -> None:
+        """Take nothing more of this client, and tell it so after the answers that are due before."""
+        self._stopped = True
+        self._ahead = None
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:  # will never be whole
+            if receiving.complete:
+                self._linger()
+                return
+            receiving.disconnect()
+            if self._queue and receiving is self._queue[-1]:
+                self._queue.pop()
+            elif receiving is self.answering:
+                self.answering = None
+                self._tell_lost()
+                if receiving.started:
+                    self.transport.abort()
+                    return
+        if self.answering is None:
+            self._say_last(answer)
+        else:
+            self._refusal = answer
+            self._settle()
+
+    def _say_last(self, answer: bytes) -> None:
+        self._stopped = True
+        self._refusal = None
+        self.transport.write(answer)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Let the client read what was written, and drop what it still sends."""
+        self._stopped = True
+        self._ahead = self._receiving = None
+        self.pace()
+        self._unwritten = self._pending()
+        self._wait_in(self.connections.lingering)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _pending(self) -> int:
+        """Bytes that the client has not taken: here, and where the system tells it, in its buffers."""
+        waiting: int = self.transport.get_write_buffer_size()
+        try:
+            number = self.transport.get_extra_info("socket").fileno()
+            (unsent,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, b"\0\0\0\0"))
+        except OSError:
+            return waiting
+        return waiting + int(unsent)
+
+    # ---- WebSockets ----------
+
+    def _prepare_upgrade(self, headers: list[tuple[bytes, bytes]]) -> None:
+        if self.answering is not None:
+            self._refuse_inside(answers.BAD_UPGRADE)
+        lines = [b"%b: %b" % pair for pair in headers]
+        lines.insert(0, b"%b %b HTTP/1.1" % (self.parser.get_method(), self._url))
+        if max(map(len, lines)) > MAX_UPGRADE_LINE:
+            self._refuse_inside(answers.HEAD_TOO_LARGE)
+        self._websocket = b"\r\n".join([*lines, b"", b""])
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Hand the connection over, with the head; it is answered by then, or refused here, or its time ends."""
+        head = self._websocket
+        if rest:
+            self._websocket = None
+            self._refuse(answers.BAD_UPGRADE)
+            return
+        self._state.connections.discard(self)
+        self.connections.left(self.client and self.client[0])
+        self._stand_nowhere()
+        self._stopped = True
+        transport = OneWrite(self.transport, self.loop)
+        make: Any = self._config.ws_protocol_class
+        websocket = self._websocket = make(config=self._config, server_state=self._state, app_state={})
+        websocket.connection_made(transport)
+        websocket.data_received(head)
+        self.transport.set_protocol(websocket)
+        self.parser = None
+        if websocket.handshake_initiated:
+            self._wait_in(self.connections.handshake)
+        else:
+            transport.write(answers.BAD_UPGRADE)
+            transport.close()
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    """Host and port; None for a socket that has none."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

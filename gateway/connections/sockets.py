@@ -1,0 +1,81 @@
+"""What connections take of the operating system: open files, and its word when a peer has vanished."""
+
+import contextlib
+import resource
+import socket
+from dataclasses import dataclass
+
+OWN_FILES = 64
+"""Open files that the process needs beside connections: the store, the loop, logs, pages, sockets about to be closed."""
+DEFAULT_MOST = 50_000
+"""Connections of a process that sets no `max_connections`, however many files it may open: each costs some kilobytes."""
+KEPT_SHARE = 8
+"""One in so many connections is kept for workers and operators."""
+
+SILENT_S = 30
+PROBES = 3
+PROBE_S = 10
+VANISHED_S = SILENT_S + PROBES * PROBE_S
+"""A peer whose system does not answer for so long is gone, whether it was silent or was being sent something."""
+
+_ENOUGH_FILES = 1 << 20
+
+
+class TooFewFiles(Exception):
+    """The process may not open as many files as it needs; says to the operator what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections one process holds. `callers`: beyond so many, only workers and operators are served."""
+
+    most: int
+    callers: int
+    per_address: int | None = None
+
+
+def raise_open_files() -> None:
+    """Let the process open as many files as it may. Where the system refuses, it stays as it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open_files() -> int:
+    """How many files the process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENOUGH_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def connection_limits(most: int | None, per_address: int | None, files: int) -> ConnectionLimits:
+    """The limits of a process that may open `files` files; `most` and `per_address` as configured.
+
+    Raises TooFewFiles.
+    """
+    room = files - OWN_FILES
+    if room < KEPT_SHARE:
+        raise TooFewFiles(f"the limit of open files is {files}: raise it to 1024 or more (ulimit -n)")
+    if most is not None and most > room:
+        raise TooFewFiles(
+            f"max_connections is {most}, but the process may open {files} files and needs {OWN_FILES} for itself: "
+            f"raise the limit of open files (ulimit -n) or set max_connections to {room} at most"
+        )
+    most = most or min(room, DEFAULT_MOST)
+    return ConnectionLimits(most, most - max(most // KEPT_SHARE, 1), per_address)
+
+
+def notice_vanished_peers(listener: socket.socket) -> None:
+    """Let connections of a listening TCP socket end when their peer's system does not answer any more; they inherit it."""
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", SILENT_S),
+        ("TCP_KEEPINTVL", PROBE_S),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", VANISHED_S * 1000),
+    ):
+        if hasattr(socket, name):  # not on every platform
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
