@@ -232,13 +232,12 @@ def test_a_follower_who_does_not_own_the_task_changes_nothing_of_it(world: World
     pool.sweep()
     pool.submit("a", user="alice", key="k1", linger_ms=2000)
     before = pool.record("a")
-    world.advance(1500)
+    pool.pass_time(1500)
     for owner in (("k2", "alice"), ("k1", "mallory"), ("", "alice")):
         assert drive(pool.scheduler.follow("a", keep_alive=True, owner=owner)) is None
     assert pool.record("a") == before
     assert drive(pool.scheduler.follow("a", owner=("k1", "alice"))).fields["u"] == "alice"
-    world.advance(1500)
-    pool.sweep()
+    pool.pass_time(1500)
     assert pool.state("a") == "cancelled"
 
 
