@@ -28,7 +28,7 @@ async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     if isinstance(answer, Refused):
         measures.refused(task.queue, task.model, answer.reason)
         raise refusal(answer, task, known_model=task.model in gateway.settings.models)
-    measures.accepted(task.queue, task.model)
+    measures.accepted(task.queue, answer.model)
     return answer
 
 

@@ -46,7 +46,11 @@ KEYS = (
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
     Key("line", "j:{models}", "string", "place last served by workers shared by models (their SHA-1)", "EXPIRE 1 h"),
     Key("look", "x", "zset", "task -> next instant (ms) the sweep must look at it", "emptied by ending"),
-    Key("pool", "pool", "hash", "bytes of payloads, last sweep, totals of ended tasks", "kept: one per pool"),
+    Key("pool", "pool", "hash", "bytes, last sweep, totals, places to go on at (fields: see POOL)", "kept: one per pool"),
+    Key("bulk", "bulk", "hash", "user -> bytes of its payloads of 16 KiB and more", "first output, or the end"),
+    Key("endings", "endings", "list", "task, bytes, ended, expiry (ms) of those ended since the last sweep", "sweep"),
+    Key("ended", "ended", "zset", "task, bytes of its record and log -> ended (ms)", "sweep, when it expires"),
+    Key("expiries", "expiries", "zset", "the same -> when record and log expire (ms)", "sweep, when it expires"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
     Key("audit", "audit", "stream", "changes made while running: who, action, target, before, after", "trimmed: 10,000"),
@@ -58,6 +62,7 @@ KEYS = (
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
+    Key("versions", "versions", "hash", "replica -> version of its configuration: modified, read (ms), hash", "sweep"),
     Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
@@ -66,12 +71,14 @@ KEYS = (
 # fmt: on
 
 ANY_MODEL = "*"
-"""Stands for a model in `offers` and `idle` when a worker takes every model."""
+"""Stands for a model in `offers` and `idle` when a worker takes every model; and the model as which all tasks are scheduled that
+ask for a name which no worker offers and nobody configured."""
 
 RECORD = {
     "st": "state",
     "q": "queue",
-    "m": "model",
+    "m": "model that it is scheduled as",
+    "an": "model that was asked for, where it is scheduled as *",
     "u": "user",
     "k": "id of the caller's key",
     "ty": "task type",
@@ -166,6 +173,23 @@ PRESENCE = {
     "*": "JSON: worker id -> running tasks and ms since it was last heard of, as of the last renewal",
 }
 """Fields of a replica's presence."""
+
+POOL = {
+    "bytes": "bytes of payloads",
+    "kept": "bytes of records and logs of ended tasks, as of the last sweep",
+    "dropped": "ended tasks that were dropped before their time, for want of room",
+    "completed": "tasks that completed",
+    "failed": "tasks that failed",
+    "cancelled": "tasks that were cancelled",
+    "strict": "1: some queue is paused or has a rule about running tasks",
+    "version": "version of the configuration in force: modified, read (ms), hash, replica that set it",
+    "swept": "last sweep, ms",
+    "woke": "when the sweep last repeated wake-ups, ms",
+    "ruling": "where to go on among the models that a change of a queue concerns; absent: nowhere",
+    "tidied": "where the sweep goes on to tidy up among the models",
+    "stranded": "where it goes on to look for tasks of * that nobody serves",
+}
+"""Fields of the pool's hash."""
 
 _PART = re.compile(r"\{(#?\w+)\}")
 

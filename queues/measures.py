@@ -63,6 +63,9 @@ class Measures(Protocol):
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
 
+    def dropped(self, number: int) -> None:
+        """Ended tasks were dropped before their time, because all of them together took too much room."""
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """An HTTP answer is over, streams included. `status`: 499 when the caller left before it began."""
 
@@ -197,6 +200,11 @@ class Recorder:
             ("model",),
             "Times that a provider asked to be left alone for a while",
         )
+        self.dropped_results = Counter(
+            "fairlane_results_dropped_total",
+            (),
+            "Ended tasks that were dropped before their time, as together they took more than max_retained_bytes",
+        )
         self.waiting_time = Histogram(
             "fairlane_task_queue_seconds", task, "Time from a task's submission to its first grant", _WAITS
         )
@@ -254,6 +262,7 @@ class Recorder:
             self.returned_tasks,
             self.ended_tasks,
             self.model_holds,
+            self.dropped_results,
             self.waiting_time,
             self.run_time,
             self.request_duration,
@@ -308,6 +317,9 @@ class Recorder:
             self.tokens.observe((operation, model, "output"), wrote)
         if wrote > 1 and end.wrote_ms >= 0 and end.state is State.COMPLETED:
             self.per_token.observe((operation, model), end.wrote_ms / 1000 / (wrote - 1))
+
+    def dropped(self, number: int) -> None:
+        self.dropped_results.add((), number)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.answers.observe((method, route, str(status)), seconds)

@@ -29,10 +29,17 @@ from fairlane.queues.tasks import (
     TaskSpec,
     Top,
 )
+from fairlane.queues.versions import Standing, Version, hash_of, read_configuration
 
 MOST_AUDITED = 10_000
 """Entries of the audit record that are kept, about; as in change.lua. An entry's id begins with the store's time, ms."""
 
+MOST_TAKEN = 64
+"""Tasks that one `take` grants at most; as in granting.lua. Who gets so many asks again."""
+MOST_RENEWED = 500
+"""Tasks that one call of `renew` looks at, so that others are served between."""
+
+NEVER_READ = Version()
 EventFields = tuple[str, bytes]
 """Type and data of an event that is to be logged."""
 
@@ -60,6 +67,8 @@ class Limits:
     deadline_grace_ms: int = 5_000
     max_queue_length: int = 1000
     max_queued_bytes: int = 1 << 30
+    max_retained_bytes: int = 1 << 30
+    """Of records and logs of ended tasks; beyond it those that ended first are dropped."""
 
 
 class Scheduler:
@@ -91,8 +100,13 @@ class Scheduler:
         """A name for one call, unique over all replicas (the replica id is random)."""
         return f"{self.replica}.{next(self._numbers):x}"
 
-    def submit(self, task: TaskSpec, want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
-        """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply."""
+    def submit(
+        self, task: TaskSpec, want: int, nonce: str, worker: str = "", *, named: bool = False
+    ) -> asyncio.Future[Any]:
+        """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
+
+        `named`: the worker whose slots these are offers the task's model by its name, not only every model.
+        """
         limits = self.limits
         return self._link.run(
             "submit",
@@ -124,6 +138,7 @@ class Scheduler:
             b"1" if task.follow else b"0",
             worker,
             task.traceparent,
+            b"1" if named else b"0",
         )
 
     @staticmethod
@@ -132,7 +147,8 @@ class Scheduler:
         outcome = reply[0].decode()
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
-            return Submitted(state, place, int(reply[3]), [_grant(g) for g in reply[4]], _later(reply[5]))
+            grants = [_grant(g) for g in reply[4]]
+            return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), reply[6].decode())
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3])
         if outcome == "full_bytes":
@@ -142,9 +158,10 @@ class Scheduler:
         return Refused(outcome)
 
     def take(self, models: Sequence[str], want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
-        """The next tasks of a worker's `models` ('*': any), at most `want`; `taken` reads the reply.
+        """The next tasks of a worker's `models` ('*': any), at most `want` and MOST_TAKEN; `taken` reads the reply.
 
-        What is missing will be woken for. `want` 0 hands a wake-up on to another replica.
+        What is missing will be woken for; only who gets MOST_TAKEN must ask again.
+        `want` 0 hands a wake-up on to another replica.
         """
         return self._link.run("take", self.replica, nonce, self.limits.grant_ms, want, worker, *models)
 
@@ -290,19 +307,24 @@ class Scheduler:
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
     ) -> list[int]:
-        """Keep the leases of `held` and the interest in the tasks `read`.
+        """Keep the leases of `held` and the interest in the tasks `read`: one round trip for MOST_RENEWED of them.
 
         Each held one with its worker, whether that has begun, and the tokens of its output so far (-1 unknown): what a task
         uses beyond what it was charged is charged while it runs.
         For each held one: 1 renewed, 0 over (stop it), 2 ended from outside (stop it, then call finish).
         """
-        limits = self.limits
-        args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(held)]
-        for grant, worker, begun, output in held:
-            args.extend((grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output))
-        args.extend(read)
-        reply: list[int] = await self._link.run("renew", *args)
-        return reply
+        limits, replies, readers = self.limits, list[int](), list(read)
+        calls = max(-(-(len(held) + len(readers)) // MOST_RENEWED), 1)
+        for at in range(0, calls * MOST_RENEWED, MOST_RENEWED):
+            batch = held[at : at + MOST_RENEWED]
+            args: list[Arg] = [limits.lease_ms, limits.deadline_grace_ms, len(batch)]
+            for grant, worker, begun, output in batch:
+                args.extend(
+                    (grant.task_id, grant.epoch, grant.token, worker, b"1" if begun else b"0", output)
+                )
+            args.extend(readers[max(at - len(held), 0) : max(at + MOST_RENEWED - len(held), 0)])
+            replies += await self._link.run("renew", *args)
+        return replies
 
     async def sweep(self) -> tuple[int, int]:
         """End what is out of time and take back what was lost. (ms until the next sweep is due, tasks looked at)."""
@@ -316,7 +338,10 @@ class Scheduler:
             *ends.worker_lost,
             *ends.no_worker,
             *ends.left,
+            limits.max_retained_bytes,
         )
+        if reply[4]:
+            self.measures.dropped(reply[4])
         for account in reply[3]:
             end = _task_end(account)
             if end.state in TERMINAL:
@@ -440,13 +465,19 @@ class Scheduler:
         return self._link.run("present", self.replica, hold_ms, begin, len(news.gone), *news.gone, *told)
 
     async def configure(
-        self, queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
-    ) -> None:
+        self,
+        queues: Mapping[str, Mapping[str, Value]],
+        models: Mapping[str, Mapping[str, Value]],
+        version: Version = NEVER_READ,
+    ) -> Standing:
         """Set what the configuration says of queues and models (see `rules`); holds from the next decision on, everywhere.
 
-        What it does not say is no longer set; what was changed while running stays as it was changed.
+        What it does not say is no longer set; what was changed while running stays as it was changed. It is not set if another
+        replica has set a newer version, or if what holds says the same.
         """
-        await self._link.run("configure", *configuration(queues, models))
+        return standing(
+            await self._link.run("configure", *configuration(self.replica, queues, models, version))
+        )
 
     async def change(self, kind: Kind, name: str, values: Mapping[str, Value], who: str) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
@@ -486,7 +517,10 @@ class Scheduler:
 
 
 def configuration(
-    queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
+    replica: str,
+    queues: Mapping[str, Mapping[str, Value]],
+    models: Mapping[str, Mapping[str, Value]],
+    version: Version,
 ) -> list[Arg]:
     """The arguments of the script `configure`."""
     args: list[Arg] = []
@@ -496,7 +530,12 @@ def configuration(
     for name, values in models.items():
         for pair in fields_of("model", name, values):
             args.extend(pair)
-    return args
+    return [replica, version.modified_ms, version.read_ms, hash_of(args), *args]
+
+
+def standing(reply: list[Any]) -> Standing:
+    """What the script `configure` answered."""
+    return Standing(reply[0].decode(), read_configuration(reply[1]))
 
 
 def _grant(raw: list[Any]) -> Grant:
@@ -522,6 +561,7 @@ def _grant(raw: list[Any]) -> Grant:
         int(raw[16]),
         raw[17],
         raw[18].decode(),
+        raw[19].decode(),
     )
 
 

@@ -40,14 +40,15 @@ SHARED = (
     "refusing",
     "retrying",
     "ruling",
+    "retaining",
 )
 """The shared parts, in the order in which they may refer to each other."""
 
 # fmt: off
 SELDOM = frozenset((
-    "account_of_end", "choose_lane", "count_of_user", "dequeue", "expected_ms", "expected_output", "forget_excess", "lane_idles",
-    "lift_lane", "note_lift", "paced_until", "park", "refund", "repeat_grants", "settle_pace", "spend", "stand", "startable",
-    "starts_at_once", "unpark",
+    "account_of_end", "apply_rules", "choose_lane", "count_of_user", "dequeue", "expected_ms", "expected_output",
+    "forget_excess", "go_on_ruling", "lane_idles", "lift_lane", "note_lift", "own_in_queue", "paced_until", "park", "refund",
+    "rename_line", "repeat_grants", "settle_pace", "spend", "stand", "startable", "starts_at_once", "unpark",
 ))
 # fmt: on
 """Shared functions that most calls do without: they are made together, when the first of them is called."""

@@ -1,13 +1,15 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
 One survey serves the admin call, the metrics and the dashboard. What it leaves out, it says: it shows the most recently used
-models (`MOST_MODELS`, and as many that workers offer and nobody used); of the running tasks of a model the queues of
+models (`MOST_MODELS`, as many others that are configured, and
+as many that workers offer and nobody used); of the running tasks of a model the queues of
 `MOST_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MOST_USERS` each: who is
 served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
 estimate from below.
 """
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,7 +256,10 @@ class Surveyor:
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
         changed, totals = _texts(overrides), _texts(pool)
-        names = sorted({*(name.decode() for name in known), *self._models()})
+        names = {name.decode() for name in known}
+        names = sorted(
+            {*names, *itertools.islice((m for m in self._models() if m not in names), MOST_MODELS)}
+        )
         queue_names = list(self._queues())
         model_replies, queue_replies, workers = await asyncio.gather(
             _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
@@ -371,7 +376,7 @@ def _count_workers(models: Iterable[Model], workers: Iterable[dict[str, Any]]) -
             entry = offered.setdefault(name, [0, 0])
             entry[0] += 1
             entry[1] += worker["slots"]
-    any_count, any_slots = offered.get(ANY_MODEL, (0, 0))
+    any_count, any_slots = offered.pop(ANY_MODEL, (0, 0))
     for model in models:
         count, slots = offered.get(model.model, (0, 0))
         model.workers, model.slots = count + any_count, slots + any_slots

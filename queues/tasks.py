@@ -1,6 +1,7 @@
 """What the scheduler is told of a task, and what it tells: plain values, no Redis."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +67,7 @@ class Grant(NamedTuple):
     """The first part of the attempt's event ids: the time of the grant, us. No second grant has it, whatever the store forgot."""
     token: str
     model: str
+    """As which it is scheduled; `asked` is what the caller named."""
     queue: str
     task_type: str
     user: str
@@ -84,6 +86,8 @@ class Grant(NamedTuple):
     start: bytes
     """Data of the `start` event, as it is logged."""
     traceparent: str = ""
+    asked: str = ""
+    """The model as its caller named it: what people and workers are told."""
 
 
 class Place(NamedTuple):
@@ -117,6 +121,8 @@ class Submitted:
     enqueued_ms: int
     grants: list[Grant]
     later: Later = ()
+    model: str = ""
+    """The model that it is scheduled as."""
 
 
 @dataclass(slots=True)
@@ -168,9 +174,19 @@ class Record(NamedTuple):
     def state(self) -> State:
         return State(self.fields["st"])
 
+    @property
+    def model(self) -> str:
+        """The model that was asked for."""
+        return asked_model(self.fields)
+
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""
         return int(float(self.fields.get(field) or 0))
+
+
+def asked_model(fields: Mapping[str, str]) -> str:
+    """The model that a task's record says was asked for; it may be scheduled as another one."""
+    return fields.get("an") or fields.get("m", "")
 
 
 class Entry(NamedTuple):

@@ -10,7 +10,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.gateway.overview import model_row, queue_row
 from fairlane.queues.errors import StoreError
-from fairlane.queues.tasks import TERMINAL, State
+from fairlane.queues.tasks import TERMINAL, State, asked_model
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
@@ -101,7 +101,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
     return {
         "taskId": task_id,
         "status": fields["st"],
-        "model": fields.get("m"),
+        "model": asked_model(fields) or None,
         "queue": fields.get("q"),
         "user": fields.get("u"),
         "key": fields.get("k") or None,

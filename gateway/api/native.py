@@ -417,7 +417,7 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
     metadata = record.fields.get("md")
     return TaskInfo(
         task_id,
-        record.fields["m"],
+        record.model,
         record.number("en") // 1000,
         record.fields.get("ty", ""),
         metadata.encode() if metadata else None,

@@ -33,7 +33,7 @@ if kind == 'm' then
   end
   call('ZADD', key_models(), 'GT', NOW_TEXT, name)
 end
-rules_changed()
+rules_changed(kind == 'm' and { name } or {}, kind == 'q')
 local was, is = cjson.encode(before), cjson.encode(after)
 local entry = call('XADD', key_audit(), 'MAXLEN', '~', '10000', '*', 'who', ARGV[3], 'action', 'set',
   'target', ARGV[1] .. ' ' .. name, 'before', was, 'after', is)

@@ -1,22 +1,51 @@
 -- configure: set what the operator's file says of queues and models; it holds from the next decision on, on every replica
 -- KEYS[1]  prefix of the pool
--- ARGV     q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
--- returns  1
+-- ARGV[1]  replica
+-- ARGV[2]  when its file was modified, ms
+-- ARGV[3]  when it read it, ms
+-- ARGV[4]  hash of what it says
+-- ARGV[5…] q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
+-- returns  {outcome, version in force, as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' another replica has
+--          set what is newer, which stays. Of files of the same time the one read later counts.
+local mine = ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
+call('ZADD', key_replicas(), 'GT', NOW + 15000, ARGV[1])
+call('HSET', key_versions(), ARGV[1], mine)
+local modified, read = tonumber(ARGV[2]), tonumber(ARGV[3])
+local version, known = mine .. ' ' .. ARGV[1], call('HGET', key_pool(), 'version')
+if known then
+  local its_modified, its_read, its_hash = string.match(known, '^(%S+) (%S+) (%S+)')
+  its_modified, its_read = tonumber(its_modified), tonumber(its_read)
+  local older = modified < its_modified or (modified == its_modified and read < its_read)
+  if its_hash == ARGV[4] then
+    if not older then call('HSET', key_pool(), 'version', version) end
+    return { 'same', older and known or version }
+  end
+  if older then return { 'older', known } end
+end
+
 local before, after = {}, {}
 local flat = call('HGETALL', key_configured())
 for i = 1, #flat, 2 do before[flat[i]] = flat[i + 1] end
 call('DEL', key_configured())
-for i = 1, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   after[ARGV[i]] = ARGV[i + 1]
   call('HSET', key_configured(), ARGV[i], ARGV[i + 1])
 end
 flat = call('HGETALL', key_overrides())
 for i = 1, #flat, 2 do after[flat[i]] = flat[i + 1] end
+local concerned, models = {}, {}
+local function concern(model)
+  if not concerned[model] then models[#models + 1] = model end
+  concerned[model] = true
+end
 for field in pairs(before) do
   if not after[field] then
     local kind, name, setting = split(field)
     set(kind, name, setting, nil)
-    call('HDEL', hash_of(kind, name), 'fixed')
+    if kind == 'm' then
+      call('HDEL', key_model(name), 'fixed')
+      concern(name)
+    end
   end
 end
 for field, value in pairs(after) do
@@ -27,7 +56,9 @@ for field, value in pairs(after) do
   else
     call('HSET', key_model(name), 'fixed', '1')
     call('ZADD', key_models(), 'GT', NOW_TEXT, name)
+    concern(name)
   end
 end
-rules_changed()
-return 1
+rules_changed(models, true)
+call('HSET', key_pool(), 'version', version)
+return { 'set', version }

@@ -1,10 +1,10 @@
 -- search: a part of the tasks that an operator looks for, newest first; changes nothing
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  'running': all that hold a slot | 'recent': the last ones that were submitted
+-- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted
 -- ARGV[2]  task behind which to go on; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
--- ARGV[5…] field of the record, value, …: what a task must have
+-- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled
 -- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
 local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local fields, values = {}, {}
@@ -17,14 +17,18 @@ local function matches(id)
   if #fields == 0 then return true end
   local found = call('HMGET', key_task(id), unpack(fields))
   for i = 1, #fields do
-    if found[i] ~= values[i] then return false end
+    local other = found[i] ~= values[i]
+    if other and fields[i] == 'm' then other = call('HGET', key_task(id), 'an') ~= values[i] end
+    if other then return false end
   end
   return true
 end
 
+local MOST_SORTED = 10000
 local ids = {}
 if ARGV[1] == 'running' then
-  for _, model in ipairs(call('ZRANGE', key_models(), '0', '-1')) do
+  for _, model in ipairs(call('ZREVRANGE', key_models(), '0', '999')) do
+    if #ids >= MOST_SORTED then break end
     for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
       if after == '' or id < after then ids[#ids + 1] = id end
     end

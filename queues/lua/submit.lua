@@ -1,12 +1,12 @@
 -- submit: put a task into its lane, and take for the submitting replica's free slots, by the rule: an older task may come first
 -- KEYS[1]  prefix of the pool: every key derives from it
 -- ARGV     names below
--- returns  {'ok', state, place, enqueued ms, grants, later} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
+-- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, retry ms} | {'cancelled'} it was cancelled before it came
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
-local id, q, m, u = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local id, q, asked, u = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key_id, task_type, priority = ARGV[5], ARGV[6], math.max(math.min(tonumber(ARGV[7]), 5), 0)
 local est_input, max_output, weight = ARGV[8], ARGV[9], ARGV[10]
 local timeout_ms, wait_ms, run_ms = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -14,17 +14,18 @@ local keep_ms, linger_ms, waiting, stream = ARGV[14], tonumber(ARGV[15]), ARGV[1
 local metadata, payload = ARGV[18], ARGV[19]
 local replica, want, nonce, grant_ms = ARGV[20], tonumber(ARGV[21]), ARGV[22], tonumber(ARGV[23])
 local default_length, byte_limit, follow, worker = tonumber(ARGV[24]), tonumber(ARGV[25]), ARGV[26], ARGV[27]
-local traceparent = ARGV[28]
+local traceparent, named = ARGV[28], ARGV[29]
 
 local key = key_task(id)
 if call('EXISTS', key) == 1 then
   local known = load(id)
   if known.st == 'gone' then return { 'cancelled' } end
   local where = known.st == 'queued' and place(id, known) or { 0, 0, 0, 0 }
-  return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {} }
+  return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m }
 end
-if not is_offered(m) then
-  local since = num(call('ZSCORE', key_offered(), m)) -- the longer it has been away, the longer it may be: as long again
+local m = scheduled_as(asked, want > 0 and named == '1')
+if not m then
+  local since = num(call('ZSCORE', key_offered(), asked)) -- the longer it has been away, the longer it may be: as long again
   local others = call('ZCOUNT', key_offered(), '(' .. NOW_TEXT, '+inf') > 0
   return { 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 }
 end
@@ -42,8 +43,7 @@ if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   if refused then return refused end
 end
-if call('HINCRBY', pool, 'bytes', #payload) > byte_limit then
-  call('HINCRBY', pool, 'bytes', 0 - #payload)
+if not stores(u, #payload, byte_limit) then
   return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'D:' .. q), s[6])), 1) }
 end
 
@@ -78,6 +78,7 @@ if waiting == '1' then put('wt', '1') end
 if stream == '1' then put('sf', '1') end
 if metadata ~= '' then put('md', metadata) end
 if traceparent ~= '' then put('tp', traceparent) end
+if m ~= asked then put('an', asked) end
 if follow == '1' then put('rd', replica) end
 
 if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
@@ -101,7 +102,7 @@ if at_once then -- what enqueue and grant_next would do for the only task of the
   call('HSET', key, 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
     'ac', t.ac, 'ng', id, unpack(fields))
   if want > 1 then idle_for({ m }, replica) end
-  return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, t.ep .. '-1', start) }, {} }
+  return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, t.ep .. '-1', start) }, {}, m }
 end
 
 call('HSET', key, 'st', 'queued', unpack(fields))
@@ -112,7 +113,7 @@ if want > 0 then
   grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
   if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
   for _, granted in ipairs(ids) do
-    if granted == id then return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, grants, later } end
+    if granted == id then return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, grants, later, m } end
   end
 elseif ruled or num(s[3]) > NOW then
   local at = wake(m)
@@ -120,4 +121,4 @@ elseif ruled or num(s[3]) > NOW then
 elseif limit == 0 or call('ZCARD', key_slots(m)) < limit then
   wake_one(m)
 end
-return { 'ok', 'queued', place(id, t), NOW, grants, later }
+return { 'ok', 'queued', place(id, t), NOW, grants, later, m }

@@ -2,8 +2,10 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
--- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left
--- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back}
+-- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
+--          then the bytes that ended tasks may take
+-- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
+--          ended tasks dropped before their time}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
 -- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
@@ -12,7 +14,7 @@ local timeout = { rest = ARGV[3], code = ARGV[4] }
 local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
 local lost = { rest = ARGV[7], code = ARGV[8] }
 local no_worker = { rest = ARGV[9], code = ARGV[10] }
-local left = { rest = ARGV[11], code = ARGV[12] }
+local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
 local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
 local look, pool = key_look(), key_pool()
 
@@ -145,9 +147,10 @@ for _, t in pairs(freed) do wake_elsewhere(t) end
 local woken = NOW - num(call('HGET', pool, 'woke'))
 if woken >= 900 or woken < 0 then
   call('HSET', pool, 'woke', NOW)
+  go_on_ruling(200)
   for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 999)) do
     if startable(model) then
-      for _, offered in ipairs({ model, '*' }) do
+      for _, offered in ipairs(model == '*' and { '*' } or { model, '*' }) do
         for _, other in ipairs(call('ZRANGEBYSCORE', key_offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
           tell(other, 'r\n' .. model)
         end
@@ -156,13 +159,25 @@ if woken >= 900 or woken < 0 then
   end
 
   call('ZREMRANGEBYRANK', key_recent(), 0, -10001)
-  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 20)) do
-    for _, model in ipairs(call('ZRANGE', key_offered(), 0, -1)) do call('ZREM', key_idle(model), replica) end
+  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do
+    for _, model in ipairs(call('ZRANGE', key_offered(), 0, 999)) do call('ZREM', key_idle(model), replica) end
+    call('HDEL', key_versions(), replica)
     call('ZREM', key_replicas(), replica)
   end
   for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 20)) do
     call('DEL', key_offers(model), key_idle(model))
     call('ZREM', key_offered(), model)
+  end
+
+  -- Tasks that share the line of '*', which nobody serves any more, while somebody offers the very models they asked for.
+  if call('EXISTS', key_lanes('*')) == 1 and not is_offered('*') then
+    local part = call('ZSCAN', look, call('HGET', pool, 'stranded') or '0', 'COUNT', '100')
+    call('HSET', pool, 'stranded', part[1])
+    for i = 1, #part[2], 2 do
+      local id = part[2][i]
+      local f = call('HMGET', key_task(id), 'm', 'an')
+      if f[1] == '*' and f[2] and is_offered(f[2]) then rename_line(id, load(id)) end
+    end
   end
 
   local function each_lane(model, act)
@@ -171,11 +186,13 @@ if woken >= 900 or woken < 0 then
       if q then act(q) end
     end
   end
-  local models = call('ZRANGE', key_models(), 0, -1, 'WITHSCORES')
+  local found = call('ZSCAN', key_models(), call('HGET', pool, 'tidied') or '0', 'COUNT', '100') -- a part of them in each pass
+  call('HSET', pool, 'tidied', found[1])
+  local models, most_users = found[2], 2000
   for i = 1, #models, 2 do
     local model = models[i]
     if tonumber(models[i + 1]) > NOW - 3600000 then
-      each_lane(model, function(q) forget_excess(q, model) end)
+      each_lane(model, function(q) most_users = most_users - forget_excess(q, model, most_users) end)
     elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0
       or num(call('HGET', key_model(model), 'used')) > US - 3600000000 then
       call('ZADD', key_models(), NOW, model)
@@ -189,7 +206,10 @@ if woken >= 900 or woken < 0 then
   end
 end
 
+-- 4. What ended tasks left behind.
+local dropped, more = keep_within(budget, 500)
+
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-local next_at = NOW + 1000
+local next_at = more and NOW or NOW + 1000
 if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
-return { next_at, NOW, #due, accounts }
+return { next_at, NOW, #due, accounts, dropped }

@@ -3,7 +3,7 @@
 -- ARGV[1]  replica
 -- ARGV[2]  nonce of this call: grant tokens are nonce:1, nonce:2, …
 -- ARGV[3]  grant length until the first renewal, ms
--- ARGV[4]  slots to fill (0: hand a wake-up for the models on to somebody else)
+-- ARGV[4]  slots to fill, at most 64 of them now: who gets so many asks again (0: hand a wake-up for the models on to somebody else)
 -- ARGV[5]  worker they are for
 -- ARGV[6…] models; '*' alone: every model
 -- returns  {grants, later}: grants (see granting.lua, describe); {model, ms until it may start a task, …}, where time alone is in

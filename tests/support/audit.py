@@ -8,16 +8,18 @@ from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.queues.keys import KEYS, RECORD, Key
+from fairlane.queues.keys import KEYS, POOL, RECORD, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
+LARGE_BODY = 16384
+"""As in base.lua."""
 TERMINAL_EVENTS = {b"done", b"error", b"cancelled"}
 _KINDS = {key.name: key.kind for key in KEYS}
 
 
 _READ = """
-local reads = { hash = 'HGETALL', zset = 'ZRANGE', set = 'SMEMBERS', stream = 'XRANGE', string = 'GET' }
-local ranges = { zset = { '0', '-1', 'WITHSCORES' }, stream = { '-', '+' } }
+local reads = { hash = 'HGETALL', zset = 'ZRANGE', set = 'SMEMBERS', stream = 'XRANGE', string = 'GET', list = 'LRANGE' }
+local ranges = { zset = { '0', '-1', 'WITHSCORES' }, stream = { '-', '+' }, list = { '0', '-1' } }
 local found = {}
 for i, name in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', name).ok
@@ -97,7 +99,32 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
+    check_room(shot, tasks, now)
     return shot
+
+
+def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> None:
+    """What bodies and ended tasks take: each is counted once, as long as it is there."""
+    pool, sizes, noted = shot.one("pool"), Counter[str](), {}
+    assert set(pool) <= set(POOL), set(pool) - set(POOL)
+    for (task,) in shot.by_kind["payload"]:
+        if int(tasks[task]["pb"]) >= LARGE_BODY:
+            sizes[tasks[task]["u"]] += int(tasks[task]["pb"])
+    assert {user: int(size) for user, size in shot.one("bulk").items()} == dict(sizes)
+    lines = shot.one("ended"), shot.one("expiries")
+    assert set(lines[0]) == set(lines[1])
+    assert int(pool.get("kept", 0)) == sum(int(entry.split()[1]) for entry in lines[0])
+    for entry, expires in lines[1].items():
+        noted[entry.split()[0]] = expires
+    for note in shot.one("endings") or []:
+        task, _, ended, expires = note.decode().split()
+        assert task not in noted and int(ended) <= now
+        noted[task] = float(expires)
+    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and shot.ttl("task", task) >= 0}
+    for task in over:
+        kept_until = int(tasks[task]["ed"]) + int(tasks[task]["tl"])
+        assert task in noted or kept_until <= now + 1000, (task, "has ended and is not counted")
+    assert set(noted) <= over, "what is counted is there"
 
 
 def running_of_user(shot: Snapshot, model: str, user: str) -> int:

@@ -234,7 +234,7 @@ class Attempt:
             payload,
             version=worker.version,
             attempt=grant.epoch,
-            model=grant.model,
+            model=grant.asked,
             stream=grant.stream,
             timeout_ms=grant.left_ms,
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,

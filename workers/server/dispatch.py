@@ -174,7 +174,9 @@ class Dispatcher:
         worker, want = reserved or (None, 0)
         self._payloads.put(task.id, task.payload)
         try:
-            reply = self.scheduler.submit(task, want, self.scheduler.nonce(), worker.id if worker else "")
+            named = worker is not None and worker.models != (ANY,)
+            nonce, worker_id = self.scheduler.nonce(), worker.id if worker else ""
+            reply = self.scheduler.submit(task, want, nonce, worker_id, named=named)
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:

@@ -17,7 +17,7 @@ def trace_wait(tracer: Tracer, grant: Grant) -> None:
     waited_ns = max(grant.granted_ms - grant.enqueued_ms, 0) * 1_000_000
     attributes = {
         "fairlane.queue": grant.queue,
-        "gen_ai.request.model": grant.model,
+        "gen_ai.request.model": grant.asked,
         "fairlane.task.id": grant.task_id,
     }
     span = tracer.span("queue", "internal", grant.traceparent, attributes, begun_ns=now_ns - waited_ns)
@@ -30,14 +30,14 @@ def trace_attempt(tracer: Tracer, grant: Grant, worker: "Worker") -> Span:
     attributes: Attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "fairlane",
-        "gen_ai.request.model": grant.model,
+        "gen_ai.request.model": grant.asked,
         "fairlane.task.id": grant.task_id,
         "fairlane.queue": grant.queue,
         "fairlane.attempt": grant.attempt,
         "fairlane.worker.id": worker.id,
         "fairlane.worker.name": worker.name,
     }
-    return tracer.span(f"{operation} {grant.model}", "client", grant.traceparent, attributes)
+    return tracer.span(f"{operation} {grant.asked}", "client", grant.traceparent, attributes)
 
 
 def trace_end(span: Span, state: State, code: str, used: tuple[int, int]) -> None:

@@ -11,6 +11,9 @@ local FOREVER = 9007199254740991
 -- A value of more than 64 bytes makes Redis keep a hash as a table: its fields are found without looking through all.
 local WIDE = string.rep('-', 65)
 
+-- Bodies of so many bytes and more are counted by user, too.
+local LARGE_BODY = 16384
+
 -- A number as text, without its fraction.
 local function whole(number) return string.format('%d', number) end
 

@@ -1,13 +1,24 @@
--- The payload is of no more use: no retry is possible.
-local function drop_payload(id, bytes)
-  if bytes and call('DEL', key_payload(id)) == 1 and bytes ~= '0' then call('HINCRBY', key_pool(), 'bytes', '-' .. bytes) end
+-- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows.
+local function drop_payload(id, bytes, u)
+  if bytes and call('DEL', key_payload(id)) == 1 and bytes ~= '0' then
+    call('HINCRBY', key_pool(), 'bytes', '-' .. bytes)
+    if tonumber(bytes) >= LARGE_BODY then
+      u = u or call('HGET', key_task(id), 'u')
+      if call('HINCRBY', key_bulk(), u, '-' .. bytes) <= 0 then call('HDEL', key_bulk(), u) end
+    end
+  end
 end
 
--- Record and log of an ended task go when its time is over. While it holds a slot it has no end: the sweep needs its record.
+-- Record and log of an ended task go when its time is over, and count as retained until then (retaining.lua). While it holds a
+-- slot it has no end: the sweep needs its record.
+local OTHER_BYTES = 1024 -- of a record and its places in lines, about
 local function expire(id, keep)
-  keep = string.format('%d', math.max(keep, 1000))
-  call('PEXPIRE', key_task(id), keep)
-  call('PEXPIRE', key_log(id), keep)
+  keep = math.max(keep, 1000)
+  local text, log = string.format('%d', keep), key_log(id)
+  call('PEXPIRE', key_task(id), text)
+  call('PEXPIRE', log, text)
+  local bytes = call('MEMORY', 'USAGE', log) + OTHER_BYTES
+  call('RPUSH', key_endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
 end
 
 -- Parked flows of a user return to their lines, if he may run one more.
@@ -116,7 +127,7 @@ end
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
 local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch)
-  drop_payload(id, t.pb)
+  drop_payload(id, t.pb, t.u)
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', key_log(id), event_id, 'type', kind, 'data', data)

@@ -4,7 +4,7 @@ local function describe(id, t, event_id, start)
   if left > 0 then left = math.max(left - NOW, 1) end
   return {
     id, t.at, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en,
-    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start, t.tp or '',
+    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m,
   }
 end
 
@@ -65,7 +65,7 @@ local function begin_attempt(id, t, replica, worker, token, grant_ms)
   call('ZADD', key_slots(t.m), whole(lease_end), id)
   call('SADD', key_busy(t.q, t.m, t.u), id)
   call('ZADD', key_look(), run_instant(t, lease_end), id)
-  local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.m) .. ',"queue":"' .. t.q .. '"'
+  local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or t.m) .. ',"queue":"' .. t.q .. '"'
   local event_id = t.ep .. '-' .. t.sq
   local data = event_data(id, rest)
   call('XADD', key_log(id), event_id, 'type', 'start', 'data', data)
@@ -259,8 +259,10 @@ end
 -- What stays unfilled is recorded, so that the next eligible task wakes this replica; what others could still start, of these
 -- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
 -- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
+local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
 local function take(models, want, replica, worker, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
+  want = math.min(want, MOST_TAKEN)
   local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)

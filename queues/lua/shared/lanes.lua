@@ -233,13 +233,15 @@ local function forget_idle_flows(q, m, v)
   end
 end
 
--- Of more than 1,000 idle flows of a lane those that owe least are forgotten: where most users come once, the virtual time
--- passes nobody.
-local function forget_excess(q, m)
+-- Of more than 1,000 idle flows of a lane those that owe least are forgotten, at most `most` now: where most users come once, the
+-- virtual time passes nobody. Returns how many it looked at.
+local function forget_excess(q, m, most)
   local debts = key_debts(q, m)
   local excess = call('ZCARD', debts) - 1000
-  if excess <= 0 then return end
-  for _, u in ipairs(call('ZRANGE', debts, 0, math.min(excess, 2000) - 1)) do
+  if excess <= 0 or most <= 0 then return 0 end
+  local users = call('ZRANGE', debts, 0, math.min(excess, most) - 1)
+  for _, u in ipairs(users) do
     if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', debts, u) end
   end
+  return #users
 end

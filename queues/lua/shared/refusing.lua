@@ -6,9 +6,33 @@ local function starts_at_once(q, m, u)
     and (cap == 0 or count_of_user(m, u) < cap) and paced_until(m, s, 1) == 0 and choose_lane(m, limit, { q, '0' }) ~= nil
 end
 
+-- How many tasks of a user wait in a queue, over all models; looked for where `m` and the models first in line have them.
+local function own_in_queue(q, m, u)
+  local own = call('ZCARD', key_flow(q, m, u))
+  for _, model in ipairs(call('ZRANGE', key_backlog(), '0', '99')) do
+    if model ~= m then own = own + call('ZCARD', key_flow(q, model, u)) end
+  end
+  return own
+end
+
+-- Count a body among those that are stored, unless there is no room for it. A user's large bodies may take no more than they leave
+-- free, so that one alone has half, and the next ones find room; one body of each user always fits.
+local function stores(u, bytes, limit)
+  local total = call('HINCRBY', key_pool(), 'bytes', bytes)
+  local own = bytes >= LARGE_BODY and num(call('HGET', key_bulk(), u)) or 0
+  if total > limit or (own > 0 and own + bytes > limit - total) then
+    call('HINCRBY', key_pool(), 'bytes', 0 - bytes)
+    return false
+  end
+  if bytes >= LARGE_BODY then call('HINCRBY', key_bulk(), u, bytes) end
+  return true
+end
+
 -- Whether a task that has to wait is refused, as submit replies it; nil: it may wait.
 --   1  its user has as many waiting tasks of the model as one may
---   2  a queue of fixed admission holds as many tasks as it may
+--   2  a queue of fixed admission holds as many tasks as it may, and this user has at least as many there as it would take from
+--      now on until it holds twice as many. So one user alone fills the queue and no more; of k who fill it each has the (k+1)th
+--      part of twice its length, and as much is free for the next one.
 --   3  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane
 --      holds more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 2.
 -- Each says how long it will take, as far as can be told, until it would be accepted. `s`: fields of the model as in submit.
@@ -42,5 +66,8 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
       return nil
     end
   end
-  if n >= most then return { 'full', n, most, in_ms(interval() * (n - most + 1)) } end -- 2
+  if n >= most then -- 2
+    local beyond = own_in_queue(q, m, u) - (2 * most - n)
+    if beyond >= 0 then return { 'full', n, most, in_ms(interval() * (beyond + 1)) } end
+  end
 end

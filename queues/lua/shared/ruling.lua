@@ -71,8 +71,47 @@ local function any(values)
   return false
 end
 
--- Keep the marks by which scripts know that there are rules beside weights and limits; unpark and wake whoever may start now.
-local function rules_changed()
+-- Bring a model in line with the settings that hold now: the mark by which scripts know that it has rules beside weights and a
+-- limit, what these count; unpark and wake whoever may start. Returns whether there may be more to unpark.
+local MOST_UNPARKED = 1000
+local function apply_rules(model, queues, strict)
+  local hash = key_model(model)
+  local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user')
+  local rules = any(s)
+  if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
+  if rules or strict then count_running(model) end
+  local more = false
+  for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
+    if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', key_lanes(model), q) then lift_lane(q, model) end
+    local parked = key_parked(q, model)
+    local users = call('ZRANGE', parked, '0', MOST_UNPARKED - 1)
+    for _, u in ipairs(users) do unpark(model, u) end
+    more = more or (#users == MOST_UNPARKED and not call('ZSCORE', parked, users[1]))
+  end
+  wake(model)
+  return more
+end
+
+-- Go on bringing models in line, after a change that concerns all of them; about `most` of them now.
+local function go_on_ruling(most)
+  local cursor = call('HGET', key_pool(), 'ruling')
+  if not cursor then return end
+  local queues, strict, again = call('SMEMBERS', key_queues()), call('HGET', key_pool(), 'strict') == '1', false
+  repeat
+    local found = call('ZSCAN', key_models(), cursor, 'COUNT', '100')
+    cursor = found[1]
+    for i = 1, #found[2], 2 do
+      if apply_rules(found[2][i], queues, strict) then again = true end
+    end
+    most = most - #found[2] / 2
+  until cursor == '0' or most <= 0
+  if cursor == '0' and not again then call('HDEL', key_pool(), 'ruling') else call('HSET', key_pool(), 'ruling', cursor) end
+end
+
+-- Settings of these models have changed, and of queues: keep the marks and counts that follow from them. What follows for very
+-- many other models, the sweep goes on with.
+local MOST_AT_ONCE = 500
+local function rules_changed(models, of_queues)
   local strict, before = false, call('HGET', key_pool(), 'strict') == '1'
   local queues = call('SMEMBERS', key_queues())
   for _, q in ipairs(queues) do
@@ -82,16 +121,11 @@ local function rules_changed()
   end
   call('HSET', key_pool(), 'strict', strict and '1' or '0')
   for _, q in ipairs(queues) do call('HSET', key_queue(q), 'strict', strict and '1' or '0') end
-  for _, model in ipairs(call('ZRANGE', key_models(), '0', '-1')) do
-    local hash = key_model(model)
-    local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user')
-    local rules = any(s)
-    if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
-    if rules or strict then count_running(model) end
-    for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
-      if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', key_lanes(model), q) then lift_lane(q, model) end
-      for _, u in ipairs(call('ZRANGE', key_parked(q, model), '0', '-1')) do unpark(model, u) end
-    end
-    wake(model)
+  for _, model in ipairs(models) do
+    if apply_rules(model, queues, strict) then call('HSET', key_pool(), 'ruling', '0') end
+  end
+  if of_queues then
+    call('HSET', key_pool(), 'ruling', '0')
+    go_on_ruling(MOST_AT_ONCE)
   end
 end

@@ -26,8 +26,31 @@ local function wake_elsewhere(t)
   end
 end
 
--- Does anybody have workers for the model?
+-- The model as which a task is scheduled that asks for `name`; nil: nobody has workers for it. A name that no worker offers and
+-- that is not configured shares the line of '*', which workers of every model serve: names cost nothing to invent. `named`: the
+-- task comes with the slot of a worker that offers it.
+local function scheduled_as(name, named)
+  local now = '(' .. NOW_TEXT
+  if named or call('ZCOUNT', key_offers(name), now, '+inf') > 0 then return name end
+  if call('ZCOUNT', key_offers('*'), now, '+inf') == 0 then return nil end
+  return call('HEXISTS', key_model(name), 'fixed') == 1 and name or '*'
+end
+
+-- Does anybody have workers for the model? (A name that shares the line of '*' is none.)
 local function is_offered(model)
   local now = '(' .. NOW_TEXT
   return call('ZCOUNT', key_offers(model), now, '+inf') > 0 or call('ZCOUNT', key_offers('*'), now, '+inf') > 0
+end
+
+-- Bring a waiting task from the line of '*' to that of the model it asked for.
+local function rename_line(id, t)
+  if not call('ZSCORE', key_flow(t.q, t.m, t.u), id) then return end
+  dequeue(id, t)
+  t.m = t.an
+  call('HSET', key_task(id), 'm', t.m)
+  call('HDEL', key_task(id), 'an')
+  call('ZADD', key_models(), NOW_TEXT, t.m)
+  call('HSET', key_model(t.m), 'wide', WIDE)
+  enqueue(id, t)
+  wake(t.m)
 end

@@ -92,7 +92,7 @@ def test_a_lane_that_holds_as_much_as_can_leave_is_full_for_those_in_line(world:
 def test_while_no_pace_is_known_the_fixed_length_holds(world: World) -> None:
     pool = Pool(world, limit=1)
     pool.set_queue("free", admission="adaptive", max_wait_ms=1, max_length=3)
-    let_in, refused = admitted(pool, 5)
+    let_in, refused = admitted(pool, 5, users=1)
     assert (let_in, {r.reason for r in refused}) == (3, {"full"})
 
 
@@ -100,7 +100,7 @@ def test_a_queue_without_a_longest_wait_has_its_fixed_length(world: World) -> No
     pool = Pool(world, limit=1)
     pool.set_queue("free", admission="adaptive", max_length=3)
     flowing(pool, number=4)
-    let_in, refused = admitted(pool, 5)
+    let_in, refused = admitted(pool, 5, users=1)
     assert (let_in, {r.reason for r in refused}) == (3, {"full"})
 
 
@@ -246,7 +246,7 @@ def refusals(world: World) -> dict[str, Refused]:
     refuse("full_bytes", "big", payload=b"x" * 200)
     pool.set_queue("free", max_length=1)
     pool.submit("a")
-    refuse("full", "b", user="v")
+    refuse("full", "b")
     pool.set_model(max_waiting_per_user=1)
     refuse("user_full", "c")
     pool.set_model(max_waiting_per_user=None)

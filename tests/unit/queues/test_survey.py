@@ -220,8 +220,8 @@ def test_the_state_is_bounded_and_goes(world: World) -> None:
     for i in range(1100):
         pool.submit(f"a{i}", user=f"u{i}")
         pool.submit(f"b{i}", user=f"u{i}")
-    for _ in range(11):
-        pool.take(want=100)
+    for _ in range(22):
+        pool.take(want=50)
     key = world.keys("service", queue="free", period=str(world.now_ms // PERIOD_MS), model="m")
     assert world.call("HLEN", key) == 1000
     assert 0 < world.call("PTTL", key) <= 900_000

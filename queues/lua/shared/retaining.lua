@@ -1,0 +1,49 @@
+-- What ended tasks leave behind, records and logs, until their time is over: how many bytes, and a budget for it.
+--
+-- An ending only notes its task in a list, in the order in which they end. The sweep takes these notes over into two lines, by
+-- when they expire and by when they ended, and adds up their bytes: those that expired leave the count; beyond the budget those
+-- that ended first are dropped early.
+
+-- Members of both lines: task and bytes.
+local function read_note(entry) return string.match(entry, '^(%S+) (%d+)') end
+
+-- Take over at most `most` notes, forget as many that expired, drop as many beyond the budget (bytes). Returns how many were
+-- dropped, and whether there is more to do.
+local function keep_within(budget, most)
+  local changed, dropped, noted = 0, 0, call('LPOP', key_endings(), most) or {}
+  for _, note in ipairs(noted) do
+    local id, bytes, ended, expires = string.match(note, '^(%S+) (%d+) (%d+) (%d+)$')
+    local entry = id .. ' ' .. bytes
+    call('ZADD', key_ended(), ended, entry)
+    call('ZADD', key_expiries(), expires, entry)
+    changed = changed + tonumber(bytes)
+  end
+  local over = call('ZRANGEBYSCORE', key_expiries(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))
+  local function forget(entries)
+    for _, entry in ipairs(entries) do
+      local _, bytes = read_note(entry)
+      changed = changed - tonumber(bytes)
+    end
+    if entries[1] then
+      call('ZREM', key_expiries(), unpack(entries))
+      call('ZREM', key_ended(), unpack(entries))
+    end
+  end
+  forget(over)
+  local kept = num(call('HGET', key_pool(), 'kept')) + changed
+  if kept > budget then
+    local oldest, beyond = {}, kept - budget
+    for _, entry in ipairs(call('ZRANGE', key_ended(), '0', whole(most - 1))) do
+      if beyond <= 0 then break end
+      local id, bytes = read_note(entry)
+      call('UNLINK', key_task(id), key_log(id))
+      oldest[#oldest + 1], beyond = entry, beyond - tonumber(bytes)
+    end
+    forget(oldest)
+    dropped = #oldest
+    if dropped > 0 then call('HINCRBY', key_pool(), 'dropped', whole(dropped)) end
+    kept = beyond + budget
+  end
+  if changed ~= 0 then call('HINCRBY', key_pool(), 'kept', whole(changed)) end
+  return dropped, #noted == most or #over == most or (kept > budget and dropped == most)
+end

@@ -1,0 +1,49 @@
+"""Which configuration holds for queues and models when replicas were given different files: the newest one, on all of them.
+
+A replica brings its configuration with the time of its file each time that it connects to Redis. What is older never replaces
+what is newer; of files of the same time the one that was read later counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+FORMAT = "1"
+"""Of what `configure` makes of the settings: another one makes it set them anew, although they say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """When a configuration was modified and read, ms since 1970."""
+
+    modified_ms: int = 0
+    read_ms: int = 0
+
+
+class Configuration(NamedTuple):
+    """A version of the configuration as the store knows it. `hash` names what it says; `replica` brought it, where known."""
+
+    modified_ms: int
+    read_ms: int
+    hash: str
+    replica: str = ""
+
+
+class Standing(NamedTuple):
+    """What became of a replica's configuration. `outcome`: set, same (nothing to do), or older: that of another one stays."""
+
+    outcome: str
+    in_force: Configuration
+
+
+def hash_of(settings: Sequence[object]) -> str:
+    """Names what a configuration says: pairs of a setting and its value, in any order."""
+    pairs = sorted(f"{name}={value}" for name, value in zip(settings[::2], settings[1::2], strict=True))
+    return sha256("\n".join([FORMAT, *pairs]).encode()).hexdigest()[:12]
+
+
+def read_configuration(packed: bytes) -> Configuration:
+    """A version as the store keeps it (keys.py: `versions`; POOL, version)."""
+    modified, read, name, *replica = packed.decode().split(" ")
+    return Configuration(int(modified), int(read), name, *replica)

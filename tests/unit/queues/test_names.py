@@ -1,0 +1,193 @@
+"""Names of models that nobody vouches for: they share one line, so that inventing names gains nothing and costs nothing."""
+
+from collections import Counter
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.queues.keys import ANY_MODEL
+from fairlane.queues.tasks import Refused, State, Submitted
+
+ANY = ANY_MODEL
+
+
+def any_pool(world: World, replica: str = "r1") -> Pool:
+    """A replica with a worker that takes every model; nothing is configured."""
+    pool = Pool(world, replica, set_up=False)
+    pool.offer(ANY)
+    return pool
+
+
+def scheduled_as(pool: Pool, task_id: str) -> str:
+    return pool.record(task_id)["m"]
+
+
+def test_a_name_that_nobody_offers_is_scheduled_with_all_such_and_kept_for_people(world: World) -> None:
+    pool = any_pool(world)
+    answer = pool.submit("a", "never:heard/of é", want=1)
+    assert isinstance(answer, Submitted)
+    assert (answer.state, answer.model) == (State.EXECUTING, ANY)
+    (grant,) = answer.grants
+    assert (grant.model, grant.asked) == (ANY, "never:heard/of é")
+    assert '"model":"never:heard\\/of é"'.encode() in grant.start, "the start event names what was asked for"
+    record = drive(pool.scheduler.position("a"))
+    assert record is not None
+    assert record.model == "never:heard/of é"
+    assert pool.slots(ANY) == {"a": 3000}
+    audit(world, "a")
+
+
+def test_a_name_that_a_worker_offers_or_that_is_configured_keeps_its_own_line(world: World) -> None:
+    pool = any_pool(world)
+    drive(pool.scheduler.configure({}, {"configured": {"concurrency": 3}}))
+    pool.set_model("changed", concurrency=2)
+    Pool(world, "r2", set_up=False).offer("offered")
+    for name in ("configured", "changed", "offered", "invented"):
+        pool.submit(name, name)
+        assert scheduled_as(pool, name) == (ANY if name == "invented" else name)
+        assert ("an" in pool.record(name)) == (name == "invented"), "other records do not grow"
+    audit(world, ("configured", "changed", "offered", "invented"))
+
+
+def test_a_model_that_is_configured_no_longer_shares_the_line_from_then_on(world: World) -> None:
+    pool = any_pool(world)
+    drive(pool.scheduler.configure({}, {"x": {"concurrency": 3}}))
+    drive(pool.scheduler.configure({}, {}))
+    pool.submit("a", "x")
+    assert scheduled_as(pool, "a") == ANY
+
+
+def test_a_name_within_the_grace_of_its_last_worker_keeps_its_line(world: World) -> None:
+    pool = any_pool(world)
+    other = Pool(world, "r2", set_up=False)
+    other.offer("x")
+    other.offer(withdrawn=["x"], grace_ms=2000)
+    pool.submit("a", "x")
+    assert scheduled_as(pool, "a") == "x"
+    world.advance(2001)
+    pool.submit("b", "x")
+    assert scheduled_as(pool, "b") == ANY
+
+
+def test_a_slot_of_a_worker_that_names_the_model_is_never_given_a_task_of_every_model(world: World) -> None:
+    """Its offer may have lapsed, or not have come yet: the slot itself vouches for the name."""
+    pool = any_pool(world)
+    pool.submit("other", "invented")
+    named = Pool(world, "r2", set_up=False)
+    spec = named.spec("a", "x")
+    reply = named.scheduler.submit(spec, 1, named.scheduler.nonce(), "w", named=True).result()
+    answer = named.scheduler.submitted(reply)
+    assert isinstance(answer, Submitted)
+    assert [(grant.task_id, grant.model) for grant in answer.grants] == [("a", "x")]
+
+
+def test_without_a_worker_for_every_model_an_unknown_name_is_refused_as_ever(world: World) -> None:
+    pool = Pool(world)
+    refused = pool.submit("a", "invented")
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.others_offered) == ("no_worker", True)
+    assert world.call("EXISTS", world.keys("model", model=ANY)) == 0
+
+
+def test_one_who_invents_names_gets_no_more_than_with_one_name(world: World) -> None:
+    """Alice pays for weight 8 and asks for one model; mallory invents a name for each of his tasks."""
+    shares = []
+    for invents in (False, True):
+        world.empty()
+        pool = any_pool(world)
+        drive(pool.scheduler.configure({"paid": {"weight": 8.0}, "free": {"weight": 1.0}}, {}))
+        for n in range(60):
+            pool.submit(f"m{n}", f"name{n}" if invents else "name", queue="free", user="mallory")
+            pool.submit(f"a{n}", "real", queue="paid", user="alice")
+        served = Counter(grant.user for _ in range(45) for grant in pool.take(ANY))
+        shares.append(served["alice"])
+    assert shares[0] == shares[1] == 40
+
+
+def test_invented_names_leave_nothing_that_grows(world: World) -> None:
+    pool = any_pool(world)
+    for n in range(50):
+        pool.submit(f"t{n}", f"invented{n}", user=f"u{n % 3}")
+    grants = pool.take(ANY, want=50)
+    assert len(grants) == 50
+    for grant in grants:
+        pool.finish(grant, want=1, models=[ANY])
+    names = [key.decode() for key in world.call("KEYS", "*")]
+    assert not [name for name in names if "invented" in name]
+    assert world.call("ZRANGE", world.keys("models"), 0, -1) == [b"*"]
+    assert world.call("ZRANGE", world.keys("offered"), 0, -1) == [b"*"]
+    audit(world, [f"t{n}" for n in range(50)])
+
+
+def test_the_shared_line_has_settings_of_its_own(world: World) -> None:
+    pool = any_pool(world)
+    drive(pool.scheduler.configure({}, {ANY: {"concurrency": 2}}))
+    for n in range(4):
+        pool.submit(f"t{n}", f"invented{n}")
+    assert len(pool.take(ANY, want=4)) == 2
+    pool.set_model(ANY, concurrency=3)
+    assert len(pool.take(ANY, want=4)) == 1
+
+
+def test_a_worker_of_every_model_serves_named_lines_and_the_shared_one(world: World) -> None:
+    pool = any_pool(world)
+    Pool(world, "r2", set_up=False).offer("offered")
+    pool.submit("a", "offered")
+    pool.submit("b", "invented")
+    assert {grant.task_id for grant in pool.take(ANY, want=2)} == {"a", "b"}
+
+
+def test_a_worker_that_names_its_models_gets_nothing_of_the_shared_line(world: World) -> None:
+    pool = any_pool(world)
+    pool.submit("a", "invented")
+    named = Pool(world, "r2", set_up=False)
+    named.offer("x", "y")
+    assert named.take("x", "y", want=2) == []
+
+
+def test_a_task_that_went_back_keeps_its_name(world: World) -> None:
+    pool = any_pool(world)
+    pool.submit("a", "invented")
+    (first,) = pool.take(ANY)
+    assert pool.requeue(first, "declined").outcome == "queued"
+    (second,) = pool.take(ANY)
+    assert (second.model, second.asked) == (ANY, "invented")
+    nonce = pool.scheduler.nonce()
+    pool.submit("b", "invented 2")
+    assert [g.asked for g in pool.take(ANY, nonce=nonce)] == ["invented 2"]
+    assert [g.asked for g in pool.take(ANY, nonce=nonce)] == ["invented 2"], (
+        "so does a reply that is repeated"
+    )
+
+
+def test_tasks_whose_worker_of_every_model_left_go_to_the_line_of_the_model_they_asked_for(
+    world: World,
+) -> None:
+    pool = any_pool(world)
+    for n in range(150):
+        pool.submit(f"x{n}", "x", user=f"u{n % 7}")
+    pool.submit("y", "y")
+    pool.offer(withdrawn=[ANY])
+    named = Pool(world, "r2", set_up=False)
+    named.offer("x")
+    ids = [*(f"x{n}" for n in range(150)), "y"]
+    for _ in range(5):
+        named.offer("x")
+        named.pass_time(1000)
+        audit(world, ids)
+    assert {scheduled_as(pool, f"x{n}") for n in range(150)} == {"x"}
+    assert (scheduled_as(pool, "y"), pool.state("y")) == (ANY, "queued"), "nobody offers it: it waits"
+    assert all(grant.asked == grant.model == "x" for grant in named.take("x", want=64))
+
+
+@pytest.mark.parametrize("wanted", ["invented", ANY])
+def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(
+    world: World, wanted: str
+) -> None:
+    pool = any_pool(world)
+    pool.submit("a", "invented")
+    pool.submit("b", "other" if wanted == "invented" else "another")
+    found, _ = drive(pool.scheduler.search("recent", {"m": wanted}))
+    assert [task for task, _ in found] == (["a"] if wanted == "invented" else ["b", "a"])
