@@ -42,6 +42,8 @@ KEYS = (
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
+    Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
+    Key("aside", "R", "zset", "waiting task of * -> when it is back in its lane (ms), as its name is held", "sweep, ending"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),
     Key("line", "j:{models}", "string", "place last served by workers shared by models (their SHA-1)", "EXPIRE 1 h"),

@@ -7,7 +7,8 @@
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help (both count a try if it had begun) | declined
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
--- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not)
+-- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); of those that share the line of
+--          '*' only the one that was asked for
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
@@ -30,7 +31,10 @@ local failures = {
   timeout = { rest = ARGV[13], code = ARGV[14] },
 }
 local hold = tonumber(ARGV[8])
-if hold > 0 then
+if hold > 0 and t.an then
+  even_if_full()
+  hold_name(t.an, hold)
+elseif hold > 0 then
   even_if_full()
   local held = call('HGET', key_model(t.m), 'held')
   call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))

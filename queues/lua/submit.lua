@@ -37,7 +37,7 @@ local limit = num(s[1])
 local ruled = s[2] == '1' or queue[4] == '1'
 if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
 local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', key_lanes(m)) == 0
-  and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
+  and (limit == 0 or call('ZCARD', key_slots(m)) < limit) and (m == asked or not name_held_until({ an = asked }))
 local order = whole(US - 2000000 * priority)
 if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
   local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)

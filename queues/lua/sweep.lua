@@ -140,6 +140,20 @@ for _, id in ipairs(due) do
   end
   if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t) end
 end
+
+-- Tasks of '*' that stood aside, as their name was held; those that would for too long, as the clock went back.
+local aside = call('ZRANGEBYSCORE', key_aside(), '-inf', NOW_TEXT, 'LIMIT', '0', '100')
+if not aside[1] then aside = call('ZRANGEBYSCORE', key_aside(), NOW + 600000, '+inf', 'LIMIT', '0', '100') end
+for _, id in ipairs(aside) do
+  local t = load(id)
+  if t then
+    dequeue(id, t)
+    enqueue(id, t)
+    touched[t.m] = true
+  else
+    call('ZREM', key_aside(), id)
+  end
+end
 for model in pairs(touched) do wake(model) end
 for _, t in pairs(freed) do wake_elsewhere(t) end
 
@@ -210,6 +224,8 @@ end
 local dropped, more = keep_within(budget, 500)
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-local next_at = more and NOW or NOW + 1000
+local next_at = (more or #aside == 100) and NOW or NOW + 1000
 if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
+local back = call('ZRANGE', key_aside(), 0, 0, 'WITHSCORES')
+if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
 return { next_at, NOW, #due, accounts, dropped }

@@ -134,6 +134,10 @@ class Save:
 class Life(RuleBasedStateMachine):
     server: Server
     steps = 0
+    models: tuple[str, ...] = MODELS
+    """All as which tasks are scheduled."""
+    offers = REPLICAS
+    """Models and slots of each replica's workers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +161,7 @@ class Life(RuleBasedStateMachine):
         self.written: dict[str, Written] = {}
         """By grant token."""
         self.saved: Save | None = None
-        for models, slots in REPLICAS:
+        for models, slots in self.offers:
             self.birth(models, slots)
 
     def birth(self, models: tuple[str, ...], slots: int) -> None:
@@ -292,7 +296,7 @@ class Life(RuleBasedStateMachine):
             replica.keep(grants)
             self.told(replica, answer.later)
             if len(grants) < want:
-                self.check_told(answer.later, [model for model in MODELS if replica.serves(model)])
+                self.check_told(answer.later, [model for model in self.models if replica.serves(model)])
         return grants
 
     def told(self, replica: Replica, later: Later) -> None:
@@ -690,7 +694,7 @@ class Life(RuleBasedStateMachine):
         costs = settled_costs(shot)
         assert all(costs[lane] >= cost for lane, cost in self.settled.items()), (self.settled, costs)
         self.settled = costs
-        for model in MODELS:
+        for model in self.models:
             startable, at = self.startable(shot, model)
             if not startable:
                 self.unwatched.discard(model)
@@ -705,7 +709,7 @@ class Life(RuleBasedStateMachine):
     def check_limits(self, shot: Snapshot) -> None:
         """Nothing that runs beyond a limit has begun under it: more than before may run only up to the limit."""
         now: dict[tuple[str, ...], tuple[int, int]] = {}
-        for model in MODELS:
+        for model in self.models:
             fields = shot.one("model", model)
             now["slots", model] = (len(shot.one("slots", model)), int(fields.get("concurrency", 0)))
             cap = int(fields.get("max_running_per_user", 0))
@@ -732,7 +736,7 @@ class Life(RuleBasedStateMachine):
         for queue in lanes:
             settings = shot.one("queue", queue)
             running = self.running(shot, queue, model)
-            load = sum(self.running(shot, queue, m) for m in MODELS)
+            load = sum(self.running(shot, queue, m) for m in self.models)
             most = int(settings.get("max_running", 0))
             users = shot.one("flows", queue, model)
             if (

@@ -62,6 +62,7 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
         for task in members:
             in_flow[task] = (queue, model, user)
             waiting[queue, model] += 1
+    aside = shot.one("aside")
     in_slots = {task: model for (model,), members in shot.by_kind["slots"].items() for task in members}
     payload_bytes = 0
 
@@ -77,10 +78,13 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
         due = [int(record[field]) for field in ("wd", "dl", "lv") if field in record]
         if state == "queued":
             expired = bool(due) and min(due) <= now
-            assert in_flow.get(task) == place or (task not in in_flow and expired), (task, record)
+            assert (task in aside) <= (task not in in_flow and "an" in record), (task, record)
+            assert in_flow.get(task) == place or task in aside or (task not in in_flow and expired), (task, record)
+            if task in aside:
+                waiting[place[:2]] += 1
             assert task not in in_slots
         else:
-            assert task not in in_flow
+            assert task not in in_flow and task not in aside
         if state == "executing":
             assert in_slots.get(task) == model, (task, record)
         if task in in_slots:
@@ -90,7 +94,7 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
         assert (shot.ttl("task", task) == -1) == live, (task, record, shot.ttl("task", task))
         if log:
             assert (shot.ttl("log", task) == -1) == live, (task, record)
-    assert set(in_flow) | set(in_slots) | set(shot.one("look")) <= set(tasks)
+    assert set(in_flow) | set(in_slots) | set(aside) | set(shot.one("look")) <= set(tasks)
     assert {parts[0] for parts in shot.by_kind["payload"]} <= set(tasks)
 
     pool = shot.one("pool")

@@ -140,7 +140,8 @@ local function stand(model, place)
 end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
--- over, or whose record is lost, only leaves its lane: the sweep is due for it; a user who runs as many as he may is parked.
+-- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
+-- runs as many as he may is parked.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
 -- now; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, replica, worker, token, grant_ms)
@@ -158,6 +159,9 @@ local function grant_next(model, replica, worker, token, grant_ms)
     local cap = lane.rules and num(call('HGET', hash, 'max_running_per_user')) or 0
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
       dequeue(id, t or { q = q, m = model, u = u })
+    elseif t.an and name_held_until(t) then
+      dequeue(id, t)
+      stand_aside(id, t, name_held_until(t))
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, flow_line[2])
     else

@@ -131,14 +131,15 @@ local function park(q, m, u, tag)
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
--- Take a waiting task out of its flow, ungranted; idle flows and lanes keep their tags.
+-- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
 local function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
   local flow = key_flow(q, m, u)
-  if call('ZREM', flow, id) == 0 then return end
+  local in_flow = call('ZREM', flow, id) == 1
+  if not in_flow and not (t.an and call('ZREM', key_aside(), id) == 1) then return end
   call('HINCRBY', key_model(m), 'n:' .. q, '-1')
   call('HINCRBY', key_queue(q), 'n', '-1')
-  if call('EXISTS', flow) == 1 then return end
+  if not in_flow or call('EXISTS', flow) == 1 then return end
   note_left(q, m, u)
   local flows, parked = key_flows(q, m), key_parked(q, m)
   local tag = call('ZSCORE', flows, u)
@@ -151,6 +152,26 @@ local function dequeue(id, t)
   call('ZADD', key_debts(q, m), tag, u)
   call('HINCRBY', key_model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
+end
+
+-- The provider of one of the names that share the line of '*' wants no request for a while. That holds for this name alone: its
+-- tasks stand aside, out of their flows but counted among those that wait, and the sweep brings them back.
+local function hold_name(name, ms)
+  local until_ms = math.max(num(call('GET', key_held_name(name))), NOW + ms)
+  call('SET', key_held_name(name), whole(until_ms), 'PX', whole(until_ms - NOW))
+end
+
+-- The instant (ms) until which the name of a task is held; nil: it is not.
+local function name_held_until(t)
+  local until_ms = t.an and num(call('GET', key_held_name(t.an))) or 0
+  return until_ms > NOW and until_ms or nil
+end
+
+-- A task that is in no flow stands aside.
+local function stand_aside(id, t, until_ms)
+  call('ZADD', key_aside(), whole(until_ms), id)
+  call('HINCRBY', key_model(t.m), 'n:' .. t.q, '1')
+  call('HINCRBY', key_queue(t.q), 'n', '1')
 end
 
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens

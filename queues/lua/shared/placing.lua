@@ -31,7 +31,12 @@ end
 local function place(id, t)
   local q, m = t.q, t.m
   local rank = call('ZRANK', key_flow(q, m, t.u), id)
-  if not rank then return { 0, 0, 0, 0 } end
+  if not rank then
+    local back = t.an and call('ZSCORE', key_aside(), id)
+    if not back then return { 0, 0, 0, 0 } end
+    local wait = math.max(tonumber(back) - NOW, 0)
+    return { 1, wait, wait, 2 * wait }
+  end
   local flows = key_flows(q, m)
   local in_line = call('ZCARD', flows)
   local users = math.max(in_line, 1)

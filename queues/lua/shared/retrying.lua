@@ -50,7 +50,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
     call('HSET', key, 'wd', t.wd)
   end
   call('HDEL', key, 'wk', 'bg', 'ga')
-  enqueue(id, t)
+  local aside_until = held and name_held_until(t)
+  if aside_until then stand_aside(id, t, aside_until) else enqueue(id, t) end
   call('ZADD', key_look(), wait_instant(t), id)
   return 'queued'
 end

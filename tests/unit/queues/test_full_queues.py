@@ -126,6 +126,7 @@ def test_one_user_takes_half_of_the_room_for_bodies_and_the_next_finds_some(worl
     for task in ids:
         pool.cancel(task)
     assert world.call("EXISTS", world.keys("bulk")) == 0
+    pool.cancel("small")
     assert fill(pool, "again", payload=LARGE) == 25
 
 

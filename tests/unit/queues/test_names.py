@@ -191,3 +191,59 @@ def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(
     pool.submit("b", "other" if wanted == "invented" else "another")
     found, _ = drive(pool.scheduler.search("recent", {"m": wanted}))
     assert [task for task, _ in found] == (["a"] if wanted == "invented" else ["b", "a"])
+
+
+# ---- a provider that wants no request (429) ----------
+
+
+def test_a_name_that_is_held_holds_nobody_else_of_the_shared_line(world: World) -> None:
+    pool = any_pool(world)
+    pool.submit("a", "busy", user="mallory")
+    (grant,) = pool.take(ANY)
+    assert pool.requeue(grant, "declined", hold_ms=3000).outcome == "queued"
+    pool.submit("b", "busy", user="bob")
+    pool.submit("c", "fine", user="carol")
+    answer = pool.submit("d", "busy", user="dave", want=1)
+    assert isinstance(answer, Submitted)
+    assert [g.task_id for g in answer.grants] == ["c"], "those that ask for the busy one stand aside"
+    pool.finish(answer.grants[0])
+    assert pool.take(ANY) == []
+    assert {pool.state(task) for task in "abd"} == {"queued"}
+    assert all(pool.place(task).position == 1 and 0 < pool.place(task).wait_ms <= 3000 for task in "abd")
+    audit(world, "abcd")
+    pool.pass_time(3000)
+    assert sorted(pool.taken(ANY, want=4)) == ["a", "b", "d"]
+    audit(world, "abcd")
+
+
+def test_a_task_that_stands_aside_can_be_cancelled_and_expires(world: World) -> None:
+    pool = any_pool(world)
+    pool.sweep()
+    for task in "abc":
+        pool.submit(task, "busy", wait_ms=2000 if task == "b" else 0, user=task)
+    for grant in pool.take(ANY, want=3):
+        pool.requeue(grant, "declined", hold_ms=60_000)
+    pool.cancel("a")
+    pool.pass_time(3000)
+    assert [pool.state(task) for task in "abc"] == ["cancelled", "failed", "queued"]
+    audit(world, "abc")
+
+
+def test_a_task_alone_in_the_line_does_not_start_while_its_name_is_held(world: World) -> None:
+    pool = any_pool(world)
+    pool.submit("a", "busy")
+    (grant,) = pool.take(ANY)
+    pool.requeue(grant, "declined", hold_ms=2000)
+    answer = pool.submit("b", "busy", want=1)
+    assert isinstance(answer, Submitted)
+    assert (answer.state, answer.grants) == (State.QUEUED, [])
+    due_ms, _ = pool.sweep()
+    assert due_ms <= 2000
+
+
+def test_a_provider_that_refuses_a_named_model_holds_that_model_as_ever(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.requeue(grant, "declined", hold_ms=2000)
+    pool.submit("b", user="other")
+    assert pool.ask(want=2).later == (("m", 2000),)

@@ -1,0 +1,96 @@
+"""Random lives of a pool whose callers also ask for models that nobody configured (see test_scheduler_machine.py).
+
+Some of these names a worker offers now and then: its tasks then have their own line, else they share that of `*`.
+"""
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, Life
+from tests.support.audit import Snapshot
+from tests.support.servers import Server
+
+from fairlane.queues.keys import ANY_MODEL
+from fairlane.queues.tasks import Refused, TaskSpec
+
+NAMED_AT_TIMES = "late"
+NAMES = (NAMED_AT_TIMES, "invented", "invented:é 2")
+
+
+class NamesLife(Life):
+    models = (*MODELS, NAMED_AT_TIMES, ANY_MODEL)
+    offers = (((*MODELS, NAMED_AT_TIMES), 3), ((ANY_MODEL,), 2))
+
+    @rule(
+        who=st.integers(0, 1),
+        name=st.sampled_from(NAMES),
+        queue=st.sampled_from(QUEUES),
+        user=st.sampled_from(USERS),
+        times=st.sampled_from(((0, 0), (4000, 0), (0, 2000))),
+        flags=st.tuples(st.booleans(), st.booleans()),
+    )
+    def submit_a_name(
+        self, who: int, name: str, queue: str, user: str, times: tuple[int, int], flags: tuple[bool, bool]
+    ) -> None:
+        replica = self.replicas[who]
+        task = TaskSpec(f"t{next(self.numbers)}", name, queue, user, b"{}")
+        task.timeout_ms, task.wait_ms = times
+        task.waiting, task.follow = flags
+        want = 1 if replica.serves(name) and replica.free > 0 else 0
+        offering = {model for other in self.replicas if other.offering for model in other.models}
+        named, scheduler = replica.models != (ANY_MODEL,), replica.scheduler
+        reply: Any = scheduler.submit(task, want, scheduler.nonce(), "w", named=named).result()
+        answer = scheduler.submitted(reply)
+        if isinstance(answer, Refused):
+            return
+        assert answer.model in (name, ANY_MODEL)
+        assert (answer.model == name) <= (name in offering), "only a worker that offers it gives a name a line"
+        if want and named:
+            assert answer.model == name
+        self.accepted.append(task.id)
+        replica.keep(answer.grants)
+        self.told(replica, answer.later)
+        if len(answer.grants) < want:
+            replica.idle_for.add(answer.model)
+            self.check_told(answer.later, (answer.model,))
+
+    @invariant()
+    def lines_are_those_of_real_models(self) -> None:
+        if not self.begun:
+            return
+        shot = Snapshot(self.world)
+        for kind in ("model", "lanes", "slots"):
+            assert {model for (model,) in shot.by_kind[kind]} <= set(self.models)
+        assert set(shot.one("models")) <= set(self.models)
+        for replica in self.replicas:
+            for grant in replica.held.values():
+                served = grant.model in replica.models or replica.models == (ANY_MODEL,)
+                assert served, "no worker is given what it does not serve"
+                assert grant.asked in (*MODELS, *NAMES)
+                assert (grant.asked == grant.model) != (grant.model == ANY_MODEL)
+
+
+@pytest.mark.timeout(0)
+def test_any_life_of_a_pool_with_invented_names_keeps_the_promises(
+    redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
+    life = type("NamesLifeHere", (NamesLife,), {"server": redis_server})
+    run_state_machine_as_test(
+        life,
+        settings=settings(
+            max_examples=1000 if long else 25,
+            stateful_step_count=100 if long else 80,
+            deadline=None,
+            derandomize=not long,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink] if long else [Phase.generate],
+            print_blob=True,
+        ),
+    )
+    with capsys.disabled():
+        print(f" {life.steps:,} steps")  # type: ignore[attr-defined]
