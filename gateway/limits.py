@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.intake import check_model_name
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion, unusable
+from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
 
 Values = dict[str, Value]
@@ -52,7 +53,8 @@ def _of(entry: BaseModel, names: Iterable[str]) -> Values:
 def check_name(settings: Settings, kind: Kind, name: str) -> None:
     """Raise ApiError when there is no such queue, or no model could be called so."""
     if kind == "model":
-        check_model_name(name)
+        if name != ANY_MODEL:  # which names the line of all that nobody offers or configured
+            check_model_name(name)
     elif name not in settings.queues:
         raise no_queue(settings, name)
 

@@ -5,6 +5,7 @@ from typing import Any
 from fairlane.gateway.limits import in_force
 from fairlane.gateway.settings import QueueSettings
 from fairlane.queues.survey import Model, Queue
+from fairlane.queues.versions import Configuration
 
 
 def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
@@ -30,6 +31,13 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
         "share": queue.share,
         "tokensCharged": int(queue.tokens_charged),
     }
+
+
+def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
+    """What a replica was configured with, of which only the newest one holds; None where that is not known."""
+    if own is None or in_force is None:
+        return None
+    return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
 
 
 def model_row(model: Model) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -33,10 +34,11 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration
+from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration, standing
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
+from fairlane.queues.versions import Standing, Version
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
@@ -57,6 +59,7 @@ RELOADED = (
     "workers",
     "max_queue_length",
     "max_queued_bytes",
+    "max_retained_bytes",
     "max_queue_wait_ms",
     "max_calls_per_caller",
 )
@@ -107,6 +110,7 @@ class Gateway:
         )
         self._drain_until = 0.0
         self._others_stay = False
+        self._overruled_by = ""
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -121,6 +125,7 @@ class Gateway:
             grant_ms=settings.grant_ack_ms,
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
+            max_retained_bytes=settings.max_retained_bytes,
         )
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
         self.history = History(self.link, self.keys, self.replica, self.measures)
@@ -244,11 +249,13 @@ class Gateway:
         """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is."""
         self.callers = callers
         self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in RELOADED})
+        self.settings.came(settings.times)
         self.dispatcher.settings = _dispatch_settings(self.settings)
         self.scheduler.limits = replace(
             self.scheduler.limits,
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
+            max_retained_bytes=settings.max_retained_bytes,
         )
         self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
         self.calls.most = settings.max_calls_per_caller
@@ -257,7 +264,7 @@ class Gateway:
         mine = self.settings
         while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
-                await self.scheduler.configure(*configured(mine))
+                self._note_standing(await self.scheduler.configure(*configured(mine), _version(mine)))
                 log.info("keys and limits read again", replica=self.replica)
                 return
             except StoreError as error:
@@ -338,7 +345,23 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
-        await link.run("configure", *configuration(*configured(self.settings)))
+        mine = configuration(self.replica, *configured(self.settings), _version(self.settings))
+        self._note_standing(standing(await link.run("configure", *mine)))
+
+    def _note_standing(self, standing: Standing) -> None:
+        """Say once when another replica has a newer configuration, which holds for queues and models here, too."""
+        in_force = standing.in_force
+        overruled_by = in_force.hash if standing.outcome == "older" else ""
+        if overruled_by and overruled_by != self._overruled_by:
+            log.warning(
+                "another replica has a newer configuration, which holds for queues and models: give this gateway the "
+                "same file, or touch its own and send SIGHUP",
+                replica=self.replica,
+                modified=_when(self.settings.times.modified_ms),
+                newer_replica=in_force.replica,
+                newer_modified=_when(in_force.modified_ms),
+            )
+        self._overruled_by = overruled_by
 
     def _store_changed(self, up: bool) -> None:
         if up:
@@ -403,6 +426,14 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
             if model.first_output_ms or model.silence_ms
         },
     )
+
+
+def _version(settings: Settings) -> Version:
+    return Version(settings.times.modified_ms, settings.times.read_ms)
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

@@ -73,6 +73,19 @@ class WorkerRow(msgspec.Struct, rename="camel"):
     draining: bool = False
 
 
+class ConfigurationRow(msgspec.Struct, rename="camel"):
+    """The configuration of a replica in that answer."""
+
+    in_force: bool
+
+
+class ReplicaRow(msgspec.Struct, rename="camel"):
+    """A replica in that answer."""
+
+    replica: str
+    configuration: ConfigurationRow | None = None
+
+
 class State(msgspec.Struct, rename="camel"):
     """The parts of that answer that are printed; others are passed over."""
 
@@ -80,6 +93,7 @@ class State(msgspec.Struct, rename="camel"):
     models: list[ModelRow]
     workers: list[WorkerRow]
     counts: dict[str, int]
+    replicas: list[ReplicaRow] = []
     now: float = 0
 
 
@@ -139,6 +153,12 @@ def print_state(state: State, console: Console) -> None:
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)
+    kept, dropped = state.counts.get("retainedBytes", 0), state.counts.get("droppedEarly", 0)
+    early = f", {dropped} dropped before their time" if dropped else ""
+    console.print(f"results kept: {kept / (1 << 20):.1f} MiB{early}", highlight=False)
+    for replica in state.replicas:
+        if replica.configuration is not None and not replica.configuration.in_force:
+            console.print(f"replica {replica.replica} has an older configuration, which is not in force")
 
     queues = make_table("queue", "weight", "waiting", "running", "most waiting", "longest wait")
     for queue in state.queues:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+import structlog
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
 from fairlane.queues.measures import Measures, Recorder, TaskEnd
 from fairlane.queues.presence import PresenceNews
 from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
+from fairlane.queues.sums import SummedLine
 from fairlane.queues.tasks import (
     TERMINAL,
     Ended,
@@ -30,6 +32,8 @@ from fairlane.queues.tasks import (
     Top,
 )
 from fairlane.queues.versions import Standing, Version, hash_of, read_configuration
+
+log = structlog.get_logger("fairlane.queues")
 
 MOST_AUDITED = 10_000
 """Entries of the audit record that are kept, about; as in change.lua. An entry's id begins with the store's time, ms."""
@@ -95,6 +99,14 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self.limits = limits
         self.replica = replica
+        self._dropped = SummedLine(self._log_dropped)
+
+    def _log_dropped(self, number: int) -> None:
+        log.warning(
+            "ended tasks take more than max_retained_bytes: those that ended first are dropped before their time",
+            dropped=number,
+            max_retained_bytes=self.limits.max_retained_bytes,
+        )
 
     def nonce(self) -> str:
         """A name for one call, unique over all replicas (the replica id is random)."""
@@ -342,6 +354,7 @@ class Scheduler:
         )
         if reply[4]:
             self.measures.dropped(reply[4])
+            self._dropped.add(reply[4])
         for account in reply[3]:
             end = _task_end(account)
             if end.state in TERMINAL:

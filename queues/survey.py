@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -23,6 +23,7 @@ from fairlane.queues.link import RedisLink, Reply
 from fairlane.queues.presence import read_presence
 from fairlane.queues.rules import Settled, Value, decode, settings_of
 from fairlane.queues.tasks import TERMINAL
+from fairlane.queues.versions import Configuration, read_configuration
 
 log = structlog.get_logger("fairlane.queues")
 
@@ -126,6 +127,14 @@ class Survey:
     """State -> tasks that ended in it, since the store began."""
     queued_bytes: int = 0
     models_left_out: int = 0
+    retained_bytes: int = 0
+    """Of records and logs of ended tasks."""
+    dropped: int = 0
+    """Ended tasks that were dropped before their time, since the store began."""
+    configuration: Configuration | None = None
+    """The one in force."""
+    configurations: dict[str, Configuration] = field(default_factory=dict)
+    """Replica -> the one that it was given, where known."""
 
 
 class Shares:
@@ -245,21 +254,21 @@ class Surveyor:
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, count, present, pool, overrides = await _all(
+        time, known, count, present, pool, overrides, versions = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             command("ZCARD", keys("models")),
             self._replicas(),
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overrides")),
+            command("HGETALL", keys("versions")),
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
         changed, totals = _texts(overrides), _texts(pool)
-        names = {name.decode() for name in known}
-        names = sorted(
-            {*names, *itertools.islice((m for m in self._models() if m not in names), MOST_MODELS)}
-        )
+        used = {name.decode() for name in known}
+        others = itertools.islice((name for name in self._models() if name not in used), MOST_MODELS)
+        names = sorted({*used, *others})
         queue_names = list(self._queues())
         model_replies, queue_replies, workers = await asyncio.gather(
             _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
@@ -291,6 +300,14 @@ class Surveyor:
             {state.value: int(totals.get(state.value, 0)) for state in sorted(TERMINAL)},
             int(totals.get("bytes", 0)),
             max(count - MOST_MODELS, 0),
+            int(totals.get("kept", 0)),
+            int(totals.get("dropped", 0)),
+            read_configuration(totals["version"].encode()) if "version" in totals else None,
+            {
+                name.decode(): read_configuration(packed)
+                for name, packed in _pairs(versions)
+                if name.decode() in replicas
+            },
         )
 
 

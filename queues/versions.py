@@ -5,7 +5,6 @@ what is newer; of files of the same time the one that was read later counts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -13,8 +12,7 @@ FORMAT = "1"
 """Of what `configure` makes of the settings: another one makes it set them anew, although they say the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """When a configuration was modified and read, ms since 1970."""
 
     modified_ms: int = 0

@@ -8,7 +8,7 @@ import msgspec
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, NO_STORE, Request
-from fairlane.gateway.overview import model_row, queue_row
+from fairlane.gateway.overview import configuration_row, model_row, queue_row
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import TERMINAL, State, asked_model
 
@@ -45,10 +45,16 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
             "executing": sum(row.running for row in survey.models),
             **survey.ended,
             "queuedBytes": survey.queued_bytes,
+            "retainedBytes": survey.retained_bytes,
+            "droppedEarly": survey.dropped,
         },
         "tasks": task_rows,
         "replicas": [
-            {"replica": name, "ageMs": max(15_000 - (end - survey.now_ms), 0)}
+            {
+                "replica": name,
+                "ageMs": max(15_000 - (end - survey.now_ms), 0),
+                "configuration": configuration_row(survey.configurations.get(name), survey.configuration),
+            }
             for name, end in survey.replicas.items()
         ],
     }

@@ -50,6 +50,12 @@ SHARED = (
         "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
     ),
     Shared("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
+    Shared("fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"),
+    Shared(
+        "fairlane_replicas_overruled",
+        (),
+        "Gateway processes with a configuration of queues and models that is not in force: another one is newer",
+    ),
     Shared("fairlane_replicas", (), "Gateway processes that have told of themselves lately, of all replicas"),
     Shared(
         "fairlane_queued_bytes",
@@ -101,6 +107,11 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         )
     put("fairlane_replicas", (), len(survey.replicas))
     put("fairlane_queued_bytes", (), survey.queued_bytes)
+    put("fairlane_retained_bytes", (), survey.retained_bytes)
+    in_force = survey.configuration.hash if survey.configuration else ""
+    put(
+        "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())
+    )
     return rows
 
 

@@ -1,5 +1,6 @@
 """Loads the settings: flags over environment over file over defaults; every mistake is named at its place."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from fairlane.gateway.settings.model import (
     ModelSettings,
     QueueSettings,
     Settings,
+    Times,
     WorkerKey,
     notes,
 )
@@ -61,8 +63,9 @@ def load_settings(
     """The settings in force, and one sentence for each variable that was ignored or setting that has no effect.
 
     `config` is a YAML file that must exist; None reads `./fairlane.yaml` if there is one. `overrides` are
-    flags by field name (None: not given). Reads nothing but its arguments and that file. Raises SettingsError
-    with all mistakes; only values that are each valid are compared with one another.
+    flags by field name (None: not given). Reads nothing but its arguments, that file and the clock; `times` are
+    those of the file, or now without one. Raises SettingsError with all mistakes; only values that are
+    each valid are compared with one another.
     """
     flags, file = read_flags(overrides), read_file(config)
     own = read_own_names(environ, file)
@@ -79,6 +82,9 @@ def load_settings(
     problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
     if problems or settings is None:
         raise SettingsError(problems)
+    read_ms = time.time_ns() // 1_000_000
+    modified_ms = read_ms if file.modified_ms is None else min(file.modified_ms, read_ms)
+    settings.came(Times(modified_ms, read_ms))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
 

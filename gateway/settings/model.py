@@ -8,11 +8,12 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 KIB = 1024
@@ -113,7 +114,7 @@ class QueueSettings(_Part):
     """
 
     max_length: Count | None = None
-    """Tasks that may wait here, over all models. Not set: `max_queue_length`."""
+    """Tasks that may wait here, over all models; as `max_queue_length`, which holds where this is not set."""
 
     max_wait_ms: Ms | None = None
     """Milliseconds a task may wait here. Not set: `max_queue_wait_ms`."""
@@ -209,6 +210,14 @@ DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a configuration was modified and read, ms since 1970; no part of what it says, so all are equal."""
+
+    modified_ms: int = field(default=0, compare=False)
+    read_ms: int = field(default=0, compare=False)
+
+
 class Settings(BaseModel):
     """All settings of one gateway, checked and frozen.
 
@@ -250,7 +259,9 @@ class Settings(BaseModel):
 
     max_queue_length: Count = 1000
     """Waiting tasks per queue, over all models, for queues that set no `max_length`; further ones are
-    refused with 503. Bounds memory and waiting.
+    refused with 503. One user alone may fill it; a full one still takes tasks of users who have less of it
+    waiting than it has room until twice this many. So nobody is locked out, and never more than twice as
+    many wait. Bounds memory and waiting.
     """
 
     max_queue_wait_ms: Ms | None = None
@@ -259,8 +270,15 @@ class Settings(BaseModel):
     """
 
     max_queued_bytes: Bytes = 1024 * MIB
-    """Bytes of all waiting request bodies together; further tasks are refused with 503. Bounds Redis's
-    memory when bodies are large.
+    """Bytes of all waiting request bodies together; further tasks are refused with 503. Of bodies of 16 KiB
+    and more no user may have more waiting than is left free, so one alone takes half. Bounds Redis's memory
+    when bodies are large.
+    """
+
+    max_retained_bytes: Bytes = 1024 * MIB
+    """Bytes that results and event logs of ended tasks may take in Redis together, some 5 KB each at least.
+    Beyond it those that ended first are dropped before their time, with a line in the log and a count in the
+    metrics; who asks for one is told that it has expired. Too little: results are gone before they are read.
     """
 
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
@@ -411,6 +429,17 @@ class Settings(BaseModel):
     """Tokens of workers. None: any worker while the gateway is open; else one is made at the first start, because a
     worker reads what callers send.
     """
+
+    _times: Times = PrivateAttr(default_factory=lambda: Times())
+
+    @property
+    def times(self) -> Times:
+        """When the configuration was modified and read: of several replicas' the newest one holds."""
+        return self._times
+
+    def came(self, times: Times) -> None:
+        """Say when it was modified and read."""
+        self._times = times
 
     @property
     def loopback(self) -> bool:

@@ -83,6 +83,8 @@ class Source:
     tree: dict[str, Any]
     place: Callable[[Loc], str]
     problems: list[Problem] = field(default_factory=list)
+    modified_ms: int | None = None
+    """When its file was modified, ms since 1970."""
 
     def depth(self, loc: Loc) -> int:
         """How many leading parts of `loc` this source holds."""
@@ -121,6 +123,7 @@ def read_file(config: Path | None) -> Source:
         return Source({}, dotted, [Problem(str(path), message)])
 
     try:
+        modified_ms = path.stat().st_mtime_ns // 1_000_000
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return refused("there is no such file") if config else Source({}, dotted)
@@ -137,7 +140,8 @@ def read_file(config: Path | None) -> Source:
         tree = {}
     if not isinstance(tree, dict):
         return refused("must hold settings by name, such as `port: 8080`")
-    return Source({str(name): value for name, value in tree.items()}, lambda loc: f"{path}: {dotted(loc)}")
+    values = {str(name): value for name, value in tree.items()}
+    return Source(values, lambda loc: f"{path}: {dotted(loc)}", modified_ms=modified_ms)
 
 
 class _Loader(yaml.SafeLoader):

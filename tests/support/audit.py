@@ -79,12 +79,16 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
         if state == "queued":
             expired = bool(due) and min(due) <= now
             assert (task in aside) <= (task not in in_flow and "an" in record), (task, record)
-            assert in_flow.get(task) == place or task in aside or (task not in in_flow and expired), (task, record)
+            assert in_flow.get(task) == place or task in aside or (task not in in_flow and expired), (
+                task,
+                record,
+            )
             if task in aside:
                 waiting[place[:2]] += 1
             assert task not in in_slots
         else:
-            assert task not in in_flow and task not in aside
+            assert task not in in_flow
+            assert task not in aside
         if state == "executing":
             assert in_slots.get(task) == model, (task, record)
         if task in in_slots:
@@ -122,9 +126,12 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> No
         noted[entry.split()[0]] = expires
     for note in shot.one("endings") or []:
         task, _, ended, expires = note.decode().split()
-        assert task not in noted and int(ended) <= now
+        assert task not in noted
+        assert int(ended) <= now
         noted[task] = float(expires)
-    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and shot.ttl("task", task) >= 0}
+    over = {
+        task for task, record in tasks.items() if record["st"] in TERMINAL and shot.ttl("task", task) >= 0
+    }
     for task in over:
         kept_until = int(tasks[task]["ed"]) + int(tasks[task]["tl"])
         assert task in noted or kept_until <= now + 1000, (task, "has ended and is not counted")

@@ -18,7 +18,7 @@ from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.presence import Row, read_presence
-from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
 from fairlane.queues.tasks import Fragment, Grant, Later, Record, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, fragment_error
@@ -290,7 +290,9 @@ class Dispatcher:
         grants, later = self.scheduler.taken(reply.result())
         self._alarms.set(later)
         self._start_all(grants, worker)
-        if len(grants) < want:
+        if len(grants) == MOST_TAKEN:
+            self.fill(worker)
+        elif len(grants) < want:
             self._came_back_empty(worker)
         elif woken is not None:
             self.on_wake(woken, targeted=False)

@@ -160,5 +160,6 @@ def test_an_unknown_queue_is_404_and_any_sensible_name_is_a_model() -> None:
     assert error.message.startswith("There is no queue 'vip'; there are paid_stream, ")
     check_name(SETTINGS, "queue", "paid_stream")
     check_name(SETTINGS, "model", "whatever/it:is")
-    for name in ("", "*", "x" * 201, "a\nb"):
+    check_name(SETTINGS, "model", "*")
+    for name in ("", "x" * 201, "a\nb"):
         assert refused(lambda name=name: check_name(SETTINGS, "model", name)).status == 400  # type: ignore[misc]

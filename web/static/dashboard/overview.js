@@ -167,7 +167,9 @@ class Figures {
     const slots = workers.reduce((sum, row) => sum + (row.draining ? 0 : row.slots), 0);
     this._set("waiting", number(counts.queued), counts.queued && oldest ? t("figure.waiting.more", { age: duration(oldest) }) : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
-    this._set("workers", number(workers.length), picture.asOf === null ? "" : t("figure.workers.more", { n: replicas.length }), workers.length ? "" : "warn");
+    const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
+    const about = t("figure.workers.more", { n: replicas.length }) + (overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "");
+    this._set("workers", number(workers.length), picture.asOf === null ? "" : about, workers.length && !overruled.length ? "" : "warn");
     if (history === null) return;
     const { total } = history;
     const last = count => history[count].slice(-60_000 / history.bucketMs).reduce((sum, value) => sum + value, 0);

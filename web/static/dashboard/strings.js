@@ -41,6 +41,7 @@ export default {
     "figure.refused.more": "{share} of requests",
     "figure.workers": "Workers",
     "figure.workers.more": { one: "{n} replica", other: "{n} replicas" },
+    "figure.workers.overruled": "; older configuration, not in force, on {names}",
 
     "plot.rate": "Throughput",
     "plot.rate.long": "Tasks per second that completed, failed, were cancelled and were refused, over the last hour",
@@ -292,6 +293,7 @@ export default {
     "figure.refused.more": "占全部请求的 {share}",
     "figure.workers": "工作进程",
     "figure.workers.more": "{n} 个副本",
+    "figure.workers.overruled": "；{names} 的配置较旧，未生效",
 
     "plot.rate": "吞吐量",
     "plot.rate.long": "近一小时每秒完成、失败、取消和被拒绝的任务数",

@@ -1,0 +1,13 @@
+"""A line in the log for what may happen very often."""
+
+from fairlane.queues.sums import SummedLine
+
+
+def test_it_is_written_at_once_and_then_once_a_minute_with_the_sum() -> None:
+    lines: list[int] = []
+    clock = [100.0]
+    line = SummedLine(lines.append, now=lambda: clock[0])
+    for number, at in ((5, 100.0), (1, 101.0), (2, 159.0), (4, 160.0), (8, 230.0)):
+        clock[0] = at
+        line.add(number)
+    assert lines == [5, 7, 8]

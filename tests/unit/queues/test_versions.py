@@ -1,0 +1,90 @@
+"""Replicas with different files: the newest configuration holds, whoever connects last."""
+
+import pytest
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.queues.rules import Value
+from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
+
+Queues = dict[str, dict[str, Value]]
+
+
+def bring(world: World, replica: str, version: tuple[int, int], weight: float) -> Standing:
+    """A replica connects, with a file of that time."""
+    queues: Queues = {"free": {"weight": weight}, "paid": {"weight": 8.0}}
+    standing: Standing = drive(world.scheduler(replica).configure(queues, {}, Version(*version)))
+    return standing
+
+
+def weight(world: World) -> float:
+    settled = drive(world.scheduler("any").effective("queue", "free"))
+    return float(settled.values["weight"])
+
+
+def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None:
+    assert bring(world, "old", (1000, 5000), 1.0).outcome == "set"
+    newer = bring(world, "new", (2000, 4000), 9.0)
+    assert (newer.outcome, weight(world)) == ("set", 9.0)
+    for _ in range(2):  # it connects again, during a rollout
+        standing = bring(world, "old", (1000, 5000), 1.0)
+        assert standing == Standing("older", newer.in_force)
+        assert weight(world) == 9.0
+    assert standing.in_force[:2] == (2000, 4000)
+    assert standing.in_force.replica == "new"
+
+
+@pytest.mark.parametrize("read", [4000, 5000])
+def test_of_files_of_one_time_the_one_read_later_counts(world: World, read: int) -> None:
+    bring(world, "a", (1000, 4500), 1.0)
+    assert bring(world, "b", (1000, read), 9.0).outcome == ("older" if read == 4000 else "set")
+
+
+def test_what_says_the_same_does_nothing_but_is_as_new_as_its_newest_file(world: World) -> None:
+    bring(world, "a", (1000, 1000), 9.0)
+    world.call("HSET", world.keys("queue", queue="free"), "weight", "5")  # seen if it were set again
+    assert bring(world, "b", (3000, 3000), 9.0).outcome == "same"
+    assert weight(world) == 5.0
+    assert bring(world, "c", (500, 500), 9.0).outcome == "same"
+    assert bring(world, "d", (2000, 2000), 1.0).outcome == "older"
+
+
+def test_a_store_that_lost_its_data_is_configured_anew(world: World) -> None:
+    bring(world, "a", (1000, 1000), 9.0)
+    world.empty()
+    assert bring(world, "a", (1000, 1000), 9.0).outcome == "set"
+    assert weight(world) == 9.0
+
+
+def test_changes_while_running_stay_whichever_file_holds(world: World) -> None:
+    bring(world, "a", (1000, 1000), 1.0)
+    drive(world.scheduler("a").change("queue", "free", {"weight": 5.0}, "ops"))
+    bring(world, "b", (2000, 2000), 9.0)
+    assert weight(world) == 5.0
+    drive(world.scheduler("a").change("queue", "free", {"weight": None}, "ops"))
+    assert weight(world) == 9.0
+
+
+def test_who_runs_what_is_known_as_long_as_a_replica_lives(world: World) -> None:
+    pool = Pool(world, set_up=False)
+    bring(world, "r1", (2000, 2000), 9.0)
+    bring(world, "old", (1000, 1000), 1.0)
+
+    def known() -> dict[str, Configuration]:
+        flat = world.call("HGETALL", world.keys("versions"))
+        return {flat[i].decode(): read_configuration(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+    assert {name: version[:2] for name, version in known().items()} == {
+        "r1": (2000, 2000),
+        "old": (1000, 1000),
+    }
+    assert known()["r1"].hash != known()["old"].hash
+    for _ in range(90):
+        pool.offer("m")
+        pool.pass_time(1000)
+    assert set(known()) == {"r1"}
+
+
+def test_the_hash_names_what_is_said_not_in_which_order() -> None:
+    assert hash_of(["a", 1, "b", 2]) == hash_of(["b", 2, "a", 1])
+    assert len({hash_of([]), hash_of(["a", 1]), hash_of(["a", 2]), hash_of(["b", 1])}) == 4
