@@ -172,7 +172,8 @@ if woken >= 900 or woken < 0 then
     end
   end
 
-  call('ZREMRANGEBYRANK', key_recent(), 0, -10001)
+  local excess = math.min(call('ZCARD', key_recent()) - 10000, 10000)
+  if excess > 0 then call('ZREMRANGEBYRANK', key_recent(), 0, excess - 1) end
   for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do
     for _, model in ipairs(call('ZRANGE', key_offered(), 0, 999)) do call('ZREM', key_idle(model), replica) end
     call('HDEL', key_versions(), replica)
