@@ -41,8 +41,6 @@ log = structlog.get_logger("fairlane.workers")
 LOST_REPLY_S = 2.0
 """A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
 TOMBSTONE_MS = 600_000
-MOST_AT_ONCE = 64
-"""Tasks that one question asks for: a script that grants them holds the store for some milliseconds."""
 FILLED_AT_ONCE = 50
 FILL_PAUSE_S = 0.02
 MOST_UNHEARD = 1000
@@ -244,7 +242,7 @@ class Dispatcher:
 
         So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
         """
-        reserved = self.pool.reserve(model, MOST_AT_ONCE)
+        reserved = self.pool.reserve(model, MOST_TAKEN)
         if reserved is not None:
             self._take(*reserved, woken=model)
             return
@@ -268,10 +266,10 @@ class Dispatcher:
                 self.fill(worker)
 
     def fill(self, worker: Worker) -> None:
-        """Ask for tasks for all free slots of a worker: at most MOST_AT_ONCE at a time, and again while all are granted."""
+        """Ask for tasks for all free slots of a worker: at most MOST_TAKEN at a time, and again while all are granted."""
         free = worker.free(self.time()) if self.pool.get(worker.id) is worker else 0
         if free > 0:
-            want = min(free, MOST_AT_ONCE)
+            want = min(free, MOST_TAKEN)
             self.pool.hold(worker, want)
             self._take(worker, want)
 
@@ -290,13 +288,11 @@ class Dispatcher:
         grants, later = self.scheduler.taken(reply.result())
         self._alarms.set(later)
         self._start_all(grants, worker)
-        if len(grants) == MOST_TAKEN:
-            self.fill(worker)
-        elif len(grants) < want:
+        if len(grants) < want:
             self._came_back_empty(worker)
         elif woken is not None:
             self.on_wake(woken, targeted=False)
-        elif want == MOST_AT_ONCE:
+        elif want == MOST_TAKEN:
             self.fill(worker)
 
     def want_after(self, worker: Worker, ending: Attempt | None = None) -> int:
