@@ -1,7 +1,6 @@
 """What a stretch of work leaves for the collector of cycles, and plain sockets that leave nothing themselves."""
 
 import asyncio
-import contextlib
 import gc
 import json
 import socket
@@ -90,13 +89,3 @@ class PlainCaller:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-@contextlib.asynccontextmanager
-async def plain_caller(url: str):  # type: ignore[no-untyped-def]
-    """A caller, closed at the end."""
-    caller = PlainCaller(url)
-    try:
-        yield caller
-    finally:
-        caller.close()
