@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -66,3 +66,9 @@ class Background:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def observe(reply: asyncio.Future[Any]) -> None:
+    """Take note of a reply that nobody waits for, so that it is not logged as never retrieved."""
+    if not reply.cancelled():
+        reply.exception()

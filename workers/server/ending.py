@@ -28,11 +28,10 @@ from fairlane.workers.server.attempt import (
     Requeue,
     Step,
 )
-from fairlane.workers.server.background import Background
+from fairlane.workers.server.background import Background, observe
 from fairlane.workers.server.pool import RETRY_REST_MS, Misfit, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.spans import trace_end
-from fairlane.workers.server.upkeep import observe
 
 log = structlog.get_logger("fairlane.workers")
 

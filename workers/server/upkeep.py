@@ -12,6 +12,7 @@ from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.presence import AT_ONCE, Presence
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 
 if TYPE_CHECKING:
@@ -228,9 +229,3 @@ class Upkeep:
                 attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
         elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
             attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")
-
-
-def observe(reply: asyncio.Future[Any]) -> None:
-    """Take note of a reply that nobody waits for, so that it is not logged as never retrieved."""
-    if not reply.cancelled():
-        reply.exception()

@@ -163,18 +163,6 @@ async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
         await worker.nothing_more()
 
 
-async def test_a_worker_that_connects_to_a_draining_gateway_gets_nothing(
-    served: Served, second: Served, elsewhere: Callers
-) -> None:
-    served.gateway.dispatcher.drain()
-    async with worker_v2(served.ws, instance="a") as worker, worker_v2(second.ws, instance="b") as other:
-        await until_workers(second, 1)
-        answer = elsewhere.ask()
-        await other.result(await other.expect("task"), 1, lastSeq=0)
-        assert await answer.ok() == 1
-        await worker.nothing_more()
-
-
 async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Path) -> None:
     async with gateway_process(tmp_path, redis_url, drain_ms=15_000) as gateway:
         served = Served(None, gateway.url, gateway.ws)  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ async def test_one_that_is_busy_is_passed_over_and_then_first(served: Served, ca
             assert await workers.do(1) == [expected]
             await answer.ok()
         await workers.workers["a"].result(long, 1, lastSeq=0)
+        await workers.workers["a"].expect("resultAck")  # its slot is free now
         callers.ask()
         callers.ask()
         callers.ask()

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import NOBODY, Callers, bystander, tune, until_workers, worker_v1, worker_v2
+from tests.support.rawworkers import Callers, bystander, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, until
 
 pytestmark = pytest.mark.anyio
@@ -130,20 +130,3 @@ async def test_a_lone_version_1_worker_gets_its_task_again_when_it_has_answered(
         await worker.expect("task", taskId=first["taskId"])
         await worker.result(first, "new")
         assert await answer.ok() == "new"
-
-
-@pytest.mark.parametrize("stop_grace_ms", [60_000, 0])
-async def test_frames_of_an_attempt_that_was_cancelled_are_no_fault_until_it_must_have_stopped(
-    served: Served, callers: Callers, stop_grace_ms: int
-) -> None:
-    """Also for one that was never given here: a heartbeat may list what an earlier connection gave."""
-    tune(served, stop_grace_ms=stop_grace_ms)
-    async with bystander(served, callers), worker_v2(served.ws) as worker:
-        await worker.send("heartbeat", running=[{"taskId": NOBODY, "attempt": 3}])
-        await worker.expect("cancel", reason="superseded", taskId=NOBODY, attempt=3)
-        for _ in range(60):
-            await worker.send("taskChunk", taskId=NOBODY, attempt=3, seq=1, deltas=[{"content": "x"}])
-        if stop_grace_ms:
-            await worker.nothing_more()
-        else:
-            assert await worker.closed() == 4400
