@@ -67,7 +67,7 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
     end
   end
   if n >= most then -- 2
-    local beyond = own_in_queue(q, m, u) - (2 * most - n)
-    if beyond >= 0 then return { 'full', n, most, in_ms(interval() * (beyond + 1)) } end
+    local over = own_in_queue(q, m, u) - (2 * most - n)
+    if over >= 0 then return { 'full', n, most, in_ms(interval() * (over + 1)) } end
   end
 end

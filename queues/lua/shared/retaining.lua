@@ -32,17 +32,17 @@ local function keep_within(budget, most)
   forget(over)
   local kept = num(call('HGET', key_pool(), 'kept')) + changed
   if kept > budget then
-    local oldest, beyond = {}, kept - budget
+    local oldest, excess = {}, kept - budget
     for _, entry in ipairs(call('ZRANGE', key_ended(), '0', whole(most - 1))) do
-      if beyond <= 0 then break end
+      if excess <= 0 then break end
       local id, bytes = read_note(entry)
       call('UNLINK', key_task(id), key_log(id))
-      oldest[#oldest + 1], beyond = entry, beyond - tonumber(bytes)
+      oldest[#oldest + 1], excess = entry, excess - tonumber(bytes)
     end
     forget(oldest)
     dropped = #oldest
     if dropped > 0 then call('HINCRBY', key_pool(), 'dropped', whole(dropped)) end
-    kept = beyond + budget
+    kept = excess + budget
   end
   if changed ~= 0 then call('HINCRBY', key_pool(), 'kept', whole(changed)) end
   return dropped, #noted == most or #over == most or (kept > budget and dropped == most)

@@ -102,7 +102,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
         async with linked(proxy.url) as link:
             scheduler = scheduler_of(link)
             await scheduler.configure({"free_batch": {"weight": 1}}, {"m": {"concurrency": 1}})
-            await scheduler.offer(["m"], [], b"[]", 15_000, 0)
+            await scheduler.offer(["m"], [], 15_000, 0)
             task, nonce = TaskSpec("a", "m", "free_batch", "u", b"{}"), scheduler.nonce()
 
             proxy.faults.lose_reply = loses(b"free_batch")
@@ -162,7 +162,7 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
     async def main() -> None:
         async with linked(redis_url) as link:
             scheduler = scheduler_of(link)
-            await scheduler.offer(["m"], [], b"[]", 15_000, 0)
+            await scheduler.offer(["m"], [], 15_000, 0)
             for n in range(50):
                 await link.command("SCRIPT", "FLUSH")
                 task = TaskSpec(f"t{n}", "m", "q", "u", b"{}")
@@ -179,7 +179,7 @@ def test_a_script_runs_although_its_caller_left_and_the_server_had_forgotten_it(
         async with linked(redis_url) as link:
             scheduler = scheduler_of(link)
             await link.command("SCRIPT", "FLUSH")
-            scheduler.offer(["m"], [], b"[]", 15_000, 0).cancel()
+            scheduler.offer(["m"], [], 15_000, 0).cancel()
             async with asyncio.timeout(DEADLINE_S):
                 while not await link.command("EXISTS", Keys(pool_prefix())("offered")):
                     await asyncio.sleep(0.005)
@@ -325,7 +325,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
             keys = Keys(pool_prefix())
             scheduler = scheduler_of(link)
             await scheduler.configure({"q": {"weight": 1, "max_length": 100_000}}, {"m": {"concurrency": 4}})
-            await scheduler.offer(["m"], [], b"[]", 15_000, 0)
+            await scheduler.offer(["m"], [], 15_000, 0)
 
             def spec(name: str) -> TaskSpec:
                 return TaskSpec(name, "m", "q", "u", b"x" * 2000, keep_ms=60_000)
@@ -351,7 +351,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
             first, second, third, fourth = running
             assert await scheduler.renew([(grant, "w", True, -1) for grant in running]) == [1, 1, 1, 1]
             await scheduler.sweep()
-            await scheduler.offer(["m"], [], b"[]", 15_000, 0)
+            await scheduler.offer(["m"], [], 15_000, 0)
             end = sample_ends().timeout
             cancelled = await scheduler.cancel(
                 second.task_id, state=State.FAILED, kind="error", end=end, why="timeout"
