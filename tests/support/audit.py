@@ -53,7 +53,7 @@ class Snapshot:
 def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     """Check every invariant that needs only the store and the ids of the tasks it accepted."""
     shot = Snapshot(world)
-    now = world.now_ms
+    latest = world.latest_ms
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["st"] != "gone"}
     assert set(tasks) == set(accepted), "accepted = queued + executing + ended"
     waiting, holding = Counter[tuple[str, str]](), defaultdict[tuple[str, str, str], set[str]](set)
@@ -77,7 +77,7 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
         payload_bytes += int(record["pb"]) if has_payload else 0
         due = [int(record[field]) for field in ("wd", "dl", "lv") if field in record]
         if state == "queued":
-            expired = bool(due) and min(due) <= now
+            expired = bool(due) and min(due) <= latest
             assert (task in aside) <= (task not in in_flow and "an" in record), (task, record)
             assert in_flow.get(task) == place or task in aside or (task not in in_flow and expired), (
                 task,

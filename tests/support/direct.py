@@ -141,7 +141,7 @@ class World:
         self.keys = Keys(self.prefix)
         self.limits = limits or Limits()
         self.link = DirectLink(self.connection, self.prefix, load_scripts(test_clock=not real_clock))
-        self.now_us = 1_800_000_000_000_000
+        self.now_us = self.latest_us = 1_800_000_000_000_000
         if not real_clock:
             self.advance(0)
 
@@ -150,12 +150,18 @@ class World:
 
     def advance(self, ms: float) -> None:
         """Move the clock."""
-        self.now_us += int(ms * 1000)
+        self.now_us += round(ms * 1000)
+        self.latest_us = max(self.latest_us, self.now_us)
         self.connection.call("SET", self.keys("clock"), self.now_us)
 
     @property
     def now_ms(self) -> int:
         return self.now_us // 1000
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest that it has ever been: the clock may have gone back since."""
+        return self.latest_us // 1000
 
     def call(self, *args: Arg) -> Any:
         return self.connection.call(*args)

@@ -47,8 +47,12 @@ local function wait_instant(t) return whole(earlier(earlier(earlier(FOREVER, t.w
 local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end, t.xd), t.lv)) end
 
 -- The first part of the ids of what is logged from now on: the time, us, and larger than any before of this task. No second one is
--- the same, also when the store has forgotten the first: so no id ever names two events.
-local function new_epoch(t) return whole(math.max(US, num(t.ep) + 1)) end
+-- the same, also when the store has forgotten the first: so no id ever names two events. Where the clock went back it is a time to
+-- come, and the fraction of the second tells it from others.
+local function new_epoch(t)
+  local last = num(t.ep)
+  return whole(US > last and US or last + 1 + US % 1000000)
+end
 
 -- A full Redis refuses a script whose first write adds; behind a removal it takes everything. For scripts that free more
 -- than they take, or keep alive what runs.
