@@ -5,9 +5,6 @@ ahead are bounded and do not hide that the client is gone, and a connection that
 """
 
 import asyncio
-import fcntl
-import struct
-import termios
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +15,13 @@ from uvicorn.server import ServerState
 
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
+from fairlane.gateway.connections.handshake import hand_over, handshake_head
 from fairlane.gateway.connections.lines import Connections, Line
+from fairlane.gateway.connections.sockets import address_of, unread_by_client
 from fairlane.gateway.http import CONNECTION, CROWDED
-from fairlane.gateway.protocols import OneWrite
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
-MAX_UPGRADE_LINE = 8000
-"""The WebSocket side reads lines up to 8 KiB; a longer one is refused here, with an answer."""
 FRAMING = 8
 """Bytes of chunk framing that come for free with each byte of body; more of it counts as head."""
 MAX_AHEAD = 16
@@ -119,8 +115,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.client = _address(transport.get_extra_info("peername"))
-        self.server = _address(transport.get_extra_info("sockname"))
+        self.client = address_of(transport.get_extra_info("peername"))
+        self.server = address_of(transport.get_extra_info("sockname"))
         self._state.connections.add(self)  # type: ignore[arg-type]
         if self.connections.arrived(self.client and self.client[0], self.loop):
             self._wait_in(self.connections.head)
@@ -503,51 +499,28 @@ class HttpConnection(asyncio.Protocol):
             self.transport.write_eof()
 
     def _pending(self) -> int:
-        """Bytes that the client has not taken: here, and where the system tells it, in its buffers."""
-        waiting: int = self.transport.get_write_buffer_size()
-        try:
-            number = self.transport.get_extra_info("socket").fileno()
-            (unsent,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, b"\0\0\0\0"))
-        except OSError:
-            return waiting
-        return waiting + int(unsent)
+        return unread_by_client(self.transport)
 
     # ---- WebSockets ----------
 
     def _prepare_upgrade(self, headers: list[tuple[bytes, bytes]]) -> None:
         if self.answering is not None:
             self._refuse_inside(answers.BAD_UPGRADE)
-        lines = [b"%b: %b" % pair for pair in headers]
-        lines.insert(0, b"%b %b HTTP/1.1" % (self.parser.get_method(), self._url))
-        if max(map(len, lines)) > MAX_UPGRADE_LINE:
+        self._websocket = handshake_head(self.parser.get_method(), self._url, headers)
+        if self._websocket is None:
             self._refuse_inside(answers.HEAD_TOO_LARGE)
-        self._websocket = b"\r\n".join([*lines, b"", b""])
 
     def _upgrade(self, rest: bytes) -> None:
         """Hand the connection over, with the head; it is answered by then, or refused here, or its time ends."""
-        head = self._websocket
+        head, self._websocket = self._websocket, None
         if rest:
-            self._websocket = None
             self._refuse(answers.BAD_UPGRADE)
             return
         self._state.connections.discard(self)
         self.connections.left(self.client and self.client[0])
         self._stand_nowhere()
         self._stopped = True
-        transport = OneWrite(self.transport, self.loop)
-        make: Any = self._config.ws_protocol_class
-        websocket = self._websocket = make(config=self._config, server_state=self._state, app_state={})
-        websocket.connection_made(transport)
-        websocket.data_received(head)
-        self.transport.set_protocol(websocket)
         self.parser = None
-        if websocket.handshake_initiated:
+        self._websocket = hand_over(self.transport, head, self._config, self._state, self.loop)
+        if self._websocket is not None:
             self._wait_in(self.connections.handshake)
-        else:
-            transport.write(answers.BAD_UPGRADE)
-            transport.close()
-
-
-def _address(name: Any) -> tuple[str, int] | None:
-    """Host and port; None for a socket that has none."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -1,9 +1,13 @@
 """What connections take of the operating system: open files, and its word when a peer has vanished."""
 
 import contextlib
+import fcntl
 import resource
 import socket
+import struct
+import termios
 from dataclasses import dataclass
+from typing import Any
 
 OWN_FILES = 64
 """Open files that the process needs beside connections: the store, the loop, logs, pages, sockets about to be closed."""
@@ -79,3 +83,19 @@ def notice_vanished_peers(listener: socket.socket) -> None:
     ):
         if hasattr(socket, name):  # not on every platform
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def unread_by_client(transport: Any) -> int:
+    """Bytes that a client has not taken yet: in the transport and, where the system tells it, in its buffers."""
+    waiting: int = transport.get_write_buffer_size()
+    try:
+        number = transport.get_extra_info("socket").fileno()
+        (unsent,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        return waiting
+    return waiting + int(unsent)
+
+
+def address_of(name: Any) -> tuple[str, int] | None:
+    """Host and port of a socket's name; None for one that has none."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

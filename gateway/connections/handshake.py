@@ -1,0 +1,37 @@
+"""From a request that asks for a WebSocket to a worker's connection."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from fairlane.gateway.connections import answers
+from fairlane.gateway.protocols import OneWrite
+
+MAX_LINE = 8000
+"""Bytes. The WebSocket side reads lines up to 8 KiB, and says nothing when one is longer."""
+
+
+def handshake_head(method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """The head of a hand-shake, as the WebSocket side reads it; None when a line is too long for it."""
+    lines = [b"%b %b HTTP/1.1" % (method, url), *(b"%b: %b" % pair for pair in headers)]
+    return b"\r\n".join([*lines, b"", b""]) if max(map(len, lines)) <= MAX_LINE else None
+
+
+def hand_over(
+    transport: Any, head: bytes, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop
+) -> Any:
+    """Let a WebSocket have the connection, beginning with its head. When it cannot read that, the connection ends: None."""
+    make: Any = config.ws_protocol_class
+    websocket = make(config=config, server_state=state, app_state={})
+    joined = OneWrite(transport, loop)
+    websocket.connection_made(joined)
+    websocket.data_received(head)
+    transport.set_protocol(websocket)
+    if websocket.handshake_initiated:
+        return websocket
+    joined.write(answers.BAD_UPGRADE)
+    joined.close()
+    return None
