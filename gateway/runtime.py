@@ -282,12 +282,10 @@ class Gateway:
         if not caller.may_use(model):
             raise model_not_found(model)
 
-    def stream_url(self, task_id: str, keep_ms: int) -> str:
-        """Where to read a task's events without a key: a signed link for this one task, until its log expires."""
-        settings = self.settings
-        longest = settings.pending_ttl_ms + settings.max_task_timeout_ms + keep_ms
-        ticket = self.tickets.issue(task_id, time.time_ns() // 1_000_000 + longest)
-        return f"/api/task/{task_id}/events?token={ticket}"
+    def stream_url(self, task_id: str) -> str:
+        """Where to read a task's events without a key: a signed link for this one task, for a while from now on."""
+        until = time.time_ns() // 1_000_000 + self.settings.stream_token_ms
+        return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
 
     async def end_task(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> State:
         """End a task from outside and show it to the readers here; the state it is in afterwards."""

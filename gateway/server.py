@@ -35,6 +35,7 @@ from fairlane.gateway.connections.sockets import (
 )
 from fairlane.gateway.keys import with_first_start_keys
 from fairlane.gateway.logs import configure_logging
+from fairlane.gateway.memory import give_back_peaks
 from fairlane.gateway.metrics.family import Family
 from fairlane.gateway.protocols import WorkerProtocol
 from fairlane.gateway.runtime import Gateway, open_gateway
@@ -196,7 +197,8 @@ def bind(settings: Settings) -> socket.socket:
 
 def settle_memory() -> None:
     """Leave what start-up made out of garbage collection, and collect seldom: tasks leave few cycles behind, and each collection
-    holds up every stream."""
+    holds up every stream. What a peak took is given back."""
+    give_back_peaks()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

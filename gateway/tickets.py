@@ -1,16 +1,22 @@
-"""Stream tickets: signed tokens that let their holder read one task's events until a given time.
+"""Stream tickets: signed tokens that let their holder read one task's events for a while.
 
-They travel in the query string of `streamUrl`, because a browser's EventSource cannot send a header. A ticket
-needs no look-up: any replica with the same secret verifies it. It cannot be revoked before it expires; a new
-secret revokes all.
+They travel in the query string of `streamUrl`, because a browser's EventSource cannot send a header. A ticket needs no look-up
+while its own time runs: any replica with the same secret verifies it. Behind that it is good for as long after it was used last
+(`in_use`), which Redis remembers. It cannot be revoked before; a new secret revokes all.
 
     base64url( expiry, ms (6 bytes) | first 18 bytes of HMAC-SHA256(secret, purpose | expiry | task id) )
 """
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from fairlane.queues.errors import StoreError
 
 MIN_SECRET_BYTES = 16
 TICKET_CHARS = 32
@@ -35,19 +41,64 @@ class Tickets:
         return base64.urlsafe_b64encode(expiry + self._mac(task_id, expiry)).decode("ascii")
 
     def verify(self, token: str, task_id: str, now_ms: int) -> bool:
-        """Whether `token` was issued for `task_id` and has not expired. Never raises, whatever the text."""
+        """Whether `token` was issued for `task_id` and its own time is not over. Never raises, whatever the text."""
+        until = self.expiry(token, task_id)
+        return until is not None and now_ms < until
+
+    def expiry(self, token: str, task_id: str) -> int | None:
+        """When the own time of a token ends that was issued for `task_id`, ms; None for any other. Never raises."""
         if len(token) != TICKET_CHARS:
-            return False
+            return None
         try:
             raw = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
         except (UnicodeEncodeError, binascii.Error):
-            return False
+            return None
         if len(raw) != _EXPIRY_BYTES + _MAC_BYTES:
-            return False
+            return None
         expiry, mac = raw[:_EXPIRY_BYTES], raw[_EXPIRY_BYTES:]
         genuine = hmac.compare_digest(mac, self._mac(task_id, expiry))
-        return genuine and now_ms < int.from_bytes(expiry, "big")
+        return int.from_bytes(expiry, "big") if genuine else None
 
     def _mac(self, task_id: str, expiry: bytes) -> bytes:
         message = _PURPOSE + expiry + task_id.encode("utf-8", "surrogatepass")
         return hmac.digest(self._secret, message, hashlib.sha256)[:_MAC_BYTES]
+
+
+class Usage(Protocol):
+    """Where all replicas remember which tickets are used."""
+
+    def use_ticket(self, task_id: str, until: int, ms: int) -> "asyncio.Future[Any]": ...
+
+    async def uses_ticket(self, task_id: str, until: int) -> bool: ...
+
+
+@contextlib.contextmanager
+def in_use(usage: Usage, task_id: str, until: int, keep_ms: int) -> Iterator[None]:
+    """Keep a ticket good inside the block, and for `keep_ms` after it, also if this process dies. Costs nothing per event.
+
+    While Redis is away nothing is remembered; the next time is soon enough.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def remember() -> None:
+        with contextlib.suppress(StoreError):
+            usage.use_ticket(task_id, until, keep_ms).add_done_callback(_observe)
+
+    def again() -> None:
+        nonlocal timer
+        remember()
+        timer = loop.call_later(keep_ms / 3000, again)
+
+    again()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        remember()
+
+
+def _observe(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()

@@ -68,6 +68,7 @@ KEYS = (
     Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
+    Key("ticket", "T:{until}:{id}", "string", "a stream ticket in use: that of a task which ends at `until`", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
 # fmt: on

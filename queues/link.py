@@ -291,6 +291,7 @@ class RedisLink:
             if batch:
                 self.writes += 1
                 await connection.send_packed_command(batch, check_health=False)
+            del batch  # it may hold large bodies, and be the last for a while
 
     async def _read(self, connection: Connection) -> None:
         now, replied = asyncio.get_running_loop().time, self._measures.store_replied
@@ -313,6 +314,7 @@ class RedisLink:
                     raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
             else:
                 future.set_result(reply)
+            del reply, future, args  # the same
 
     async def _watch(self) -> None:
         """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""

@@ -458,6 +458,14 @@ class Scheduler:
         reply: bytes | None = await self._link.command("GET", self._keys("payload", id=task_id))
         return reply
 
+    def use_ticket(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
+        """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
+        return self._link.command("SET", self._keys("ticket", id=task_id, until=str(until)), "1", "PX", ms)
+
+    async def uses_ticket(self, task_id: str, until: int) -> bool:
+        """Whether that ticket has been used within the time that was given then."""
+        return bool(await self._link.command("EXISTS", self._keys("ticket", id=task_id, until=str(until))))
+
     def channel(self, replica: str) -> str:
         """The pub/sub channel of a replica."""
         return self._keys.channel(replica)

@@ -236,6 +236,14 @@ class Surveyor:
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
 
+    async def offered(self) -> list[str]:
+        """The models that some worker offers now, by the store's clock (`*`: any). Raises StoreError."""
+        time, offered = await _all(
+            self._link.command("TIME"),
+            self._link.command("ZRANGE", self._keys("offered"), 0, -1, "WITHSCORES"),
+        )
+        return list(_alive(offered, _ms(time)))
+
     def _replicas(self) -> "asyncio.Future[Reply]":
         return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
 

@@ -87,11 +87,6 @@ def as_text(raw: bytes) -> bytes:
     return string_or_none(raw) or json_string(bytes(raw).decode("utf-8", "replace"))
 
 
-def join_strings(bodies: Iterable[bytes]) -> bytes:
-    """One JSON string out of the insides of several (`"ab"` has the inside `ab`), without decoding them."""
-    return b'"%b"' % b"".join(bodies)
-
-
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """A JSON object of names and unparsed values, in the given order."""
     return b"{%b}" % b",".join(json_string(name) + b":" + bytes(value) for name, value in pairs)

@@ -94,7 +94,7 @@ async def detail(gateway: "Gateway", caller: Caller, request: Request) -> None: 
         "attemptDeadlineAt": number("xd"),
         "keptForMs": number("tl"),
         "events": record.number("sq"),
-        "streamUrl": gateway.stream_url(task_id, record.number("tl")),
+        "streamUrl": gateway.stream_url(task_id),
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }
     if record.state is State.QUEUED:

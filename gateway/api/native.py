@@ -13,7 +13,7 @@ from fairlane.gateway.admission import submit
 from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, Headers, bad_request, gateway_failed, task_failed
+from fairlane.gateway.errors import ApiError, Headers, bad_request, gateway_failed, task_failed, unauthorized
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import (
     Options,
@@ -25,6 +25,7 @@ from fairlane.gateway.intake import (
     split_payload,
 )
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tickets import in_use
 from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -163,7 +164,7 @@ async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) ->
             "status": "queued",
             **place_fields(submitted.place),
             "pollAfterMs": poll_after(submitted.place.wait_ms),
-            "streamUrl": gateway.stream_url(task.id, task.keep_ms),
+            "streamUrl": gateway.stream_url(task.id),
             "statusUrl": f"/api/task/{task.id}",
         }
     )
@@ -381,14 +382,14 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
             "enqueuedAt": record.number("en"),
             **place_fields(record.place),
             "pollAfterMs": poll_after(record.place.wait_ms),
-            "streamUrl": gateway.stream_url(task_id, record.number("tl")),
+            "streamUrl": gateway.stream_url(task_id),
         }
     elif state is State.EXECUTING:
         answer |= {
             "workerId": record.fields.get("wk", ""),
             "startedAt": record.number("ga"),
             "pollAfterMs": POLL_SOON_MS,
-            "streamUrl": gateway.stream_url(task_id, record.number("tl")),
+            "streamUrl": gateway.stream_url(task_id),
         }
     else:
         end = await read_end(gateway, record, task_id)
@@ -474,16 +475,28 @@ async def events(gateway: "Gateway", caller: Caller | None, request: Request) ->
     after = _cursor(request)
     from_latest = request.query("fromLatest") in ("1", "true")
     try:
+        ticket = None if caller else await _ticket(gateway, request, task_id)
         owner = None if caller is None or caller.sees_all else (caller.key_id, caller.user)
         async with gateway.hub.read(task_id, keep_alive=True, owner=owner) as found:
             if found is None:
                 raise not_found(task_id)
             record, reader = found
-            await _replay(gateway, request, task_id, record, reader, after, from_latest)
+            with ticket or contextlib.nullcontext():
+                await _replay(gateway, request, task_id, record, reader, after, from_latest)
     except StoreError:
         if request.started:
             raise
         await _come_again(request, task_id)
+
+
+async def _ticket(
+    gateway: "Gateway", request: Request, task_id: str
+) -> contextlib.AbstractContextManager[None]:
+    """The use of the ticket that a reader shows: good within its own time, and while it is used. Raises ApiError(401)."""
+    until = gateway.tickets.expiry(request.query("token") or "", task_id)
+    if until is None or (until <= now_ms() and not await gateway.scheduler.uses_ticket(task_id, until)):
+        raise unauthorized()
+    return in_use(gateway.scheduler, task_id, until, gateway.settings.stream_token_ms)
 
 
 async def _come_again(request: Request, task_id: str) -> None:

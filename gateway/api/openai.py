@@ -86,12 +86,10 @@ def _model(gateway: "Gateway", name: str) -> dict[str, Any]:
 async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
     """The models that a caller may use, in order."""
     try:
-        offered = await gateway.link.command(
-            "ZRANGEBYSCORE", gateway.keys("offered"), f"({time.time_ns() // 1_000_000}", "+inf"
-        )
+        offered = await gateway.surveyor.offered()
     except StoreError:
         raise gateway.store_unavailable() from None
-    names = {name.decode() for name in offered} | set(gateway.settings.models)
+    names = {*offered, *gateway.settings.models}
     return sorted(name for name in names if name != "*" and caller.may_use(name))
 
 

@@ -416,6 +416,12 @@ class Settings(BaseModel):
     shared through Redis.
     """
 
+    stream_token_ms: Ms = 15 * MINUTE_MS
+    """Milliseconds that a `streamUrl` is good for: from its issue, and again from its last use. Short, because links
+    end up in histories and logs; every poll gives a new one. A page that sleeps for longer (a phone in a pocket) must
+    ask its back end for another.
+    """
+
     models: dict[ModelName, ModelSettings] = {}
     """Settings per model."""
 

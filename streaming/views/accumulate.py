@@ -1,14 +1,19 @@
-"""Putting pieces of OpenAI stream choices together again: tool calls, and members that we do not know."""
+"""Putting pieces of OpenAI stream choices together again: tool calls, and members that we do not know.
 
-from typing import Any
+Everything stays text: values are joined as they came, and only objects are looked into. So what is put together takes about as
+much memory as its pieces.
+"""
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.jsontext import as_text, items, join_object, join_strings, kind_of, members
+from fairlane.streaming.jsontext import as_text, items, join_object, kind_of, members
 
 _MAX_INDEX = 1023
+"""Of a tool call; those beyond it are left out."""
 _MAX_DEPTH = 16
+_LONG = 1 << 20
+_MANY = 100_000
 _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
 """Members that say the same in each piece instead of going on."""
 
@@ -27,12 +32,14 @@ class ToolIndex:
     def place(self, delta: bytes) -> list[tuple[int, bytes]]:
         """Each object of a `tool` chunk with its call's index; the object always has a valid `index`."""
         placed = []
-        for call in items(delta) or [delta]:
+        for call in [] if _too_wide(delta) else items(delta) or [delta]:
             found = members(call)
             if not found:
                 continue
             told = _index(found.get("index"))
             index = self._find(found.get("id")) if told is None else told
+            if index > _MAX_INDEX:
+                continue
             if kind_of(found.get("id")):
                 self._by_id[bytes(found["id"])] = index
             self._latest = index
@@ -66,9 +73,9 @@ class _ToolCall:
     def __init__(self) -> None:
         self._id: bytes | None = None
         self._type: bytes | None = None
-        self._name: list[bytes] = []
-        self._arguments: list[bytes] = []
-        self._others: dict[str, Any] = {}
+        self._name = bytearray()
+        self._arguments = bytearray()
+        self._others = Value(b"{}")
 
     def add(self, found: dict[str, Raw]) -> None:
         for name, value in found.items():
@@ -81,53 +88,109 @@ class _ToolCall:
             elif name == "function":
                 self._add_function(members(value) or {})
             else:
-                self._others = merge(self._others, {name: decoded(value)}, join=True)
+                self._others.add_member(name, value, join=True)
 
     def _add_function(self, found: dict[str, Raw]) -> None:
         name = found.get("name")
-        if name is not None and kind_of(name) and _inside(name) != b"".join(self._name):
-            self._name.append(_inside(name))
+        if name is not None and kind_of(name) and _inside(name) != self._name:
+            self._name += _inside(name)
         arguments = found.get("arguments")
         if arguments is not None and kind_of(arguments):
-            self._arguments.append(_inside(arguments))
+            self._arguments += _inside(arguments)
 
     def finished(self, index: int) -> bytes:
+        others = self._others.members()
         pairs = [("id", self._id or b'"call_%d"' % index), ("type", self._type or b'"function"')]
-        if self._name or self._arguments or not self._others:
-            function = [("name", join_strings(self._name)), ("arguments", join_strings(self._arguments))]
+        if self._name or self._arguments or not others:
+            function = [("name", b'"' + self._name + b'"'), ("arguments", b'"' + self._arguments + b'"')]
             pairs.append(("function", join_object(function)))
-        pairs += [(name, msgspec.json.encode(value)) for name, value in self._others.items()]
-        return join_object(pairs)
+        return join_object([*pairs, *others.items()])
 
 
-def merge(old: Any, new: Any, *, join: bool, depth: int = _MAX_DEPTH) -> Any:
-    """`new` added to `old`: objects member by member, lists one after the other, null changes nothing.
+class Value:
+    """A JSON value that further pieces are added to: objects member by member, lists one after the other, null changes nothing.
 
-    With `join`, strings go on (as in a choice's delta), except members that name the thing; without, and for
-    everything else, the newer value counts. Lists and objects in `old` may be changed and become part of what
-    is returned.
+    With `join`, strings go on (as in a choice's delta), except members that name the thing; without, and for everything else,
+    the newer value counts. So it does for objects that have more than 100,000 members and 1 MiB: they are not looked into.
     """
-    if new is None or old is None or depth == 0:
-        return old if new is None else new
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name, value in new.items():
-            goes_on = join and name not in _REPEATED
-            old[name] = merge(old.get(name), value, join=goes_on, depth=depth - 1)
-        return old
-    if isinstance(old, list) and isinstance(new, list):
-        old.extend(new)
-        return old
-    if join and isinstance(old, str) and isinstance(new, str):
-        return old + new
-    return new
+
+    __slots__ = ("_inside", "_kind", "_members", "_raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self._set(raw)
+
+    def _set(self, raw: bytes) -> None:
+        self._raw = bytes(raw)
+        self._kind = kind_of(raw)
+        self._members: dict[str, Value] | None = None
+        self._inside: bytearray | None = None
+
+    def add(self, raw: bytes, *, join: bool, depth: int = _MAX_DEPTH) -> None:
+        """Put a piece behind what there is."""
+        kind = kind_of(raw)
+        if not kind:
+            return
+        if kind != self._kind or not depth:
+            self._set(raw)
+        elif kind == "{" and self._opened() and not _too_wide(raw):
+            for name, value in (members(raw) or {}).items():
+                self.add_member(name, value, join=join, depth=depth)
+        elif kind == "[":
+            self._append(_between(raw), b",")
+        elif kind == '"' and join:
+            self._append(_between(raw), b"")
+        else:
+            self._set(raw)
+
+    def add_member(self, name: str, raw: bytes, *, join: bool, depth: int = _MAX_DEPTH) -> None:
+        """Put a piece behind a member of an object."""
+        if not self._opened() or self._members is None:
+            return
+        known = self._members.get(name)
+        if known is None:
+            self._members[name] = Value(raw)
+        else:
+            known.add(raw, join=join and name not in _REPEATED, depth=depth - 1)
+
+    def _opened(self) -> bool:
+        """Whether this is an object that can be added to, member by member."""
+        if self._members is None and self._kind == "{" and not _too_wide(self._raw):
+            self._members = {name: Value(value) for name, value in (members(self._raw) or {}).items()}
+            self._raw = b""
+        return self._members is not None
+
+    def _append(self, inside: bytes, between: bytes) -> None:
+        if self._inside is None:
+            self._inside, self._raw = bytearray(_between(self._raw)), b""
+        if inside:
+            if self._inside:
+                self._inside += between
+            self._inside += inside
+
+    def members(self) -> dict[str, bytes]:
+        """The members of an object, as JSON."""
+        if not self._opened() or self._members is None:
+            return {}
+        return {name: value.json() for name, value in self._members.items()}
+
+    def json(self) -> bytes:
+        """All of it."""
+        if self._members is not None:
+            return join_object(self.members().items())
+        if self._inside is not None:
+            head, tail = (b'"', b'"') if self._kind == '"' else (b"[", b"]")
+            return head + self._inside + tail
+        return self._raw
 
 
-def decoded(raw: bytes) -> Any:
-    """The value of JSON text; None for what cannot be represented (numbers out of range, absurd nesting)."""
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+def _between(raw: bytes) -> bytes:
+    """What stands between the quotes of a string, or the brackets of a list."""
+    return bytes(raw).strip()[1:-1].strip() if kind_of(raw) == "[" else bytes(raw).strip()[1:-1]
+
+
+def _too_wide(raw: bytes) -> bool:
+    """Whether an object or a list has more parts than are worth being taken apart: each takes a hundred bytes and more."""
+    return memoryview(raw).nbytes > _LONG and bytes(raw).count(b",") > _MANY
 
 
 def with_index(index: int, found: dict[str, Raw]) -> bytes:

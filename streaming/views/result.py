@@ -8,9 +8,10 @@ together. `choices` is there when there is more than one: the same members per c
 `usage` is as the worker told it.
 """
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
+from msgspec import Raw
 
 from fairlane.streaming.events import (
     Chunk,
@@ -22,8 +23,8 @@ from fairlane.streaming.events import (
     read_error,
     read_usage,
 )
-from fairlane.streaming.jsontext import EMPTY_STRING, join_object, join_strings, json_string
-from fairlane.streaming.views.accumulate import ToolCalls, decoded, merge
+from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
+from fairlane.streaming.views.accumulate import ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import pick_usage
@@ -40,46 +41,49 @@ class _Output:
     __slots__ = ("extra", "finish", "reasoning", "refusal", "text", "tools")
 
     def __init__(self) -> None:
-        self.text: list[bytes] = []
-        self.reasoning: list[bytes] = []
-        self.refusal: list[bytes] = []
+        self.text: bytearray | None = None
+        self.reasoning: bytearray | None = None
+        self.refusal: bytearray | None = None
         self.tools: ToolCalls | None = None
         self.finish: bytes | None = None
-        self.extra: dict[str, Any] = {}
+        self.extra: Value | None = None
 
     def add(self, kind: str, delta: bytes) -> None:
         if kind == "text":
-            self.text.append(bytes(delta)[1:-1])
+            self.text = _longer(self.text, delta)
         elif kind == "reasoning":
-            self.reasoning.append(bytes(delta)[1:-1])
+            self.reasoning = _longer(self.reasoning, delta)
         elif kind == "refusal":
-            self.refusal.append(bytes(delta)[1:-1])
+            self.refusal = _longer(self.refusal, delta)
         elif kind == "tool":
             self.tools = self.tools or ToolCalls()
             self.tools.add(delta)
         elif kind == "finish":
             self.finish = bytes(delta)
         elif kind == "extra":
-            self._add_extra(decoded(delta))
+            self._add_extra(members(delta) or {})
 
-    def _add_extra(self, extra: Any) -> None:
-        if isinstance(extra, dict):
-            of_delta = extra.pop("delta", None)
-            self.extra = merge(self.extra, extra, join=False)
-            if isinstance(of_delta, dict):
-                self.extra["delta"] = merge(self.extra.get("delta"), of_delta, join=True)
+    def _add_extra(self, found: dict[str, Raw]) -> None:
+        if found and self.extra is None:
+            self.extra = Value(b"{}")
+        of_delta = found.pop("delta", None)
+        for name, value in found.items():
+            assert self.extra is not None
+            self.extra.add_member(name, value, join=False)
+        if self.extra is not None and kind_of(of_delta) == "{":
+            self.extra.add_member("delta", of_delta or b"", join=True)
 
     def choice(self, index: int) -> Choice:
-        of_delta = self.extra.get("delta") or {}
+        extra = {} if self.extra is None else self.extra.members()
         return Choice(
             index,
-            content=join_strings(self.text) if self.text else None,
-            reasoning=join_strings(self.reasoning) if self.reasoning else None,
-            refusal=join_strings(self.refusal) if self.refusal else None,
+            content=_text(self.text),
+            reasoning=_text(self.reasoning),
+            refusal=_text(self.refusal),
             tool_calls=self.tools.finished() if self.tools else [],
             finish=self.finish,
-            members=_encoded(self.extra, NOT_EXTRA),
-            message=_encoded(of_delta, NOT_EXTRA_IN_MESSAGE),
+            members=_without(extra, NOT_EXTRA),
+            message=_without(members(extra.get("delta")) or {}, NOT_EXTRA_IN_MESSAGE),
         )
 
 
@@ -153,7 +157,8 @@ class ResultFold:
     def text(self) -> str:
         """The text of choice 0 in the chunks."""
         output = self._outputs.get(0)
-        return "" if output is None else str(msgspec.json.decode(join_strings(output.text), type=str))
+        text = None if output is None else _text(output.text)
+        return "" if text is None else str(msgspec.json.decode(text, type=str))
 
     @property
     def finish_reason(self) -> str | None:
@@ -206,10 +211,23 @@ class ResultFold:
         if finish is not None and finish != _STOP:
             pairs.append(("finishReason", finish))
         output = self._outputs.get(choice.index)
-        if output is not None and output.extra:
-            pairs.append(("extra", msgspec.json.encode(output.extra)))
+        if output is not None and output.extra is not None:
+            pairs.append(("extra", output.extra.json()))
         return pairs
 
 
-def _encoded(values: dict[str, Any], known: frozenset[str]) -> dict[str, bytes]:
-    return {name: msgspec.json.encode(value) for name, value in values.items() if name not in known}
+def _longer(inside: bytearray | None, delta: bytes) -> bytearray:
+    """The inside of a JSON string, and that of another one behind it."""
+    if inside is None:
+        inside = bytearray()
+    inside += memoryview(delta)[1:-1]
+    return inside
+
+
+def _text(inside: bytearray | None) -> bytes | None:
+    """A JSON string of its inside; None where nothing was said."""
+    return None if inside is None else b'"' + inside + b'"'
+
+
+def _without(values: Mapping[str, bytes], known: frozenset[str]) -> dict[str, bytes]:
+    return {name: bytes(value) for name, value in values.items() if name not in known}

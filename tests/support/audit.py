@@ -107,7 +107,7 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
-    check_room(shot, tasks, now)
+    check_room(shot, tasks, latest)
     return shot
 
 

@@ -1,6 +1,7 @@
 """Event streams over a bare TCP connection, which a test can cut wherever it likes."""
 
 import asyncio
+import hashlib
 import json
 import socket
 from collections.abc import Iterable
@@ -114,6 +115,17 @@ class RawStream:
             while len(self._body) < size and await self._more():
                 pass
         return self._body[:size]
+
+    async def drain(self, last: int = 4096) -> tuple[str, bytes]:
+        """Read to the end without keeping it: the hash of the rest of the body, and its last bytes."""
+        seen, tail = hashlib.sha256(), b""
+        async with asyncio.timeout(4 * DEADLINE_S):
+            while True:
+                seen.update(self._body)
+                tail = (tail + self._body)[-last:]
+                self._body = b""
+                if not await self._more():
+                    return seen.hexdigest(), tail
 
     def cut(self) -> None:
         """Break the connection off without a word."""

@@ -79,7 +79,7 @@ def frames(stream: bytes) -> list[Frame]:
 
 
 def read(view: Any, events: list[Event], before: list[Event] | None = None) -> bytes:
-    """All that a stream view makes of the events; what is left for the whole log is made of these and those `before`."""
+    """All that a stream view makes of the events. An end that is pending is made of these and those `before`."""
     shown = b"".join(view.feed(event) for event in events)
     if view.pending is not None:
         whole = fold(ResultFold(view.info), [*(before or []), *events])

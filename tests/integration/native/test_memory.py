@@ -1,0 +1,180 @@
+"""What a gateway holds for those who wait and those who do not read, as the system counts it: bounded, and given back."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.memory import resident, watched
+from tests.support.processes import GatewayProcess, gateway_process
+from tests.support.rawworkers import RawWorker, worker_v2
+from tests.support.serving import until
+from tests.support.streams import RawStream
+
+pytestmark = pytest.mark.anyio
+
+CALLS = 10
+NATIVE = ["/api/openai", "/api/tasks"]
+
+
+def nested(size: int) -> bytes:
+    """JSON that is large as Python values: lists in a list."""
+    return b"[" + b",".join([b"[]"] * (size // 3)) + b"]"
+
+
+def body_of(path: str, filling: bytes, stream: bool) -> bytes:
+    """A body of a call, most of which is `filling`."""
+    flag = b"true" if stream else b"false"
+    match path:
+        case "/api/tasks":
+            return b'{"type":"t","model":"m","stream":%b,"payload":{"x":%b}}' % (flag, filling)
+        case "/api/openai":
+            return b'{"model":"m","stream":%b,"timeout":600000,"x":%b}' % (flag, filling)
+        case "/v1/chat/completions":
+            return b'{"model":"m","stream":%b,"messages":%b}' % (flag, filling)
+        case "/v1/completions":
+            return b'{"model":"m","stream":%b,"prompt":%b}' % (flag, filling)
+        case _:
+            return b'{"model":"m","input":%b}' % filling
+
+
+@contextlib.asynccontextmanager
+async def started(tmp_path: Path, store: str, **settings: Any) -> AsyncIterator[GatewayProcess]:
+    async with gateway_process(tmp_path, store, **settings) as gateway:
+        yield gateway
+
+
+async def waiting(http: httpx.AsyncClient, number: int) -> None:
+    async def are() -> bool:
+        state = (await http.get("/api/admin/state?tasks=0")).json()
+        return bool(state["counts"]["queued"] == number)
+
+    await until(are, f"{number} tasks to wait", 60)
+
+
+async def settled(gateway: GatewayProcess, bound: float) -> float:
+    """The memory once it has come down to `bound` MiB, or after a while."""
+    with contextlib.suppress(AssertionError):
+        await until(lambda: resident(gateway.pid) <= bound, "memory to be given back", 20)
+    return resident(gateway.pid)
+
+
+@contextlib.asynccontextmanager
+async def busy_model(gateway: GatewayProcess, http: httpx.AsyncClient) -> AsyncIterator["Busy"]:
+    """A model whose only slot is taken, so that what is asked of it waits."""
+    async with worker_v2(gateway.ws, "m") as worker:
+        answer = await http.post("/api/tasks", json={"type": "t", "model": "m", "payload": {}, "async": True})
+        assert answer.status_code == 202, answer.text
+        yield Busy(worker, await worker.skip_to("task"))
+
+
+class Busy:
+    """A worker with a task."""
+
+    def __init__(self, worker: RawWorker, task: dict[str, Any]) -> None:
+        self._worker = worker
+        self._task = task
+
+    async def work_off(self, number: int) -> None:
+        """End its task, and take and end so many more."""
+        for _ in range(number):
+            await self._end()
+            self._task = await self._worker.skip_to("task")
+        await self._end()
+
+    async def _end(self) -> None:
+        await self._worker.ack(self._task)
+        await self._worker.result(self._task, {"content": "done"})
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        ("/api/openai", False),
+        ("/api/openai", True),
+        ("/api/tasks", False),
+        ("/v1/chat/completions", False),
+        ("/v1/chat/completions", True),
+        ("/v1/completions", False),
+        ("/v1/embeddings", False),
+    ],
+)
+async def test_calls_that_wait_keep_nothing_of_their_bodies(
+    tmp_path: Path, store: str, path: str, stream: bool
+) -> None:
+    """Ten calls of 2 MB each. (A cache for bodies of tasks that will run here is bounded by itself.)"""
+    body = body_of(path, nested(2_000_000), stream)
+    async with (
+        started(tmp_path, store) as gateway,
+        httpx.AsyncClient(
+            base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
+        ) as http,
+        busy_model(gateway, http) as model,
+    ):
+        async with watched(gateway.pid) as memory:
+            calls = [asyncio.create_task(http.post(path, content=body)) for _ in range(CALLS)]
+            await waiting(http, CALLS)
+        print("MEM a", path, stream, memory, resident(gateway.pid))
+        await model.work_off(CALLS)
+        for call in calls:
+            assert (await call).status_code == 200
+        after = await settled(gateway, memory.before * 1.2)
+        print("MEM a after", after)
+
+
+async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, store: str) -> None:
+    filling = b"[" + b",".join([b"{}"] * (16_700_000 // 3)) + b"]"
+    async with (
+        started(tmp_path, store) as gateway,
+        httpx.AsyncClient(
+            base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
+        ) as http,
+    ):
+        for path in ("/v1/chat/completions", "/api/openai", "/api/tasks"):
+            async with busy_model(gateway, http) as model:
+                async with watched(gateway.pid) as memory:
+                    call = asyncio.create_task(http.post(path, content=body_of(path, filling, False)))
+                    await waiting(http, 1)
+                print("MEM B5", path, memory, resident(gateway.pid))
+                await model.work_off(1)
+                assert (await call).status_code == 200
+            print("MEM B5 after", await settled(gateway, memory.before * 1.2))
+
+
+READERS = 12
+PIECES, PIECE = 240, 60_000
+
+
+async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, store: str) -> None:
+    """A log of 14 MB and a dozen readers, who stop reading, and then read all of it at once."""
+    async with (
+        started(tmp_path, store) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=120) as http,
+        worker_v2(gateway.ws, "m") as worker,
+    ):
+        asked = await http.post("/api/openai", json={"model": "m", "async": True})
+        task_id = asked.json()["taskId"]
+        task = await worker.skip_to("task")
+        await worker.ack(task)
+        for number in range(PIECES):
+            await worker.chunk(task, number + 1, f"{number:06d}" * (PIECE // 6))
+            if number % 20 == 19:
+                await worker.nothing_more(task)
+        await worker.result(task, None, lastSeq=PIECES)
+        await worker.skip_to("resultAck")
+        path = f"/api/task/{task_id}/events"
+        async with watched(gateway.pid) as memory, contextlib.AsyncExitStack() as stack:
+            streams = []
+            for _ in range(READERS):
+                stream = await RawStream.open(gateway.url, path, receive_buffer=4096)
+                streams.append(await stack.enter_async_context(stream))
+            await asyncio.sleep(3)
+            print("MEM b stalled", memory, resident(gateway.pid))
+            texts = await asyncio.gather(*(stream.drain() for stream in streams))
+        print("MEM b read", memory, resident(gateway.pid))
+        assert len(set(texts)) == 1
+        assert texts[0][1].endswith(b'000239"}}\n\n'), "the result, made of the chunks"
+        print("MEM b after", await settled(gateway, memory.before * 1.2))

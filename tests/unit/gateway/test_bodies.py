@@ -1,0 +1,180 @@
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlane.gateway.bodies import (
+    LARGE,
+    MAX_MEMBERS,
+    MAX_VALUE,
+    MAX_WAITING,
+    OVERSIZED,
+    Bodies,
+    parse_object,
+    value_of,
+)
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.intake import has_image, is_name, split_payload
+
+FILLING = "x" * LARGE
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def parse(body: bytes) -> Any:
+    """What a gateway makes of a body."""
+
+    async def work() -> Any:
+        return await Bodies(asyncio.get_running_loop().time).parse(body)
+
+    return run(work())
+
+
+def refused(body: bytes) -> str:
+    with pytest.raises(ApiError) as caught:
+        parse(body)
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.dictionaries(TEXTS, VALUES, max_size=6), st.booleans(), st.sampled_from([None, 1]), st.integers(0, 6)
+)
+def test_a_large_body_is_split_like_a_small_one(
+    fields: dict[str, Any], ascii_only: bool, indent: int | None, place: int
+) -> None:
+    items = list(fields.items())
+    items.insert(place, ("filling", FILLING))
+    large = json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent).encode()
+    found = parse(large)
+    assert len(large) >= LARGE
+    assert list(found) == list(dict(items))
+    assert {name: json.loads(bytes(raw)) for name, raw in found.items()} == dict(items)
+    small = json.dumps(fields, ensure_ascii=ascii_only, indent=indent).encode()
+    assert {name: json.loads(bytes(raw)) for name, raw in parse(small).items()} == fields
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"x":"%b",}', "is not valid JSON"),
+        (b'{"x":"%b"', "is not valid JSON"),
+        (b'{"x":"%b"} and more', "is not valid JSON"),
+        (b'{"x":"%b","y":\x00}', "is not valid JSON"),
+        (b'["%b"]', "must be a JSON object"),
+        (b'"%b"', "must be a JSON object"),
+        (b'{"x":"%b\xff"}', "is not valid UTF-8"),
+        (b'{"x":"%b","y":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "is nested too deeply"),
+    ],
+)
+def test_what_is_wrong_with_a_large_body_is_said_in_the_same_words(body: bytes, sentence: str) -> None:
+    large, small = body % FILLING.encode(), body % b"y"
+    assert len(large) > LARGE
+    assert refused(large).startswith(f"The body {sentence}")
+    assert refused(small).startswith(f"The body {sentence}")
+
+
+def test_blanks_alone_are_an_empty_body_of_any_size() -> None:
+    assert refused(b" " * LARGE) == refused(b" ") == "The body is empty; a JSON object is expected"
+
+
+@pytest.mark.parametrize("filling", [b"", b'"filling":"%b",' % FILLING.encode()], ids=["small", "large"])
+def test_a_body_has_a_bounded_number_of_members(filling: bytes) -> None:
+    members = [b'"%d":0' % number for number in range(MAX_MEMBERS + 1)]
+    assert (
+        refused(b"{" + filling + b",".join(members) + b"}") == f"The body has more than {MAX_MEMBERS} members"
+    )
+    assert len(parse(b"{" + filling + b",".join(members[2:]) + b"}")) in (MAX_MEMBERS - 1, MAX_MEMBERS)
+
+
+def test_a_name_may_be_written_with_escapes_and_the_last_of_its_kind_counts() -> None:
+    for filling in ("", FILLING):
+        body = b'{"x":"%b","mod\\u0065l":"a","model":"b"}' % filling.encode()
+        assert value_of(parse(body), "model") == "b"
+
+
+def test_a_value_that_is_too_long_is_not_read() -> None:
+    fields = parse_object(b'{"a":"%b","b":%bnull}' % (b"x" * MAX_VALUE, b" " * MAX_VALUE))
+    assert value_of(fields, "a") is OVERSIZED
+    assert value_of(fields, "b") is None
+    assert value_of(fields, "c") is None
+
+
+def test_our_own_fields_are_cut_out_of_a_large_body_byte_for_byte() -> None:
+    body = b'{ "timeout" : 9 ,"x": [1.0, "%b"] , "metadata":{ "a" : 1e2 } ,"y":"\\u0041"}' % FILLING.encode()
+    payload, metadata = split_payload(body, parse(body))
+    assert metadata == b'{ "a" : 1e2 }'
+    assert payload.replace(b" ", b"") == b'{"x":[1.0,"%b"],"y":"\\u0041"}' % FILLING.encode()
+
+
+@pytest.mark.parametrize(
+    ("messages", "seen"),
+    [
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}], True),
+        ([{"role": "user", "content": [{"type": "text", "text": "t"}, {"type": "input_image"}]}], True),
+        ([{"role": "tool", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}], True),
+        ([{"role": "user", "content": 'about {"type":"image"}'}], False),
+        ([{"role": "user", "content": "image_url"}], False),
+        ([{"role": "user", "content": [{"type": "images"}]}], False),
+        ([None, 1, "x", {"content": [None, {"type": []}, {"type": {}}]}], False),
+        ({"type": "image"}, False),
+    ],
+)
+def test_messages_with_an_image_are_told_from_others(messages: Any, seen: bool) -> None:
+    for indent in (None, 2):
+        body = json.dumps({"messages": messages}, indent=indent).encode()
+        assert has_image(parse_object(body)) is seen
+
+
+@pytest.mark.parametrize("text", ["", "a\0", "a\nb", "\x7f", "a\x85b", "\u2028", "x" * 101])
+def test_names_hold_no_control_characters(text: str) -> None:
+    assert not is_name(text, 100)
+    assert is_name("a b/c:d-é", 100)
+
+
+def test_large_bodies_have_turns_and_others_run_between_them() -> None:
+    async def work() -> list[str]:
+        bodies, log = Bodies(asyncio.get_running_loop().time), list[str]()
+
+        async def one(name: str) -> None:
+            async with bodies.turn(1):
+                log.append(f"{name} begins")
+                await asyncio.sleep(0)
+                log.append(f"{name} ends")
+
+        await asyncio.gather(one("a"), one("b"))
+        return log
+
+    assert run(work()) == ["a begins", "a ends", "b begins", "b ends"]
+
+
+def test_no_more_large_bodies_wait_than_fit_the_memory() -> None:
+    async def work() -> int:
+        bodies = Bodies(asyncio.get_running_loop().time)
+        async with bodies.turn(MAX_WAITING):
+            with pytest.raises(ApiError) as caught:
+                await bodies.parse(b'{"x":"%b"}' % FILLING.encode())
+        assert len(await bodies.parse(b'{"x":"%b"}' % FILLING.encode())) == 1
+        assert caught.value.retry_after_ms
+        return caught.value.status
+
+    assert run(work()) == 503
