@@ -130,11 +130,11 @@ class HttpConnection(asyncio.Protocol):
         self.connections.left(self.client and self.client[0])
         self._stand_nowhere()
         self._stopped = True
+        self.parser = self.transport = None
         for exchange in (self.answering, self._receiving, *(self._queue or ())):
             if exchange is not None:
                 exchange.disconnect()
         self.answering = self._receiving = self._queue = self._ahead = None
-        self.parser = self.transport = None
         self._headers = []
         self._resume_writers()
         self._tell_lost()

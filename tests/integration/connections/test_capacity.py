@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.integration.connections.keys import ADMIN, KEYS, WORKER
 from tests.support.processes import GatewayProcess
 from tests.support.rawhttp import HEALTH, Caller, request
 from tests.support.serving import until
@@ -102,7 +103,6 @@ async def test_more_connections_than_files_is_an_error_that_says_what_to_do(
 
 
 async def test_what_is_left_is_kept_for_workers_and_operators(redis_url: str, tmp_path: Path) -> None:
-    from tests.integration.connections.keys import ADMIN, KEYS, WORKER
 
     async with (
         talking(redis_url, tmp_path, max_connections=16, keepalive_ms=50, **KEYS) as talk,
