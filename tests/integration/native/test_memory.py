@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.memory import resident, watched
+from tests.support.memory import Peak, resident, watched
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.rawworkers import RawWorker, worker_v2
 from tests.support.serving import until
@@ -17,7 +17,6 @@ from tests.support.streams import RawStream
 pytestmark = pytest.mark.anyio
 
 CALLS = 10
-NATIVE = ["/api/openai", "/api/tasks"]
 
 
 def nested(size: int) -> bytes:
@@ -60,6 +59,25 @@ async def settled(gateway: GatewayProcess, bound: float) -> float:
     with contextlib.suppress(AssertionError):
         await until(lambda: resident(gateway.pid) <= bound, "memory to be given back", 20)
     return resident(gateway.pid)
+
+
+async def standing(gateway: GatewayProcess) -> float:
+    """The memory once it does not change any more."""
+    seen = [0.0]
+
+    def stands() -> bool:
+        seen.append(resident(gateway.pid))
+        return len(seen) > 100 and max(seen[-100:]) - min(seen[-100:]) < 0.5
+
+    await until(stands, "memory to stand", 30)
+    return seen[-1]
+
+
+def tell(what: str, memory: Peak, held: float, after: float) -> None:
+    """Figures, for who runs it with -s."""
+    print(
+        f"{what}: before {memory.before:.0f}, peak {memory.peak:.0f}, held {held:.0f}, after {after:.0f} MiB"
+    )
 
 
 @contextlib.asynccontextmanager
@@ -117,12 +135,15 @@ async def test_calls_that_wait_keep_nothing_of_their_bodies(
         async with watched(gateway.pid) as memory:
             calls = [asyncio.create_task(http.post(path, content=body)) for _ in range(CALLS)]
             await waiting(http, CALLS)
-        print("MEM a", path, stream, memory, resident(gateway.pid))
+            held = await settled(gateway, memory.before + 2 * CALLS * 2)
         await model.work_off(CALLS)
         for call in calls:
             assert (await call).status_code == 200
         after = await settled(gateway, memory.before * 1.2)
-        print("MEM a after", after)
+        tell("ten calls", memory, held, after)
+        assert memory.grown < 100
+        assert held < memory.before + 3 * CALLS * 2
+        assert after < memory.before * 1.2
 
 
 async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, store: str) -> None:
@@ -138,10 +159,14 @@ async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, store:
                 async with watched(gateway.pid) as memory:
                     call = asyncio.create_task(http.post(path, content=body_of(path, filling, False)))
                     await waiting(http, 1)
-                print("MEM B5", path, memory, resident(gateway.pid))
+                    held = await settled(gateway, memory.before + 1.5 * 17)
                 await model.work_off(1)
                 assert (await call).status_code == 200
-            print("MEM B5 after", await settled(gateway, memory.before * 1.2))
+            after = await settled(gateway, memory.before * 1.2)
+            tell(path, memory, held, after)
+            assert memory.grown < 130
+            assert held < memory.before + 2 * 17
+            assert after < memory.before * 1.2
 
 
 READERS = 12
@@ -171,10 +196,12 @@ async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, store: s
             for _ in range(READERS):
                 stream = await RawStream.open(gateway.url, path, receive_buffer=4096)
                 streams.append(await stack.enter_async_context(stream))
-            await asyncio.sleep(3)
-            print("MEM b stalled", memory, resident(gateway.pid))
+            stalled = await standing(gateway)
             texts = await asyncio.gather(*(stream.drain() for stream in streams))
-        print("MEM b read", memory, resident(gateway.pid))
         assert len(set(texts)) == 1
         assert texts[0][1].endswith(b'000239"}}\n\n'), "the result, made of the chunks"
-        print("MEM b after", await settled(gateway, memory.before * 1.2))
+        after = await settled(gateway, memory.before * 1.2)
+        tell("readers", memory, stalled, after)
+        assert stalled < memory.before + READERS * 2
+        assert memory.grown < READERS * 2 + 8 * 14, "and what one result takes while it is made"
+        assert after < memory.before * 1.2
