@@ -1,0 +1,101 @@
+"""Readers of a feed: who waits for one in a loop holds up nobody."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fairlane.streaming.events import Event, progress_event
+from fairlane.streaming.hub import Feed, Hub, Interrupted, Reader
+
+NO_STORE: Any = None
+
+
+def in_loop(work: Callable[[Hub, Feed], Awaitable[None]]) -> None:
+    """Run a test of a feed that needs no store: everything is in memory."""
+
+    async def run() -> None:
+        hub = Hub(NO_STORE)
+        await work(hub, hub.open("t"))
+
+    asyncio.run(run())
+
+
+def events(*seqs: int) -> list[Event]:
+    return [Event(7, seq, "chunk", b"{}") for seq in seqs]
+
+
+def notice(pct: int) -> Event:
+    return progress_event("t", 1, pct)
+
+
+def test_a_reader_that_returns_nothing_has_let_others_run() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader = Reader(hub, feed, notices=True)
+        ran = []
+        for number in range(3):
+            hub.loop.call_soon(ran.append, number)
+            assert await reader.next(0.0) == []
+            assert ran[-1] == number
+
+    in_loop(work)
+
+
+def test_a_notice_is_returned_once_behind_the_events_and_only_to_those_who_want_it() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        wants, does_not = Reader(hub, feed, notices=True), Reader(hub, feed)
+        for pct in range(5):
+            feed.show(notice(pct))
+        feed.accept(events(1, 2))
+        assert await wants.next(0.0) == [*events(1, 2), notice(4)]
+        assert await wants.next(0.0) == []
+        assert await does_not.next(0.0) == events(1, 2)
+        feed.show(notice(5))
+        assert await does_not.next(0.0) == []
+        assert await wants.next(0.0) == [notice(5)]
+
+    in_loop(work)
+
+
+def test_a_notice_wakes_a_reader_who_waits_and_another_one_waits_on() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        wants = asyncio.ensure_future(Reader(hub, feed, notices=True).next(60))
+        does_not = asyncio.ensure_future(Reader(hub, feed).next(60))
+        await asyncio.sleep(0)
+        feed.show(notice(1))
+        assert await wants == [notice(1)]
+        assert not does_not.done()
+        feed.accept(events(1))
+        assert await does_not == events(1)
+
+    in_loop(work)
+
+
+def test_an_interruption_is_raised_when_all_events_have_been_read_each_time_again() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader = Reader(hub, feed)
+        feed.accept(events(1))
+        reader.interrupt()
+        assert await reader.next(60) == events(1)
+        for _ in range(2):
+            with pytest.raises(Interrupted):
+                await reader.next(60)
+        feed.accept(events(2))
+        assert await reader.next(60) == events(2)
+
+    in_loop(work)
+
+
+def test_a_quiet_feed_keeps_nothing_of_waits_that_are_over() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader = Reader(hub, feed)
+        for _ in range(20):
+            assert await reader.next(0.001) == []
+        cancelled = asyncio.ensure_future(reader.next(60))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert not feed._waiters
+
+    in_loop(work)
