@@ -111,6 +111,7 @@ class Gateway:
         self._drain_until = 0.0
         self._others_stay = False
         self._overruled_by = ""
+        self._server = self._listens_at = ""
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -332,6 +333,7 @@ class Gateway:
     async def _prepare_store(self, link: RedisLink) -> None:
         info = _parse_info(await link.command("INFO", "server"))
         policy = await _config(link, "maxmemory-policy")
+        self._server = info.get("run_id", "")
         refused = verify_server(info, policy)
         if refused:
             raise StoreRefused(refused)
@@ -365,7 +367,9 @@ class Gateway:
         if up:
             self.store_down_since = None
             log.info("connected to Redis", replica=self.replica)
-            self.channel.reconnect()
+            if not self._server or self._server != self._listens_at:
+                self.channel.reconnect()  # the address leads to another server than before
+            self._listens_at = self._server
             self.dispatcher.store_is_back()
             self.hub.check_soon(store_lost=True)
         else:
