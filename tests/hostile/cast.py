@@ -21,7 +21,7 @@ WORKING = (STREAMING, SLOW, PLAIN, RAW)
 LAB_QUEUES = ("lab_stream", "lab_batch", "lab_vision")
 """Queues that nobody uses, so that an attacker with an admin's key may change them."""
 
-RESULT_TTL_MS = 6000
+RESULT_TTL_MS = 10_000
 """Long enough for a slow machine to read a result, short enough to see it go."""
 LONGEST_MS = 10_000
 """No task takes longer."""
