@@ -27,10 +27,11 @@ class OneWrite:
         held.append(data)
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write what was held back; nothing when the peer has gone meanwhile."""
         held = self._held
         if held:
-            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+            if not self._transport.is_closing():
+                self._transport.write(held[0] if len(held) == 1 else b"".join(held))
             held.clear()
 
     def close(self) -> None:

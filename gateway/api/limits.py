@@ -23,7 +23,7 @@ log = structlog.get_logger("fairlane.audit")
 MAX_BODY_BYTES = 16 * 1024
 DEFAULT_ENTRIES = 100
 MOST_ENTRIES = 1000
-_ENTRY_ID = re.compile(r"[0-9]{1,15}-[0-9]{1,15}")
+_ENTRY_ID = re.compile(r"[1-9][0-9]{0,15}-[0-9]{1,15}")
 
 
 async def change_queue(gateway: "Gateway", caller: Caller, request: Request) -> None:

@@ -68,7 +68,15 @@ async def test_the_record_is_read_in_pages_from_the_newest_back(here: Talk) -> N
 
 @pytest.mark.parametrize(
     "query",
-    [{"limit": "0"}, {"limit": "1001"}, {"limit": "x"}, {"limit": "-1"}, {"after": "x"}, {"after": "1-"}],
+    [
+        {"limit": "0"},
+        {"limit": "1001"},
+        {"limit": "x"},
+        {"limit": "-1"},
+        {"after": "x"},
+        {"after": "1-"},
+        {"after": "0-0"},
+    ],
 )
 async def test_a_page_that_makes_no_sense_is_refused(here: Talk, query: dict[str, str]) -> None:
     answer = await here.http.get("/api/admin/audit", params=query)
