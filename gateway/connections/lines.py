@@ -18,7 +18,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 HEAD_S = 10.0
 """From the first byte of a request (or from the beginning of a connection) to the end of its head."""
-BODY_S = 30.0
+BODY_S = 5.0
 """From an answer to the end of a request's body that nobody wants any more."""
 IDLE_S = 75.0
 """From an answer to the next request."""
