@@ -16,6 +16,8 @@ async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     """Queue a task, or raise ApiError: nothing of it is left then."""
     measures = gateway.measures
     size = len(task.payload)
+    if gateway.draining:  # since its head was read
+        raise gateway.going()
     try:
         if size < LARGE:
             answer = await gateway.dispatcher.submit(task)

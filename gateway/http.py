@@ -136,6 +136,8 @@ class Request:
                     more = message.get("more_body", False)
         except TimeoutError:
             raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+        if self.revoked:
+            raise unauthorized()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _next(self) -> Message:

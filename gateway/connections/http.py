@@ -243,6 +243,8 @@ class HttpConnection(asyncio.Protocol):
         full = (receiving is not None and receiving.unread > UNREAD_BYTES) or (
             ahead is not None and len(ahead) > AHEAD_BYTES
         )
+        if not full and self._queue:
+            full = sum(exchange.unread for exchange in self._queue) > AHEAD_BYTES
         if full and not self._read_paused:
             self._read_paused = True
             self.transport.pause_reading()
@@ -325,6 +327,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._phase = _BETWEEN
+        self._spent = self._read = 0  # what follows in this read is another message's
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             receiving.end_body()
@@ -390,6 +393,7 @@ class HttpConnection(asyncio.Protocol):
                 self._linger()  # the client still sends: a reset would take the answer from it
         elif self._queue:
             self._begin(self._queue.pop(0))
+            self.pace()
         elif self._refusal is not None:
             self._say_last(self._refusal)
         else:
@@ -504,7 +508,7 @@ class HttpConnection(asyncio.Protocol):
     # ---- WebSockets ----------
 
     def _prepare_upgrade(self, headers: list[tuple[bytes, bytes]]) -> None:
-        if self.answering is not None:
+        if self.answering is not None or self.parser.get_http_version() != "1.1":
             self._refuse_inside(answers.BAD_UPGRADE)
         self._websocket = handshake_head(self.parser.get_method(), self._url, headers)
         if self._websocket is None:
@@ -513,7 +517,7 @@ class HttpConnection(asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """Hand the connection over, with the head; it is answered by then, or refused here, or its time ends."""
         head, self._websocket = self._websocket, None
-        if rest:
+        if rest or self.transport.get_write_buffer_size():  # (who does not read answers gets no socket)
             self._refuse(answers.BAD_UPGRADE)
             return
         self._state.connections.discard(self)
