@@ -65,6 +65,7 @@ FAILURES: dict[str, Told] = {told.code: told for told in (
     "CONTEXT_LENGTH": _row(400, "context_length_exceeded", kind=INVALID),
     "CONTENT_FILTERED": _row(400, "content_filter", kind=INVALID),
     CANCELLED: _row(499, "cancelled", kind=INVALID, native=499),
+    "UNAUTHORIZED": _row(401, "UNAUTHORIZED", kind="authentication_error", native=401),  # its key was taken away meanwhile
     "MODEL_NOT_FOUND": _row(404, "model_not_found", kind=INVALID, native=404),
 }
 # fmt: on

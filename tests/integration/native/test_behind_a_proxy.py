@@ -68,8 +68,9 @@ async def test_with_keys_no_worker_connects_without_a_token(
         async with host_rewriting_proxy(int(talk.served.url.rsplit(":", 1)[1])) as port:
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(
-                    f"ws://127.0.0.1:{port}/ws",
-                    additional_headers={"Host": "gateway.example"},
+                    "ws://gateway.example/ws",
+                    host="127.0.0.1",
+                    port=port,
                     subprotocols=subprotocols,  # type: ignore[arg-type]
                     proxy=None,
                 ):

@@ -15,6 +15,7 @@ from fairlane.gateway.errors import (
     model_not_found,
     native_answer,
     openai_answer,
+    openai_kind,
     task_failed,
 )
 from fairlane.streaming.events import Failure
@@ -71,13 +72,13 @@ def test_a_stream_and_a_body_tell_a_failure_alike(code: str) -> None:
     answer = openai_answer(failed(code))
     assert json.loads(answer.body) == in_stream
     assert answer.status == told(code).openai
-    assert (answer.status < 500) == (in_stream["error"]["type"] == "invalid_request_error")
+    assert in_stream["error"]["type"] == openai_kind(answer.status)
 
 
 @pytest.mark.parametrize("code", FAILURES)
 def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499(code: str) -> None:
     answer = native_answer(failed(code))
-    assert answer.status == {CANCELLED: 499, "MODEL_NOT_FOUND": 404}.get(code, 500)
+    assert answer.status == {CANCELLED: 499, "MODEL_NOT_FOUND": 404, "UNAUTHORIZED": 401}.get(code, 500)
     assert json.loads(answer.body) == {"error": "It failed", "code": code, "taskId": "t"}
 
 
