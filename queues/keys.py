@@ -43,6 +43,7 @@ KEYS = (
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
+    Key("aside_of", "Q:{queue}", "hash", "user -> tasks of a queue that stand aside", "emptied with aside"),
     Key("aside", "R", "zset", "waiting task of * -> when it is back in its lane (ms), as its name is held", "sweep, ending"),
     Key("queue", "q:{queue}", "hash", "settings and number of waiting tasks (fields: see QUEUE)", "kept: configured"),
     Key("backlog", "b", "zset", "model with waiting tasks -> place in the line of models", "emptied by dispatch"),

@@ -108,6 +108,13 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
     check_room(shot, tasks, latest)
+    asides = Counter((tasks[task]["q"], tasks[task]["u"]) for task in aside)
+    counted = {
+        (queue, user): int(count)
+        for (queue,), users in shot.by_kind["aside_of"].items()
+        for user, count in users.items()
+    }
+    assert counted == dict(asides)
     return shot
 
 

@@ -11,13 +11,13 @@ end
 
 -- Record and log of an ended task go when its time is over, and count as retained until then (retaining.lua). While it holds a
 -- slot it has no end: the sweep needs its record.
-local OTHER_BYTES = 1024 -- of a record and its places in lines, about
+local OTHER_BYTES = 256 -- of its places in lines, about
 local function expire(id, keep)
   keep = math.max(keep, 1000)
   local text, log = string.format('%d', keep), key_log(id)
   call('PEXPIRE', key_task(id), text)
   call('PEXPIRE', log, text)
-  local bytes = call('MEMORY', 'USAGE', log) + OTHER_BYTES
+  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', key_task(id)) + OTHER_BYTES
   call('RPUSH', key_endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
 end
 

@@ -73,12 +73,13 @@ local function begin_attempt(id, t, replica, worker, token, grant_ms)
   return data
 end
 
--- How many tasks of a user run on a model, over all queues; with `line` how many wait.
+-- How many tasks of a user run on a model, over all queues; with `waiting` how many wait.
 local function count_of_user(m, u, waiting)
   local total = 0
   for _, q in ipairs(call('SMEMBERS', key_queues())) do
     if waiting then
       total = total + call('ZCARD', key_flow(q, m, u))
+      if m == '*' then total = total + num(call('HGET', key_aside_of(q), u)) end
     else
       total = total + call('SCARD', key_busy(q, m, u))
     end

@@ -139,7 +139,11 @@ local function dequeue(id, t)
   if not in_flow and not (t.an and call('ZREM', key_aside(), id) == 1) then return end
   call('HINCRBY', key_model(m), 'n:' .. q, '-1')
   call('HINCRBY', key_queue(q), 'n', '-1')
-  if not in_flow or call('EXISTS', flow) == 1 then return end
+  if not in_flow then
+    if call('HINCRBY', key_aside_of(q), u, '-1') <= 0 then call('HDEL', key_aside_of(q), u) end
+    return
+  end
+  if call('EXISTS', flow) == 1 then return end
   note_left(q, m, u)
   local flows, parked = key_flows(q, m), key_parked(q, m)
   local tag = call('ZSCORE', flows, u)
@@ -170,6 +174,7 @@ end
 -- A task that is in no flow stands aside.
 local function stand_aside(id, t, until_ms)
   call('ZADD', key_aside(), whole(until_ms), id)
+  call('HINCRBY', key_aside_of(t.q), t.u, '1')
   call('HINCRBY', key_model(t.m), 'n:' .. t.q, '1')
   call('HINCRBY', key_queue(t.q), 'n', '1')
 end

@@ -8,7 +8,7 @@ end
 
 -- How many tasks of a user wait in a queue, over all models; looked for where `m` and the models first in line have them.
 local function own_in_queue(q, m, u)
-  local own = call('ZCARD', key_flow(q, m, u))
+  local own = call('ZCARD', key_flow(q, m, u)) + num(call('HGET', key_aside_of(q), u))
   for _, model in ipairs(call('ZRANGE', key_backlog(), '0', '99')) do
     if model ~= m then own = own + call('ZCARD', key_flow(q, model, u)) end
   end

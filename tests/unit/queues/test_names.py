@@ -229,6 +229,24 @@ def test_a_task_that_stands_aside_can_be_cancelled_and_expires(world: World) -> 
     audit(world, "abc")
 
 
+def test_tasks_that_stand_aside_count_among_those_of_their_user(world: World) -> None:
+    pool = any_pool(world)
+    pool.configure(max_length=4)
+    let_in = []
+    for n in range(8):
+        answer = pool.submit(f"m{n}", "busy", user="mallory")
+        if isinstance(answer, Submitted):
+            let_in.append(f"m{n}")
+        if n == 0:
+            (grant,) = pool.take(ANY)
+            pool.requeue(grant, "declined", hold_ms=60_000)
+        else:
+            pool.take(ANY)
+    assert len(let_in) == 4, "as many as of one user whose tasks stand in line"
+    assert isinstance(pool.submit("b", "other", user="bob"), Submitted)
+    audit(world, [*let_in, "b"])
+
+
 def test_a_task_alone_in_the_line_does_not_start_while_its_name_is_held(world: World) -> None:
     pool = any_pool(world)
     pool.submit("a", "busy")
