@@ -23,7 +23,7 @@ class Service:
                 {"m": {"concurrency": slots, "cost": unit}},
             )
         )
-        self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
+        self.scheduler.offer(["m"], [], 10**9, 0)
         self.running: list[Grant] = []
         self.number = 0
         self.tokens: dict[str, int] = {}

@@ -89,7 +89,7 @@ class Both:
         )
         order = [queue.decode() for queue in world.call("SMEMBERS", world.keys("queues"))]
         self.model.lanes = {queue: self.model.lanes[queue] for queue in order}
-        self.scheduler.offer(["m"], [], b"[]", 10**9, 0)
+        self.scheduler.offer(["m"], [], 10**9, 0)
         self.running: list[tuple[Grant, Task]] = []
         self.waiting: list[Task] = []
         self.number = 0

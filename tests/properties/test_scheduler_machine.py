@@ -600,7 +600,7 @@ class Life(RuleBasedStateMachine):
             if replica.offering:
                 self.offer(replica)
             else:
-                replica.scheduler.offer([], replica.models, b"[]", 15_000, 0)
+                replica.scheduler.offer([], replica.models, 15_000, 0)
             if replica.free > 0:
                 self.ask(replica, replica.free)
 
@@ -631,14 +631,14 @@ class Life(RuleBasedStateMachine):
         replica = who if isinstance(who, Replica) else self.replicas[who]
         replica.offering = True
         replica.offered_ms = self.world.now_ms
-        replica.scheduler.offer(replica.models, [], b"[]", 15_000, 0)
+        replica.scheduler.offer(replica.models, [], 15_000, 0)
 
     @rule(who=WHO, grace=st.sampled_from((0, 2000)))
     def withdraw(self, who: int, grace: int) -> None:
         replica = self.replicas[who]
         replica.offering = False
         replica.idle_for.clear()
-        replica.scheduler.offer([], replica.models, b"[]", 15_000, grace)
+        replica.scheduler.offer([], replica.models, 15_000, grace)
 
     @rule(who=WHO, really=st.sampled_from((False, False, False, True)))
     def die(self, who: int, really: bool) -> None:
@@ -801,7 +801,7 @@ class Life(RuleBasedStateMachine):
                 )
             )
         for replica in self.replicas:
-            replica.scheduler.offer([], replica.models, b"[]", 1000, 0)
+            replica.scheduler.offer([], replica.models, 1000, 0)
         self.sweep_for(100, scheduler)
         shot = audit(self.world, self.accepted)
         assert not [kind for kind in ("slots", "look", "busy") if shot.by_kind[kind]]
