@@ -358,6 +358,8 @@ class Life(RuleBasedStateMachine):
             return scheduler.appended(scheduler.append(grant, seq, fields, output=True).result())
 
         current, seq = self.is_current(grant), written.next_seq + skip
+        if current and written.closed:
+            return
         answer = call(seq, fields)
         assert answer == (("stale", 0) if not current else ("hole", top) if seq > top + 1 else ("ok", 0))
         self.calls.append(Call("append", partial(call, seq, fields), answer))
@@ -420,6 +422,8 @@ class Life(RuleBasedStateMachine):
             return scheduler.finished(reply.result())
 
         current, known, seq = self.is_current(grant), self.record(grant.task_id), written.next_seq
+        written_by_owner = written_by_owner and not (current and written.closed)
+        written.closed = True
         if not written_by_owner:  # its log was given up: whatever the log holds, the task ends
             seq, fields = 0, []
         answer = call(seq, fields)
@@ -465,6 +469,7 @@ class Life(RuleBasedStateMachine):
         if current and "fo" in known:
             assert answer.outcome == "ended", "after output no retry"
         self.calls.append(Call("requeue", call, answer))
+        self.writer(grant).closed = True
         self.told(replica, answer.later)
         replica.let_go(grant)
 

@@ -21,9 +21,13 @@ class History:
 
 
 class Written:
-    """What the writer of one grant has written: it numbers by its own count, and writes again what the store lost."""
+    """What the writer of one grant has written: it numbers by its own count, and writes again what the store lost.
+
+    Once `closed` it writes nothing more, also if the store forgets that the attempt is over.
+    """
 
     def __init__(self, grant: Grant) -> None:
+        self.closed = False
         self._first = grant.start_seq + 1
         self._events: list[EventFields] = []
 
