@@ -34,11 +34,11 @@ from fairlane.queues.embedded import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration, standing
+from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration, configuring, standing
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment, State
-from fairlane.queues.versions import Standing, Version
+from fairlane.queues.versions import Standing, Version, hash_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
@@ -64,6 +64,8 @@ RELOADED = (
     "max_calls_per_caller",
 )
 """Settings that are taken over while running."""
+COMPARE_S = 5.0
+"""How often a replica looks which configuration of queues and models holds."""
 SETTLE_S = 2.0
 """How long the ends of tasks that were not done in time may take to be written, once the drain is over."""
 FAREWELL_MS = 5000
@@ -111,7 +113,9 @@ class Gateway:
         self._drain_until = 0.0
         self._others_stay = False
         self._overruled_by = ""
+        self._hashed: tuple[Settings, str] | None = None
         self._server = self._listens_at = ""
+        self._comparing: asyncio.Task[None] | None = None
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -160,6 +164,21 @@ class Gateway:
             refusal=lambda scope: self.callers.refuse_worker(scope),
         )
 
+    async def _compare_configurations(self) -> None:
+        """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
+        while True:
+            await asyncio.sleep(COMPARE_S)
+            with contextlib.suppress(StoreError):
+                in_force = await self.scheduler.in_force()
+                mine = self.settings
+                if in_force is None or in_force.hash != self._configuration_hash(mine):
+                    self._note_standing(await self.scheduler.configure(*configured(mine), _version(mine)))
+
+    def _configuration_hash(self, settings: Settings) -> str:
+        if self._hashed is None or self._hashed[0] is not settings:
+            self._hashed = (settings, hash_of(configuration(*configured(settings))))
+        return self._hashed[1]
+
     async def start(self) -> None:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
         self.loop_watch.start()
@@ -172,6 +191,7 @@ class Gateway:
         self.surveyor.start()
         self.history.start()
         self.dispatcher.start()
+        self._comparing = asyncio.create_task(self._compare_configurations(), name="configuration")
         self.ready = True
         log.info("gateway ready", replica=self.replica)
 
@@ -181,6 +201,9 @@ class Gateway:
         self.stopping = True
         self.loop_watch.close()
         await self.live.close()
+        if self._comparing is not None:
+            self._comparing.cancel()
+            await asyncio.gather(self._comparing, return_exceptions=True)
         await self.dispatcher.close()
         await self._leave()
         await self.watch.close()
@@ -345,7 +368,7 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
-        mine = configuration(self.replica, *configured(self.settings), _version(self.settings))
+        mine = configuring(self.replica, *configured(self.settings), _version(self.settings))
         self._note_standing(standing(await link.run("configure", *mine)))
 
     def _note_standing(self, standing: Standing) -> None:

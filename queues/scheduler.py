@@ -31,7 +31,7 @@ from fairlane.queues.tasks import (
     TaskSpec,
     Top,
 )
-from fairlane.queues.versions import Standing, Version, hash_of, read_configuration
+from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
 
 log = structlog.get_logger("fairlane.queues")
 
@@ -497,8 +497,13 @@ class Scheduler:
         replica has set a newer version, or if what holds says the same.
         """
         return standing(
-            await self._link.run("configure", *configuration(self.replica, queues, models, version))
+            await self._link.run("configure", *configuring(self.replica, queues, models, version))
         )
+
+    async def in_force(self) -> Configuration | None:
+        """Whose configuration holds; None in a store that was never configured."""
+        packed: bytes | None = await self._link.command("HGET", self._keys("pool"), "version")
+        return None if packed is None else read_configuration(packed)
 
     async def change(self, kind: Kind, name: str, values: Mapping[str, Value], who: str) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
@@ -538,12 +543,9 @@ class Scheduler:
 
 
 def configuration(
-    replica: str,
-    queues: Mapping[str, Mapping[str, Value]],
-    models: Mapping[str, Mapping[str, Value]],
-    version: Version,
+    queues: Mapping[str, Mapping[str, Value]], models: Mapping[str, Mapping[str, Value]]
 ) -> list[Arg]:
-    """The arguments of the script `configure`."""
+    """What a configuration says, as settings and their values in turn."""
     args: list[Arg] = []
     for name, values in queues.items():
         for pair in fields_of("queue", name, values):
@@ -551,7 +553,18 @@ def configuration(
     for name, values in models.items():
         for pair in fields_of("model", name, values):
             args.extend(pair)
-    return [replica, version.modified_ms, version.read_ms, hash_of(args), *args]
+    return args
+
+
+def configuring(
+    replica: str,
+    queues: Mapping[str, Mapping[str, Value]],
+    models: Mapping[str, Mapping[str, Value]],
+    version: Version,
+) -> list[Arg]:
+    """The arguments of the script `configure`."""
+    said = configuration(queues, models)
+    return [replica, version.modified_ms, version.read_ms, hash_of(said), *said]
 
 
 def standing(reply: list[Any]) -> Standing:

@@ -1,6 +1,5 @@
 """Loads the settings: flags over environment over file over defaults; every mistake is named at its place."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,9 +81,9 @@ def load_settings(
     problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
     if problems or settings is None:
         raise SettingsError(problems)
-    read_ms = time.time_ns() // 1_000_000
-    modified_ms = read_ms if file.modified_ms is None else min(file.modified_ms, read_ms)
-    settings.came(Times(modified_ms, read_ms))
+    if file.modified_ms is not None:
+        read_ms = settings.times.read_ms
+        settings.came(Times(min(file.modified_ms, read_ms), read_ms))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
 

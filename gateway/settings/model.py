@@ -6,6 +6,7 @@ Pure values. Where they come from (flags, environment, file) is in `loading.py`;
 
 import ipaddress
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,6 +217,12 @@ class Times:
 
     modified_ms: int = field(default=0, compare=False)
     read_ms: int = field(default=0, compare=False)
+
+    @classmethod
+    def now(cls) -> Self:
+        """Those of settings that stand in no file."""
+        now_ms = time.time_ns() // 1_000_000
+        return cls(now_ms, now_ms)
 
 
 class Settings(BaseModel):
@@ -436,7 +443,7 @@ class Settings(BaseModel):
     worker reads what callers send.
     """
 
-    _times: Times = PrivateAttr(default_factory=lambda: Times())
+    _times: Times = PrivateAttr(default_factory=Times.now)
 
     @property
     def times(self) -> Times:

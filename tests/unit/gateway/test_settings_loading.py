@@ -1,5 +1,6 @@
 """Where settings come from, what wins, and how mistakes are named."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,15 @@ def test_name_without_prefix_that_contradicts_another_setting_warns_and_falls_ba
     assert settings.min_task_timeout_ms == 5000
     assert settings.max_queue_length == 5
     assert [warning.split("=")[0] for warning in warnings] == ["MIN_TASK_TIMEOUT_MS"]
+
+
+def test_settings_are_as_old_as_their_file_and_never_of_the_future(tmp_path: Path) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text("port: 81\n")
+    for modified_s, expected in ((1_700_000_000, 1_700_000_000_000), (9_000_000_000, None)):
+        os.utime(file, (modified_s, modified_s))
+        settings, _ = load_settings(file, {}, {})
+        assert settings.times.modified_ms == (expected or settings.times.read_ms)
+    alone = Settings()
+    assert alone.times.modified_ms == alone.times.read_ms >= settings.times.read_ms
+    assert alone.model_copy(update={"port": 82}).times == alone.times
