@@ -21,9 +21,10 @@ async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
     try:
         if size < LARGE:
             answer = await gateway.dispatcher.submit(task)
-        else:  # Redis does nothing else while it reads one
-            async with gateway.bodies.turn(size):
-                answer = await gateway.dispatcher.submit(task)
+        else:  # Redis does nothing else while it reads one: it shall have as long for others
+            async with gateway.bodies.turn(size) as spent:
+                with spent(0.5):
+                    answer = await gateway.dispatcher.submit(task)
     except StoreError:
         measures.refused(task.queue, task.model, "store_unavailable")
         raise gateway.store_unavailable() from None

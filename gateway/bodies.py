@@ -9,7 +9,7 @@ import asyncio
 import codecs
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ MAX_VALUE = 8192
 """Bytes of a member that the gateway reads itself: names, numbers, flags. None that is longer is valid."""
 REST = 2.0
 SHORT_S = 0.01
-"""After a large body that took longer than that, no other one for so many times as long: that time is everybody else's."""
+"""After a large body that held others up for longer than that, no other one for so many times as long: that time is theirs."""
 TURN_S = 30.0
 MAX_WAITING = 256 << 20
 """Bytes of large bodies that may wait for their turn."""
@@ -103,12 +103,14 @@ class Bodies:
         """What `parse_object` makes of a body of any size. Raises ApiError: 400, and 503 when too many large ones wait."""
         if memoryview(body).nbytes < LARGE:
             return parse_object(bytes(body), what)
-        async with self.turn(memoryview(body).nbytes):
-            return await _in_steps(bytes(body), what)
+        async with self.turn(memoryview(body).nbytes) as spent:
+            return await _in_steps(bytes(body), what, spent)
 
     @contextlib.asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator[None]:
-        """Do what takes long with a body of `size` bytes: alone, and for about a third of the time. Raises ApiError(503)."""
+    async def turn(self, size: int) -> AsyncIterator["Spent"]:
+        """Do what takes long with a body of `size` bytes: alone, and for about a third of the time, as far as it tells what it
+        spent. Raises ApiError(503).
+        """
         if self._waiting + size > MAX_WAITING:
             raise _busy()
         self._waiting += size
@@ -120,31 +122,49 @@ class Bodies:
                 raise _busy() from None
             try:
                 await asyncio.sleep(max(self._free_at - self._time(), 0.0))
-                began = self._time()
+                spent = Spent(self._time)
                 try:
-                    yield
+                    yield spent
                 finally:
-                    now = self._time()
-                    self._free_at = now + REST * max(now - began - SHORT_S, 0.0)
+                    self._free_at = self._time() + REST * max(spent.seconds - SHORT_S, 0.0)
             finally:
                 self._lock.release()
         finally:
             self._waiting -= size
 
 
+class Spent:
+    """How long the steps of one turn held others up, in seconds: `with spent():` around each."""
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def __call__(self, share: float = 1.0) -> Iterator[None]:
+        """Count what happens inside, or a share of it."""
+        began = self._time()
+        try:
+            yield
+        finally:
+            self.seconds += share * (self._time() - began)
+
+
 def _busy() -> ApiError:
     return ApiError(503, "BUSY", "Too many large requests at once", retry_after_ms=1000)
 
 
-async def _in_steps(body: bytes, what: str) -> Members:
+async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
     """Check and split a large body; others run between the steps, each of which is one pass over a part of it."""
     try:
-        _skip.decode(body)
+        with spent():
+            _skip.decode(body)
         await asyncio.sleep(0)
         if not body.isascii():
             check = codecs.getincrementaldecoder("utf-8")()
             for at in range(0, len(body), _PIECE):
-                check.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body))
+                with spent():
+                    check.decode(body[at : at + _PIECE], final=at + _PIECE >= len(body))
                 await asyncio.sleep(0)
         if kind_of(body) != "{":
             raise bad_request(f"{what} must be a JSON object")
@@ -154,7 +174,8 @@ async def _in_steps(body: bytes, what: str) -> Members:
             count += 1
             if count > MAX_MEMBERS:
                 raise _too_many(what)
-            at = _end_of_value(text, key.end())
+            with spent():
+                at = _end_of_value(text, key.end())
             found[_name.decode(key[1])] = Raw(text[key.end() : at])
             if at - key.end() > LARGE:
                 await asyncio.sleep(0)

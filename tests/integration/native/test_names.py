@@ -43,7 +43,7 @@ async def test_the_model_inside_a_payload_must_be_covered_by_the_key_too(gateway
         for inner in ('{"model":"other"}', '{"m\\u006fdel":"other"}', '{"model":"m1","model":"other"}'):
             body = b'{"type":"t","model":"m1","async":true,"payload":%b}' % inner.encode()
             answer = await one.post("/api/tasks", content=body, headers={"Content-Type": "application/json"})
-            assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+            assert (answer.status_code, answer.json()["code"]) == (404, "MODEL_NOT_FOUND")
             assert "other" in answer.json()["error"]
         for payload in ({"model": "m1"}, {"model": 5}, {}, [], "other"):
             assert (await one.post("/api/tasks", json={**task, "payload": payload})).status_code == 202
