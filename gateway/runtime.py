@@ -377,8 +377,8 @@ class Gateway:
         overruled_by = in_force.hash if standing.outcome == "older" else ""
         if overruled_by and overruled_by != self._overruled_by:
             log.warning(
-                "another replica has a newer configuration, which holds for queues and models: give this gateway the "
-                "same file, or touch its own and send SIGHUP",
+                "another replica has a newer configuration, which holds for queues and models as long as it lives: give "
+                "this gateway the same file, or touch its own and send SIGHUP",
                 replica=self.replica,
                 modified=_when(self.settings.times.modified_ms),
                 newer_replica=in_force.replica,

@@ -493,8 +493,8 @@ class Scheduler:
     ) -> Standing:
         """Set what the configuration says of queues and models (see `rules`); holds from the next decision on, everywhere.
 
-        What it does not say is no longer set; what was changed while running stays as it was changed. It is not set if another
-        replica has set a newer version, or if what holds says the same.
+        What it does not say is no longer set; what was changed while running stays as it was changed. It is not set while another
+        replica lives whose version is newer (ask again), or if what holds says the same.
         """
         return standing(
             await self._link.run("configure", *configuring(self.replica, queues, models, version))

@@ -46,10 +46,10 @@ SHARED = (
 
 # fmt: off
 SELDOM = frozenset((
-    "account_of_end", "apply_rules", "choose_lane", "count_of_user", "dequeue", "expected_ms", "expected_output",
-    "forget_excess", "go_on_ruling", "hold_name", "lane_idles", "lift_lane", "name_held_until", "note_lift", "own_in_queue",
-    "paced_until", "park", "refund", "rename_line", "repeat_grants", "settle_pace", "spend", "stand", "stand_aside",
-    "startable", "starts_at_once", "unpark",
+    "account_of_end", "apply_rules", "choose_lane", "count_of_user", "dequeue", "enqueue_by_name", "expected_ms",
+    "expected_output", "forget_excess", "go_on_ruling", "hold_name", "lane_idles", "lift_lane", "name_held_until",
+    "note_lift", "own_in_queue", "paced_until", "park", "refund", "repeat_grants", "settle_pace", "spend", "stand",
+    "stand_aside", "startable", "starts_at_once", "unpark",
 ))
 # fmt: on
 """Shared functions that most calls do without: they are made together, when the first of them is called."""

@@ -1,7 +1,8 @@
 """Which configuration holds for queues and models when replicas were given different files: the newest one, on all of them.
 
 A replica brings its configuration with the time of its file each time that it connects to Redis. What is older never replaces
-what is newer; of files of the same time the one that was read later counts.
+what is newer while a replica lives that runs it; of files of the same time the one that was read later counts. So a replica of
+before a rollout changes nothing when it connects again, and a rollout that is taken back is back when its replicas are gone.
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,10 @@ class Configuration(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What became of a replica's configuration. `outcome`: set, same (nothing to do), or older: that of another one stays."""
+    """What became of a replica's configuration."""
 
     outcome: str
+    """set, same (nothing to do), or older: another one stays while a replica lives that has it."""
     in_force: Configuration
 
 

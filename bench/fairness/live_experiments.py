@@ -58,6 +58,10 @@ class Experiment:
     """By client, the users that its calls say they are for."""
     again: Again | None = None
     """What is sent when a call has ended."""
+    queue_length: int | None = 100_000
+    """Tasks that may wait in a queue; None: the product's default."""
+    flooder: str | None = None
+    """A client that may be refused."""
     expire_s: float = 0
     """When tasks that nobody reads end by their own timeout, s; 0: they are cancelled at the end."""
 
@@ -115,6 +119,8 @@ def isolation(scale: Scale, *, flooded: bool, seed: int = 5) -> Experiment:
         service_s,
         awaited=lambda request: request.client != FLOODER,
         expire_s=scale.length_s + DRAIN_S / 2,
+        queue_length=None,
+        flooder=FLOODER if flooded else None,
     )
 
 
@@ -187,6 +193,8 @@ async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = Fa
     """
     model = experiment.name
     await stack.set(model, concurrency=experiment.scale.slots, paused=together or None)
+    for queue in experiment.queues:
+        await stack.set_queue(queue, max_length=experiment.queue_length)
     async with (
         clients(stack.urls, experiment.keys, model, experiment.names, experiment.expire_s) as callers,
         slots_watched(stack, model, experiment.scale.slots) as slots,
@@ -201,6 +209,7 @@ async def carry_out(stack: Stack, experiment: Experiment, *, together: bool = Fa
         await callers.answered(awaited, DRAIN_S)
         await callers.end()
         ledger = await closed_ledger(stack, model, callers.calls)
+        ledger.flooder = experiment.flooder
         run = as_run(callers.calls, ledger.records, callers.began_ns, experiment)
     return Live(run, slots, ledger)
 

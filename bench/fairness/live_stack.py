@@ -26,7 +26,6 @@ from fairlane.queues.keys import Keys, pool_prefix
 REPLICAS = 2
 WORKERS_EACH = 2
 END_S = 15.0
-QUEUE_LENGTH = 100_000
 KEEP_MS = 1_800_000
 """Logs are kept until an experiment has looked at them."""
 PATIENCE_MS = 10_000
@@ -80,6 +79,11 @@ class Stack:
         answer = await self.operator.patch(f"/api/admin/models/{model}", json=values)
         answer.raise_for_status()
 
+    async def set_queue(self, queue: str, **values: int | bool | None) -> None:
+        """The same of a queue."""
+        answer = await self.operator.patch(f"/api/admin/queues/{queue}", json=values)
+        answer.raise_for_status()
+
     async def counts(self) -> dict[str, int]:
         """What an operator sees: queued, executing, completed, failed, cancelled."""
         answer = await self.operator.get("/api/admin/state", params={"tasks": "0"})
@@ -103,7 +107,6 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         "keys": [key.entry() for key in (*keys, Key(OPERATOR, admin=True))],
         "workers": [{"id": "workers", "sha256": _digest(TOKEN)}],
         "queues": {name: {"weight": weight} for name, weight in TIERS.items()},
-        "max_queue_length": QUEUE_LENGTH,
         "task_result_ttl_ms": KEEP_MS,
         "max_result_ttl_ms": KEEP_MS,
         "redis_timeout_ms": PATIENCE_MS,

@@ -5,8 +5,8 @@
 -- ARGV[3]  when it read it, ms
 -- ARGV[4]  hash of what it says
 -- ARGV[5…] q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
--- returns  {outcome, version in force, as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' another replica has
---          set what is newer, which stays. Of files of the same time the one read later counts.
+-- returns  {outcome, version in force, as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds is newer,
+--          and stays while another replica lives that runs it. Of files of the same time the one read later counts.
 local mine = ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
 call('ZADD', key_replicas(), 'GT', NOW + 15000, ARGV[1])
 call('HSET', key_versions(), ARGV[1], mine)
@@ -20,7 +20,13 @@ if known then
     if not older then call('HSET', key_pool(), 'version', version) end
     return { 'same', older and known or version }
   end
-  if older then return { 'older', known } end
+  local versions = older and call('HGETALL', key_versions()) or {}
+  for i = 1, #versions, 2 do
+    local other, hash = versions[i], string.match(versions[i + 1], '(%S+)$')
+    if other ~= ARGV[1] and hash == its_hash and num(call('ZSCORE', key_replicas(), other)) > NOW then
+      return { 'older', known }
+    end
+  end
 end
 
 local before, after = {}, {}

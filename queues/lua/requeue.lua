@@ -39,8 +39,10 @@ elseif hold > 0 then
   local held = call('HGET', key_model(t.m), 'held')
   call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end
+local freed = t.m
 local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0)
 local at = wake(t.m)
+if t.m ~= freed then wake(freed) end
 wake_elsewhere(t)
 local later = at and { t.m, math.max(at - NOW, 1) } or {}
 if outcome == 'queued' then return { outcome, later } end

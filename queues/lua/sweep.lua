@@ -191,7 +191,13 @@ if woken >= 900 or woken < 0 then
     for i = 1, #part[2], 2 do
       local id = part[2][i]
       local f = call('HMGET', key_task(id), 'm', 'an')
-      if f[1] == '*' and f[2] and is_offered(f[2]) then rename_line(id, load(id)) end
+      if f[1] == '*' and f[2] and is_offered(f[2]) then
+        local t = load(id)
+        if call('ZSCORE', key_flow(t.q, t.m, t.u), id) then
+          dequeue(id, t)
+          enqueue_by_name(id, t)
+        end
+      end
     end
   end
 

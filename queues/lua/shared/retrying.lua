@@ -34,7 +34,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
       call('HSET', key, 'ls', who)
     end
   end
-  if not give_up and t.wt == '1' and not is_offered(t.m) then give_up = failures.no_worker end
+  if not give_up and t.wt == '1' and not is_offered(t.an or t.m) then give_up = failures.no_worker end
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
     if t.fo then settle(t, -1, -1, false) else refund(t) end
@@ -51,7 +51,13 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
   end
   call('HDEL', key, 'wk', 'bg', 'ga')
   local aside_until = held and name_held_until(t)
-  if aside_until then stand_aside(id, t, aside_until) else enqueue(id, t) end
+  if aside_until then
+    stand_aside(id, t, aside_until)
+  elseif t.an and scheduled_as(t.an) == t.an then -- somebody offers it by its name now
+    enqueue_by_name(id, t)
+  else
+    enqueue(id, t)
+  end
   call('ZADD', key_look(), wait_instant(t), id)
   return 'queued'
 end

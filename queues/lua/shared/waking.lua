@@ -42,11 +42,9 @@ local function is_offered(model)
   return call('ZCOUNT', key_offers(model), now, '+inf') > 0 or call('ZCOUNT', key_offers('*'), now, '+inf') > 0
 end
 
--- Bring a waiting task from the line of '*' to that of the model it asked for.
-local function rename_line(id, t)
-  if not call('ZSCORE', key_flow(t.q, t.m, t.u), id) then return end
-  dequeue(id, t)
-  t.m = t.an
+-- Put a task of the line of '*', that stands in no flow now, into the line of the model that it asked for.
+local function enqueue_by_name(id, t)
+  t.m, t.an = t.an, nil
   call('HSET', key_task(id), 'm', t.m)
   call('HDEL', key_task(id), 'an')
   call('ZADD', key_models(), NOW_TEXT, t.m)

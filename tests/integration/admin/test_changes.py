@@ -28,6 +28,25 @@ async def test_a_raised_limit_starts_tasks_at_another_replica_at_once(here: Talk
         await worker.answer(first, {})
 
 
+async def test_the_line_of_all_names_that_nobody_knows_has_a_limit_of_its_own(
+    here: Talk, there: Talk
+) -> None:
+    await change(here, "model", "*", concurrency=2)
+    async with there.worker2(["*"], slots=4) as worker:
+        tasks = [await here.submit(model=f"invented {n}") for n in range(4)]
+        running = await at_once(worker, 2)
+        assert [task["model"] for task in running] == ["invented 0", "invented 1"]
+        assert await worker.idle()
+        state = (await here.http.get("/api/admin/state")).json()
+        (line,) = (row for row in state["models"] if row["running"])
+        assert (line["model"], line["running"], line["waiting"], line["slots"]) == ("*", 2, 2, 4)
+        assert {row["model"] for row in state["tasks"]} == {f"invented {n}" for n in range(4)}
+        found = (await here.http.get("/api/admin/tasks?model=invented 3")).json()["tasks"]
+        assert [task["taskId"] for task in found] == tasks[3:]
+        await change(here, "model", "*", concurrency=None)
+        await at_once(worker, 2)
+
+
 async def test_a_lowered_limit_holds_from_the_next_decision_on(here: Talk, there: Talk) -> None:
     async with there.worker2(["m"], slots=2) as worker:
         for _ in range(4):

@@ -182,6 +182,27 @@ def test_tasks_whose_worker_of_every_model_left_go_to_the_line_of_the_model_they
     assert all(grant.asked == grant.model == "x" for grant in named.take("x", want=64))
 
 
+@pytest.mark.parametrize("how", ["requeue", "lease"])
+def test_a_task_that_goes_back_joins_the_line_of_a_worker_that_names_its_model_now(
+    world: World, how: str
+) -> None:
+    """As when a worker connects, is given a task at once, and only then says which models it runs."""
+    pool = any_pool(world)
+    pool.sweep()
+    pool.submit("a", "x", waiting=True)
+    (grant,) = pool.take(ANY)
+    pool.offer("x", withdrawn=[ANY])
+    assert pool.take("x") == []
+    if how == "requeue":
+        assert pool.requeue(grant, "declined").outcome == "queued"
+    else:
+        pool.pass_time(4000)
+    (again,) = pool.take("x")
+    assert (again.task_id, again.model, again.asked) == ("a", "x", "x")
+    assert pool.slots(ANY) == {}
+    audit(world, "a")
+
+
 @pytest.mark.parametrize("wanted", ["invented", ANY])
 def test_tasks_are_found_by_the_name_that_was_asked_for_and_by_the_shared_line(
     world: World, wanted: str

@@ -34,6 +34,24 @@ def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None
     assert standing.in_force.replica == "new"
 
 
+def test_a_rollout_that_is_taken_back_is_back_when_its_replicas_are_gone(world: World) -> None:
+    old = Pool(world, "old", set_up=False)
+    bring(world, "old", (1000, 5000), 1.0)
+    bring(world, "new", (2000, 4000), 9.0)
+    outcomes = []
+    for _ in range(17):
+        outcomes.append(bring(world, "old", (1000, 5000), 1.0).outcome)
+        old.pass_time(1000)
+    assert outcomes == ["older"] * 15 + ["set", "same"]
+    assert weight(world) == 1.0
+
+
+def test_a_lone_replica_may_be_given_an_older_file(world: World) -> None:
+    bring(world, "alone", (2000, 2000), 9.0)
+    assert bring(world, "alone", (1000, 3000), 1.0).outcome == "set"
+    assert weight(world) == 1.0
+
+
 @pytest.mark.parametrize("read", [4000, 5000])
 def test_of_files_of_one_time_the_one_read_later_counts(world: World, read: int) -> None:
     bring(world, "a", (1000, 4500), 1.0)
@@ -47,6 +65,7 @@ def test_what_says_the_same_does_nothing_but_is_as_new_as_its_newest_file(world:
     assert weight(world) == 5.0
     assert bring(world, "c", (500, 500), 9.0).outcome == "same"
     assert bring(world, "d", (2000, 2000), 1.0).outcome == "older"
+    assert bring(world, "e", (4000, 2000), 1.0).outcome == "set"
 
 
 def test_a_store_that_lost_its_data_is_configured_anew(world: World) -> None:
