@@ -24,6 +24,8 @@ Members = dict[str, Raw]
 LARGE = 256 * 1024
 MAX_MEMBERS = 10_000
 """Of a body, and of the payload in one. Those below them are not looked at."""
+MAX_DEPTH = 128
+"""Levels that a body may be nested: workers read it with parsers that give up at some hundreds."""
 MAX_VALUE = 8192
 """Bytes of a member that the gateway reads itself: names, numbers, flags. None that is longer is valid."""
 REST = 2.0
@@ -39,6 +41,8 @@ _skip = msgspec.json.Decoder(Raw)
 _name = msgspec.json.Decoder(str)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 _KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _PIECE = 1 << 20
 
@@ -56,7 +60,24 @@ def parse_object(body: bytes, what: str = "The body") -> Members:
     Of larger ones `Bodies.parse` makes the same, but does not look for numbers out of range.
     """
     parse_values(body, what)
+    if _too_deep(body):
+        raise bad_request(f"{what} is nested too deeply")
     return _members.decode(body)
+
+
+def _too_deep(body: bytes) -> bool:
+    """Whether valid JSON is nested deeper than MAX_DEPTH (twice that, where lists and objects take turns).
+
+    Each round takes the innermost pairs away, so there are as many as levels and none holds up others.
+    """
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
 
 
 def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
