@@ -30,9 +30,17 @@ def write(folder: Path, weight: int, modified_s: int) -> None:
 
 
 async def state(gateway: GatewayProcess) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+
+    async def told() -> bool:
+        response = await client.get("/api/admin/state")
+        if response.status_code == 200:  # (503 while it connects to Redis again)
+            answer.update(response.json())
+        return response.status_code == 200
+
     async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
-        answer: dict[str, Any] = (await client.get("/api/admin/state")).json()
-        return answer
+        await until(told, "the state")
+    return answer
 
 
 async def weight(gateway: GatewayProcess) -> float:
