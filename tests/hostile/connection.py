@@ -90,7 +90,8 @@ async def carry_out(port: int, plan: Plan, part: Part, number: int) -> _Connecti
     try:
         in_time = await _converse(connection, plan)
     finally:
-        connection.transport.abort()
+        if not connection.lost:  # (a transport that is lost has no loop any more)
+            connection.transport.abort()
     _judge(connection, plan, part, number, in_time)
     return connection
 
