@@ -17,7 +17,7 @@ local function expire(id, keep)
   local text, log = string.format('%d', keep), key_log(id)
   call('PEXPIRE', key_task(id), text)
   call('PEXPIRE', log, text)
-  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', key_task(id)) + OTHER_BYTES
+  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', key_task(id), 'SAMPLES', '0') + OTHER_BYTES
   call('RPUSH', key_endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
 end
 

@@ -96,6 +96,7 @@ UPGRADES = {
     "another method": (request("POST", "/ws", HANDSHAKE), b" 405 "),
     "many headers": (request("GET", "/ws", {**HANDSHAKE, **{f"H{n}": "x" for n in range(99)}}), b" 431 "),
     "no key": (request("GET", "/ws", {**HANDSHAKE, "Sec-WebSocket-Key": ""}), b" 400 "),
+    "HTTP/1.0": (request("GET", "/ws", HANDSHAKE).replace(b"HTTP/1.1", b"HTTP/1.0", 1), b" 400 "),
 }
 
 
@@ -130,6 +131,14 @@ async def test_requests_sent_ahead_are_answered_in_order(redis_url: str, tmp_pat
         answers = talk.later(asyncio.to_thread(call))
         await worker.answer(await worker.take(), {"fine": True})
         assert await answers == [200, 200, 404, 400]
+
+
+async def test_the_heads_of_requests_sent_ahead_count_for_themselves(redis_url: str, tmp_path: Path) -> None:
+    """All of them together are larger than one may be, and are parsed in one read where that is large enough."""
+    async with talking(redis_url, tmp_path) as talk:
+        large = request("GET", "/health/live", {"X": "x" * 9000})
+        said = await ends(talk, large * 12)
+        assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 12
 
 
 async def test_too_many_requests_sent_ahead_are_refused_after_the_answers_before(

@@ -83,6 +83,27 @@ async def test_what_is_sent_ahead_is_bounded(redis_url: str, tmp_path: Path) -> 
                 assert (await asyncio.to_thread(caller.answer))[0] == 200
 
 
+async def test_bodies_sent_ahead_are_bounded_all_together(redis_url: str, tmp_path: Path) -> None:
+    """Each is small enough to be taken while the first call runs; the sum is not."""
+    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+        first, other = (request("POST", "/api/openai", body=body(size)) for size in (1, 60 * KB))
+        with Caller(talk.served.url) as caller:
+            caller.send(first + other[:-1])  # a body that has begun: what follows it is parsed, not kept
+            task = await worker.take()
+            (connection,) = (c for c in talk.served.gateway.connections.open if getattr(c, "answering", None))
+            sending = talk.later(asyncio.to_thread(caller.send, other[-1:] + 12 * other))
+            await until(lambda: connection._read_paused, "the connection not to be read")
+            held = len(connection._ahead or b"") + sum(e.unread for e in connection._queue or ())
+            assert held < 600 * KB
+            for number in range(14):
+                await worker.answer(task, {})
+                if number < 13:
+                    task = await worker.take()
+            assert await sending
+            for _ in range(14):
+                assert (await asyncio.to_thread(caller.answer))[0] == 200
+
+
 async def test_a_client_that_closes_its_sending_side_has_left(redis_url: str, tmp_path: Path) -> None:
     async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
         with Caller(talk.served.url) as caller:

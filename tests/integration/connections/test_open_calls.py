@@ -1,6 +1,7 @@
 """How many calls one caller has open, and what becomes of them when the key is taken away."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,24 @@ async def test_calls_of_a_key_that_is_taken_away_end(redis_url: str, tmp_path: P
             await worker.answer(await worker.take(), {"fine": True})
             await asyncio.wait([others], timeout=0.1)
         assert (await others).json() == {"fine": True}
+
+
+@pytest.mark.parametrize("path", ["/api/openai", "/v1/chat/completions"])
+async def test_a_body_that_ends_when_its_key_is_taken_away_is_refused(
+    redis_url: str, tmp_path: Path, path: str
+) -> None:
+    async with talking(redis_url, tmp_path, **KEYS) as talk, talk.worker(WORKER):
+        whole = request("POST", path, {"Authorization": "Bearer ann"}, body=json.dumps(CHAT).encode())
+        with Caller(talk.served.url) as caller:
+            caller.send(whole[:-1])
+            await until(lambda: len(talk.served.gateway.calls) == 1, "the head to be read")
+            await reload(talk, keys(ann=""))
+            caller.send(whole[-1:])
+            status, _, said = await asyncio.to_thread(caller.answer)
+        assert (status, b"UNAUTHORIZED" in said or b"authentication_error" in said) == (401, True)
+        async with talk.client(ADMIN) as ops:
+            counts = (await ops.get("/api/admin/state")).json()["counts"]
+        assert not any(counts[state] for state in ("queued", "executing", "completed"))
 
 
 async def test_calls_of_other_keys_do_not_notice_a_reload(redis_url: str, tmp_path: Path) -> None:

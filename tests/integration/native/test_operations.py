@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.processes import GatewayProcess
+from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
@@ -55,6 +56,26 @@ async def test_a_draining_gateway_is_not_ready_and_takes_no_tasks(gateway: Start
         assert (await call).json() == {"finished": True}
         await drain
         assert (await talk.poll(waiting))["status"] == "queued"
+
+
+@pytest.mark.parametrize("path", ["/api/openai", "/api/tasks", "/v1/chat/completions", "/v1/embeddings"])
+async def test_a_body_that_ends_in_the_drain_is_refused(gateway: Start, path: str) -> None:
+    async with gateway(drain_ms=10_000) as talk, talk.worker() as worker:
+        call = talk.sync()
+        task = await worker.take()
+        fields = {"type": "t", "model": "m", "payload": {}, "messages": [], "input": "x"}
+        whole = request("POST", path, body=json.dumps(fields).encode())
+        with Caller(talk.served.url) as caller:
+            caller.send(whole[:-1])
+            await until(lambda: len(talk.served.gateway.calls) == 2, "the head to be read")
+            drain = talk.later(talk.served.gateway.drain())
+            await until(lambda: talk.served.gateway.draining)
+            caller.send(whole[-1:])
+            status, _, said = await asyncio.to_thread(caller.answer)
+        assert (status, b"GATEWAY_STOPPING" in said) == (503, True)
+        await worker.answer(task, {})
+        assert (await call).status_code == 200
+        await drain
 
 
 async def test_a_draining_gateway_tells_streams_to_come_back(gateway: Start) -> None:

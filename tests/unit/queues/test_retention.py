@@ -67,6 +67,20 @@ def test_beyond_the_budget_those_that_ended_first_go_first(world: World) -> None
     assert drive(pool.scheduler.follow(greedy[0])) is None
 
 
+def test_what_a_record_holds_counts_too(world: World) -> None:
+    """A task's metadata is kept with its record, not in its log."""
+    pool = Pool(world)
+    pool.sweep()
+    pool.submit("small")
+    pool.cancel("small")
+    pool.sweep()
+    small = kept(pool)
+    pool.submit("large", metadata=b'"' + b"x" * 8000 + b'"')
+    pool.cancel("large")
+    pool.sweep()
+    assert kept(pool) - small > 8000
+
+
 def test_a_pass_drops_a_bounded_number_and_the_next_comes_at_once(world: World) -> None:
     pool = Pool(world)
     pool.sweep()
