@@ -1,8 +1,8 @@
 """JSON bodies, looked into no further than needed.
 
 A JSON text of 16 MiB becomes up to 400 MB of Python objects. So a body is split into its members, which stay the bytes that came;
-what the gateway must know of them is read from there. A large body (LARGE and more) is checked and split in steps, one body at a
-time, so that others get their turn.
+what the gateway must know of them is read from there. A large body (LARGE bytes and more, or MANY values and more) is checked and
+split in steps, one body at a time, so that others get their turn.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ Members = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
 LARGE = 256 * 1024
+MANY = 16_384
 MAX_MEMBERS = 10_000
 """Of a body, and of the payload in one. Those below them are not looked at."""
 MAX_DEPTH = 128
@@ -40,11 +42,15 @@ _members = msgspec.json.Decoder(Members)
 _skip = msgspec.json.Decoder(Raw)
 _name = msgspec.json.Decoder(str)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
-_KEY = re.compile(rb'[\s{,]*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_BEFORE_NAME = re.compile(rb"[\s{,]*+")
+_COLON = re.compile(rb"\s*+:\s*+")
+_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
+"""A run of brackets that open or close, and what stands before: strings are passed over, as is what is no bracket."""
+_WHITE = b" \t\r\n"
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _PIECE = 1 << 20
+_BRACKETS_AT_ONCE = 20_000
+_WHITE_AT_ONCE = 4096
 
 
 class _Oversized:
@@ -55,33 +61,56 @@ OVERSIZED = _Oversized()
 
 
 def parse_object(body: bytes, what: str = "The body") -> Members:
-    """The members of a JSON object of less than LARGE bytes. Raises ApiError as `parse_values`.
+    """The members of a JSON object that is not large. Raises ApiError as `parse_values`.
 
     Of larger ones `Bodies.parse` makes the same, but does not look for numbers out of range.
     """
-    parse_values(body, what)
-    if _too_deep(body):
-        raise bad_request(f"{what} is nested too deeply")
+    if _too_deep(parse_values(body, what), body):
+        raise _deep(what)
     return _members.decode(body)
 
 
-def _too_deep(body: bytes) -> bool:
-    """Whether valid JSON is nested deeper than MAX_DEPTH (twice that, where lists and objects take turns).
+def is_large(body: bytes) -> bool:
+    """Whether looking at a whole JSON text at once would hold others up."""
+    return len(body) >= LARGE or body.count(b",") + body.count(b"[") + body.count(b"{") >= MANY
 
-    Each round takes the innermost pairs away, so there are as many as levels and none holds up others.
-    """
+
+def _too_deep(value: Any, body: bytes) -> bool:
+    """Whether a value is nested deeper than MAX_DEPTH. `body`: its text, which says in most cases that it cannot be."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
-    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    level = [value]
     for _ in range(MAX_DEPTH):
-        if not brackets:
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
+    return True
+
+
+async def _check_depth(body: bytes, what: str, spent: "Spent") -> None:
+    """The same for a large text, in steps."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
+    runs, depth, more = _BRACKETS.finditer(body), 0, True
+    while more:
+        with spent():
+            more = False
+            for run in islice(runs, _BRACKETS_AT_ONCE):
+                more = True
+                brackets = run[1]
+                depth += len(brackets) if brackets[0] in b"[{" else -len(brackets)
+                if depth > MAX_DEPTH:
+                    raise _deep(what)
+        await asyncio.sleep(0)
 
 
 def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
-    """A JSON object of less than LARGE bytes as Python values. Raises ApiError(400) with what is wrong: malformed, not an object,
+    """A JSON object that is not large as Python values. Raises ApiError(400) with what is wrong: malformed, not an object,
     out of range, too many members. `what` begins its sentences.
     """
     try:
@@ -122,10 +151,11 @@ class Bodies:
 
     async def parse(self, body: bytes | Raw, what: str = "The body") -> Members:
         """What `parse_object` makes of a body of any size. Raises ApiError: 400, and 503 when too many large ones wait."""
-        if memoryview(body).nbytes < LARGE:
-            return parse_object(bytes(body), what)
-        async with self.turn(memoryview(body).nbytes) as spent:
-            return await _in_steps(bytes(body), what, spent)
+        text = bytes(body)
+        if not is_large(text):
+            return parse_object(text, what)
+        async with self.turn(len(text)) as spent:
+            return await _in_steps(text, what, spent)
 
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator["Spent"]:
@@ -189,34 +219,55 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
                 await asyncio.sleep(0)
         if kind_of(body) != "{":
             raise bad_request(f"{what} must be a JSON object")
+        await _check_depth(body, what, spent)
         found: Members = {}
-        text, at, count = memoryview(body), 0, 0
-        while key := _KEY.match(body, at):
+        text, at, count, since = memoryview(body), 0, 0, 0
+        while True:
+            with spent():
+                name = _BEFORE_NAME.match(body, at).end()  # type: ignore[union-attr]
+                if body[name : name + 1] != b'"':
+                    return found
+                colon = _end_of_value(text, name)
+                value = _COLON.match(body, colon).end()  # type: ignore[union-attr]
+                at = _end_of_value(text, value)
+                found[_name.decode(text[name:colon])] = Raw(text[value:at])
             count += 1
             if count > MAX_MEMBERS:
                 raise _too_many(what)
-            with spent():
-                at = _end_of_value(text, key.end())
-            found[_name.decode(key[1])] = Raw(text[key.end() : at])
-            if at - key.end() > LARGE:
+            if at - since > LARGE:
+                since = at
                 await asyncio.sleep(0)
     except _WRONG as error:
         raise _explained(error, body, what) from None
-    return found
 
 
 def _end_of_value(text: memoryview, at: int) -> int:
-    """Where the value that begins at `at` ends, in a JSON object that is known to be valid.
+    """Where the value (or name) that begins at `at` ends, in a JSON object that is known to be valid.
 
-    msgspec reads no value out of a longer text, but when it is asked to it says where the value ends: no object is built.
+    msgspec reads no value out of a longer text, but when it is asked to it says where the next token begins: no object is built.
     """
     try:
         _skip.decode(text[at:])
     except msgspec.DecodeError as error:
         if end := _END.search(str(error)):
-            return at + int(end[1]) - 1
+            return _without_white(text, at, at + int(end[1]) - 1)
         raise
     raise AssertionError("a member is followed by a comma or a brace")
+
+
+def _without_white(text: memoryview, begin: int, end: int) -> int:
+    """The end of a part of a text, without the white space before it."""
+    while end > begin:
+        piece = bytes(text[max(end - _WHITE_AT_ONCE, begin) : end])
+        solid = len(piece.rstrip(_WHITE))
+        end -= len(piece) - solid
+        if solid:
+            break
+    return end
+
+
+def _deep(what: str) -> ApiError:
+    return bad_request(f"{what} is nested too deeply")
 
 
 def _too_many(what: str) -> ApiError:

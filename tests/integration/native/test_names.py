@@ -40,7 +40,13 @@ async def test_the_model_inside_a_payload_must_be_covered_by_the_key_too(gateway
         talk.client(secret("any")) as anyone,
     ):
         task = {"type": "t", "model": "m1", "async": True}
-        for inner in ('{"model":"other"}', '{"m\\u006fdel":"other"}', '{"model":"m1","model":"other"}'):
+        large = '{{"model":"other"{},"x":"{}"}}'.format(" " * 9000, "x" * 300_000)
+        for inner in (
+            '{"model":"other"}',
+            '{"m\\u006fdel":"other"}',
+            '{"model":"m1","model":"other"}',
+            large,
+        ):
             body = b'{"type":"t","model":"m1","async":true,"payload":%b}' % inner.encode()
             answer = await one.post("/api/tasks", content=body, headers={"Content-Type": "application/json"})
             assert (answer.status_code, answer.json()["code"]) == (404, "MODEL_NOT_FOUND")

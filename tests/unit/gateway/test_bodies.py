@@ -1,6 +1,7 @@
 import asyncio
 import json
-from collections.abc import Coroutine
+import tracemalloc
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 
 from fairlane.gateway.bodies import (
     LARGE,
+    MANY,
+    MAX_DEPTH,
     MAX_MEMBERS,
     MAX_VALUE,
     MAX_WAITING,
     OVERSIZED,
     Bodies,
+    is_large,
     parse_object,
     value_of,
 )
@@ -110,6 +114,54 @@ def test_a_name_may_be_written_with_escapes_and_the_last_of_its_kind_counts() ->
     for filling in ("", FILLING):
         body = b'{"x":"%b","mod\\u0065l":"a","model":"b"}' % filling.encode()
         assert value_of(parse(body), "model") == "b"
+
+
+@pytest.mark.parametrize("name", [b"a", b'\\"', b" "])
+def test_a_long_name_takes_the_memory_of_its_text(name: bytes) -> None:
+    body = b'{"%b":1}' % (name * (4_000_000 // len(name)))
+    tracemalloc.start()
+    try:
+        assert [bytes(raw) for raw in parse(body).values()] == [b"1"]
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+NESTED: dict[str, Callable[[int], bytes]] = {
+    "lists": lambda depth: b"[" * depth + b"]" * depth,
+    "lists side by side": lambda depth: b"[%b0]" % (1000 * (b"[" * (depth - 1) + b"]" * (depth - 1) + b",")),
+    "lists and objects": lambda depth: b'{"y":[' * (depth // 2) + b"[]" * (depth % 2) + b"]}" * (depth // 2),
+    "behind strings": lambda depth: (
+        b'{"%b":"%b","y":%b}' % (b"[{" * 100, b']\\"[[' * 100, b"[" * (depth - 1) + b"]" * (depth - 1))
+    ),
+}
+
+
+@pytest.mark.parametrize("filling", [b"", FILLING.encode()], ids=["small", "large"])
+@pytest.mark.parametrize("what", NESTED)
+def test_how_deep_a_body_may_be_is_counted_the_same_way_in_all(what: str, filling: bytes) -> None:
+    deepest = MAX_DEPTH - 1  # the body itself is the first level
+    for depth in (deepest - 1, deepest):
+        assert len(parse(b'{"x":%b,"filling":"%b"}' % (NESTED[what](depth), filling))) == 2
+    for depth in (deepest + 1, deepest + 2, 3000):
+        body = b'{"x":%b,"filling":"%b"}' % (NESTED[what](depth), filling)
+        assert refused(body) == "The body is nested too deeply"
+
+
+def test_bodies_of_many_values_take_turns_like_large_ones() -> None:
+    assert is_large(b'{"x":[%b]}' % b",".join([b"0"] * MANY))
+    assert not is_large(json.dumps({"messages": [{"role": "user", "content": "x" * 1000}] * 100}).encode())
+
+
+def test_white_space_behind_a_value_is_none_of_it() -> None:
+    blanks = b" \r\n\t" * 5000
+    body = b'{"model"%b:%b"m"%b,%b"stream":true%b,"filling":"%b"}' % (
+        *(blanks, blanks, blanks, blanks, blanks),
+        FILLING.encode(),
+    )
+    fields = parse(body)
+    assert (value_of(fields, "model"), value_of(fields, "stream")) == ("m", True)
+    assert (bytes(fields["model"]), bytes(fields["stream"])) == (b'"m"', b"true")
 
 
 def test_a_value_that_is_too_long_is_not_read() -> None:
