@@ -71,6 +71,7 @@ class Exchange:
         "_wire",
         "complete",
         "disconnected",
+        "due",
         "keep_alive",
         "more",
         "scope",
@@ -78,10 +79,14 @@ class Exchange:
         "unread",
     )
 
-    def __init__(self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(
+        self, wire: Wire, scope: Scope, keep_alive: bool, expects_continue: bool, due: int | None
+    ) -> None:
         self._wire = wire
         self.scope = scope
         self.keep_alive = keep_alive
+        self.due = due
+        """Bytes of the body that have not come yet; None: not known."""
         self.more = True
         """Whether more of the body is to come."""
         self.unread = 0
@@ -108,6 +113,8 @@ class Exchange:
 
     def add(self, part: bytes) -> None:
         """More of the body."""
+        if self.due is not None:
+            self.due -= len(part)
         if not self.started:
             self._parts.append(part)
             self.unread += len(part)

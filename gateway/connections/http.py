@@ -29,6 +29,13 @@ MAX_AHEAD = 16
 AHEAD_BYTES = 64 * 1024
 """Bytes that may come while an answer is made. Beyond them the connection is not read, and a hang-up not seen."""
 
+SLICE = 32 * 1024
+"""Bytes that are parsed at once."""
+PIECES_AT_ONCE = 1000
+"""Parts of a body that one slice may bring; beyond it, others run before the next slice."""
+SHORT_REST = 64 * 1024
+"""Bytes of a body that are read to its end after the answer, so that the connection goes on. Of a longer one nothing is."""
+
 _BETWEEN, _HEAD, _BODY = 0, 1, 2
 
 
@@ -46,6 +53,7 @@ class HttpConnection(asyncio.Protocol):
         "_headers",
         "_on_lost",
         "_phase",
+        "_pieces",
         "_queue",
         "_read",
         "_read_paused",
@@ -55,6 +63,7 @@ class HttpConnection(asyncio.Protocol):
         "_state",
         "_stopped",
         "_took",
+        "_unparsed",
         "_unwritten",
         "_url",
         "_websocket",
@@ -97,6 +106,10 @@ class HttpConnection(asyncio.Protocol):
         """Bytes of the message that are not body (see FRAMING)."""
         self._read = self._took = 0
         """Bytes of the read at hand, and how many of them were body."""
+        self._pieces = 0
+        """Parts of bodies that the slice at hand brought."""
+        self._unparsed: bytes | None = None
+        """What has come behind a slice of very many parts, until others have run."""
         self._receiving: Exchange | None = None
         """Whose body is coming."""
         self._queue: list[Exchange] | None = None
@@ -134,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
         for exchange in (self.answering, self._receiving, *(self._queue or ())):
             if exchange is not None:
                 exchange.disconnect()
-        self.answering = self._receiving = self._queue = self._ahead = None
+        self.answering = self._receiving = self._queue = self._ahead = self._unparsed = None
         self._headers = []
         self._resume_writers()
         self._tell_lost()
@@ -142,7 +155,9 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._stopped:
             return
-        if self.answering is not None and self._phase == _BETWEEN:
+        if self._unparsed is not None:
+            self._unparsed += data
+        elif self.answering is not None and self._phase == _BETWEEN:
             if self._ahead is None:
                 self._ahead = bytearray()
             self._ahead += data
@@ -243,7 +258,9 @@ class HttpConnection(asyncio.Protocol):
         full = (receiving is not None and receiving.unread > UNREAD_BYTES) or (
             ahead is not None and len(ahead) > AHEAD_BYTES
         )
-        if not full and self._queue:
+        if self._unparsed is not None:
+            full = True
+        elif not full and self._queue:
             full = sum(exchange.unread for exchange in self._queue) > AHEAD_BYTES
         if full and not self._read_paused:
             self._read_paused = True
@@ -253,6 +270,32 @@ class HttpConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
+        """Parse what has come: a slice at a time, and with others between when slices take long."""
+        rest: bytes | memoryview = data
+        while rest and not self._stopped:
+            piece: bytes | memoryview
+            if len(rest) <= SLICE:
+                piece, rest = rest, b""
+            else:
+                rest = memoryview(rest)
+                piece, rest = rest[:SLICE], rest[SLICE:]
+            self._pieces = 0
+            if not self._parse(piece, rest):
+                return
+            if self._pieces > PIECES_AT_ONCE:
+                self._unparsed = bytes(rest)
+                self.pace()
+                self.loop.call_soon(self._feed_rest)
+                return
+
+    def _feed_rest(self) -> None:
+        rest, self._unparsed = self._unparsed, None
+        if rest and not self._stopped:
+            self._feed(rest)
+        self.pace()
+
+    def _parse(self, data: bytes | memoryview, rest: bytes | memoryview) -> bool:
+        """Parse a slice; False when `rest`, which follows it, is not to be parsed."""
         self._spent += len(data)
         self._read = len(data)
         self._took = 0
@@ -264,19 +307,21 @@ class HttpConnection(asyncio.Protocol):
                 except httptools.HttpParserUpgrade as found:
                     data = data[found.args[0] :]
                     if self._websocket is not None:
-                        self._upgrade(data)
-                        return
+                        self._upgrade(len(data) + len(rest) > 0)
+                        return False
         except httptools.HttpParserError:
             self._refuse(self._refusal or answers.BAD_REQUEST)
-            return
+            return False
         if self._took:
             self._spent = max(self._spent - (FRAMING + 1) * self._took, 0)
         if self._spent > MAX_HEAD_BYTES:
             self._refuse(answers.HEAD_TOO_LARGE if self._phase == _HEAD else answers.FRAMING_TOO_LARGE)
-        elif self.answering is not None or self._phase == _BODY:
+            return False
+        if self.answering is not None or self._phase == _BODY:
             self._settle()
         else:
             self._wait_in(self.connections.head)  # a part of a head, or line breaks before one
+        return True
 
     def on_message_begin(self) -> None:
         self._phase = _HEAD
@@ -296,6 +341,7 @@ class HttpConnection(asyncio.Protocol):
         headers, self._headers = self._headers, []
         size = hosts = 0
         expects_continue = has_body = False
+        length: int | None = 0
         upgrade = b""
         for name, value in headers:
             size += len(name) + len(value)
@@ -305,8 +351,10 @@ class HttpConnection(asyncio.Protocol):
                 expects_continue = value.lower() == b"100-continue"
             elif name == b"upgrade":
                 upgrade = value.lower()
-            elif name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0")):
-                has_body = True
+            elif name == b"transfer-encoding":
+                has_body, length = True, None
+            elif name == b"content-length" and value.strip(b"0"):
+                has_body, length = True, int(value)
         if len(headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
             self._refuse_inside(answers.HEAD_TOO_LARGE)
         if hosts > 1:
@@ -317,10 +365,11 @@ class HttpConnection(asyncio.Protocol):
             if upgrade == b"websocket":
                 self._prepare_upgrade(headers)
                 return
-        self._take(headers, expects_continue)
+        self._take(headers, expects_continue, length)
 
     def on_body(self, body: bytes) -> None:
         self._took += len(body)
+        self._pieces += 1
         if self._receiving is not None:
             self._receiving.add(body)
             self.pace()
@@ -333,8 +382,11 @@ class HttpConnection(asyncio.Protocol):
             receiving.end_body()
             self.pace()  # also with a large body: else nobody would see that the client hangs up
 
-    def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool) -> None:
-        """Begin with a request whose head is whole, or let it wait for the answer to the one before."""
+    def _take(self, headers: list[tuple[bytes, bytes]], expects_continue: bool, length: int | None) -> None:
+        """Begin with a request whose head is whole, or let it wait for the answer to the one before.
+
+        `length`: of its body, if known.
+        """
         parser = self.parser
         url, self._url = httptools.parse_url(self._url), b""
         raw_path = url.path or b"/"
@@ -359,7 +411,7 @@ class HttpConnection(asyncio.Protocol):
         if self.connections.crowded:
             scope[CROWDED] = True
             keep_alive = False
-        exchange = Exchange(self, scope, keep_alive, expects_continue)
+        exchange = Exchange(self, scope, keep_alive, expects_continue, length)
         if self.answering is None:
             self._begin(exchange)
         else:
@@ -391,6 +443,8 @@ class HttpConnection(asyncio.Protocol):
                 self.close()
             else:
                 self._linger()  # the client still sends: a reset would take the answer from it
+        elif exchange is self._receiving and (exchange.due is None or exchange.due > SHORT_REST):
+            self._linger()
         elif self._queue:
             self._begin(self._queue.pop(0))
             self.pace()
@@ -465,7 +519,7 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, answer: bytes) -> None:
         """Take nothing more of this client, and tell it so after the answers that are due before."""
         self._stopped = True
-        self._ahead = None
+        self._ahead = self._unparsed = None
         receiving, self._receiving = self._receiving, None
         if receiving is not None:  # will never be whole
             if receiving.complete:
@@ -495,7 +549,7 @@ class HttpConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Let the client read what was written, and drop what it still sends."""
         self._stopped = True
-        self._ahead = self._receiving = None
+        self._ahead = self._receiving = self._unparsed = None
         self.pace()
         self._unwritten = self._pending()
         self._wait_in(self.connections.lingering)
@@ -514,10 +568,10 @@ class HttpConnection(asyncio.Protocol):
         if self._websocket is None:
             self._refuse_inside(answers.HEAD_TOO_LARGE)
 
-    def _upgrade(self, rest: bytes) -> None:
+    def _upgrade(self, more: bool) -> None:
         """Hand the connection over, with the head; it is answered by then, or refused here, or its time ends."""
         head, self._websocket = self._websocket, None
-        if rest or self.transport.get_write_buffer_size():  # (who does not read answers gets no socket)
+        if more or self.transport.get_write_buffer_size():  # (who does not read answers gets no socket)
             self._refuse(answers.BAD_UPGRADE)
             return
         self._state.connections.discard(self)
