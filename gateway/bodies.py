@@ -9,8 +9,9 @@ import asyncio
 import codecs
 import contextlib
 import re
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import islice
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -37,6 +38,9 @@ TURN_S = 30.0
 MAX_WAITING = 256 << 20
 """Bytes of large bodies that may wait for their turn."""
 
+MAX_ARRIVING = 256 << 20
+"""Bytes of bodies that are not whole yet; one caller may have half of what the others leave."""
+
 _any = msgspec.json.Decoder()
 _members = msgspec.json.Decoder(Members)
 _skip = msgspec.json.Decoder(Raw)
@@ -44,12 +48,12 @@ _name = msgspec.json.Decoder(str)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 _BEFORE_NAME = re.compile(rb"[\s{,]*+")
 _COLON = re.compile(rb"\s*+:\s*+")
-_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[{]++|[\]}]++)', re.DOTALL)
-"""A run of brackets that open or close, and what stands before: strings are passed over, as is what is no bracket."""
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _WHITE = b" \t\r\n"
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _PIECE = 1 << 20
-_BRACKETS_AT_ONCE = 20_000
+_DEPTH_PIECE = 64 * 1024
 _WHITE_AT_ONCE = 4096
 
 
@@ -92,23 +96,6 @@ def _too_deep(value: Any, body: bytes) -> bool:
     return True
 
 
-async def _check_depth(body: bytes, what: str, spent: "Spent") -> None:
-    """The same for a large text, in steps."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return
-    runs, depth, more = _BRACKETS.finditer(body), 0, True
-    while more:
-        with spent():
-            more = False
-            for run in islice(runs, _BRACKETS_AT_ONCE):
-                more = True
-                brackets = run[1]
-                depth += len(brackets) if brackets[0] in b"[{" else -len(brackets)
-                if depth > MAX_DEPTH:
-                    raise _deep(what)
-        await asyncio.sleep(0)
-
-
 def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
     """A JSON object that is not large as Python values. Raises ApiError(400) with what is wrong: malformed, not an object,
     out of range, too many members. `what` begins its sentences.
@@ -148,6 +135,24 @@ class Bodies:
         self._lock = asyncio.Lock()
         self._free_at = 0.0
         self._waiting = 0
+        self._arriving: dict[object, int] = {}
+        self._arrived = 0
+
+    def arrived(self, caller: object, size: int) -> None:
+        """Count a part of a caller's body, until `left`. Raises ApiError(503) when it is one too many."""
+        own = self._arriving.get(caller, 0)
+        if 2 * (own + size) > MAX_ARRIVING - (self._arrived - own):
+            raise _busy()
+        self._arriving[caller] = own + size
+        self._arrived += size
+
+    def left(self, caller: object, size: int) -> None:
+        """A body is whole, or will never be: so many bytes are not arriving any more."""
+        if size:
+            self._arrived -= size
+            self._arriving[caller] -= size
+            if not self._arriving[caller]:
+                del self._arriving[caller]
 
     async def parse(self, body: bytes | Raw, what: str = "The body") -> Members:
         """What `parse_object` makes of a body of any size. Raises ApiError: 400, and 503 when too many large ones wait."""
@@ -219,7 +224,13 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
                 await asyncio.sleep(0)
         if kind_of(body) != "{":
             raise bad_request(f"{what} must be a JSON object")
-        await _check_depth(body, what, spent)
+        depths, depth = _depths(body), 0
+        while depth >= 0:
+            with spent():
+                depth = next(depths, -1)
+            if depth > MAX_DEPTH:
+                raise _deep(what)
+            await asyncio.sleep(0)
         found: Members = {}
         text, at, count, since = memoryview(body), 0, 0, 0
         while True:
@@ -239,6 +250,27 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
                 await asyncio.sleep(0)
     except _WRONG as error:
         raise _explained(error, body, what) from None
+
+
+def _depths(body: bytes) -> Iterator[int]:
+    """How deep a large text, valid JSON, is nested in each of its pieces; nothing when it cannot be deeper than MAX_DEPTH.
+
+    What stands in strings is left out: without escapes, quotes are where strings begin and end.
+    """
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
+    at = depth = inside = 0
+    while at < len(body):
+        piece = body[at : at + _DEPTH_PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what it escapes belongs to it
+            piece = body[at : at + len(piece) + 1]
+        at += len(piece)
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        brackets = b"".join(parts[inside::2]).translate(_STEPS, _NO_BRACKETS)
+        inside = (inside + len(parts) - 1) % 2
+        depths = list(accumulate(array("b", brackets), initial=depth))
+        depth = depths[-1]
+        yield max(depths)
 
 
 def _end_of_value(text: memoryview, at: int) -> int:

@@ -28,6 +28,8 @@ SSE_HEADERS: Headers = [
 BODY_S = 30.0
 MAX_QUERY_FIELDS = 20
 DEPARTURE_CHECK_S = 0.05
+AT_ONCE = 128 * 1024
+"""Bytes of an answer that are written at once."""
 
 
 CONNECTION = "fairlane.connection"
@@ -44,6 +46,16 @@ class WatchedConnection(Protocol):
     def watch(self, on_lost: Callable[[], None] | None) -> bool:
         """Call `on_lost` when the client is gone (None: nobody any more). False: it is gone already."""
         ...
+
+
+class Arriving(Protocol):
+    """Counts the bytes of bodies that are not whole yet (`Bodies`)."""
+
+    def arrived(self, caller: object, size: int) -> None:
+        """Count a part. Raises ApiError(503)."""
+        ...
+
+    def left(self, caller: object, size: int) -> None: ...
 
 
 class Request:
@@ -111,8 +123,8 @@ class Request:
         values = self._query.get(name)
         return values[-1] if values else None
 
-    async def json_body(self, limit: int) -> bytes:
-        """The whole body, which must say that it is JSON. Raises ApiError (415, 413, 408) or ClientGone."""
+    async def json_body(self, limit: int, arriving: "Arriving") -> bytes:
+        """The whole body, which must say that it is JSON. Raises ApiError (415, 413, 408, 503) or ClientGone."""
         content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
             raise ApiError(
@@ -122,7 +134,7 @@ class Request:
         if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _too_large(limit)
         parts: list[bytes] = []
-        size = 0
+        size = counted = 0
         try:
             async with asyncio.timeout(BODY_S):
                 more = True
@@ -134,8 +146,13 @@ class Request:
                         raise _too_large(limit)
                     parts.append(part)
                     more = message.get("more_body", False)
+                    if more:
+                        arriving.arrived(self.opener, len(part))
+                        counted = size
         except TimeoutError:
             raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+        finally:
+            arriving.left(self.opener, counted)
         if self.revoked:
             raise unauthorized()
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -176,9 +193,28 @@ class Request:
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Answer with a whole body."""
+        if len(body) > AT_ONCE:
+            await self.respond_in_parts(status, [body], headers)
+            return
         length = (b"content-length", b"%d" % len(body))
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})
+
+    async def respond_in_parts(self, status: int, parts: list[bytes], headers: Headers) -> None:
+        """Answer with a body in parts, which is not put together, and is written as fast as it is read: what is not read counts
+        for its caller, whose call is still open.
+        """
+        size = sum(map(len, parts))
+        if size <= AT_ONCE:
+            await self.respond(status, b"".join(parts), headers)
+            return
+        await self.start(status, [*headers, (b"content-length", b"%d" % size)])
+        for part in parts:
+            view = memoryview(part)
+            for at in range(0, len(part), AT_ONCE):
+                piece = bytes(view[at : at + AT_ONCE])
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.send({"type": "http.response.body", "body": b""})
 
 
 def _too_large(limit: int) -> ApiError:

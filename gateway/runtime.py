@@ -135,7 +135,7 @@ class Gateway:
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
         self.history = History(self.link, self.keys, self.replica, self.measures)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
-        self.results = Results(self.hub.page)
+        self.results = Results(self.hub.page, self.hub.last)
         self.watch = QueueWatch(self.scheduler, self.hub)
         self.dispatcher = Dispatcher(
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys

@@ -27,6 +27,8 @@ SILENT_S = 5.0
 PAGE_AGAIN_S = 0.2
 KEEP_ALIVE_S = 5.0
 COMPARED = 500
+PAGES_AT_ONCE = 16
+"""Readings of logs under way: a single event may be large, and what is asked of Redis behind them waits."""
 PAGE_BYTES = 128 * 1024
 """What a reader has in hand at most, about, and an event more: it may not go on for long."""
 
@@ -275,6 +277,7 @@ class Hub:
         self._keep_alive_s = keep_alive_s
         self._scheduler = scheduler
         self._feeds: dict[str, Feed] = {}
+        self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
         self.time: Callable[[], float] = self.loop.time
@@ -419,10 +422,16 @@ class Hub:
         reader has seen.
         """
         after = f"{epoch}-{seq}" if seq else "-"
-        entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
+        async with self._pages:
+            entries = await self._scheduler.page(task_id, after, PAGE_BYTES, held=held)
         if entries is None:
             raise Lost
         return [_event(entry) for entry in entries]
+
+    async def last(self, task_id: str) -> Event | None:
+        """The newest event of a task's log."""
+        entry = await self._scheduler.last(task_id)
+        return None if entry is None else _event(entry)
 
     async def holds(self, task_id: str, epoch: int, seq: int) -> bool:
         """Whether an event is in the log: a reader may have seen what the store lost in a crash."""

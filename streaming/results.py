@@ -1,12 +1,15 @@
-"""The results that are made of logs: what a `done` event leaves to its reader where the log holds the output as chunks.
+"""How tasks ended, read from their logs, and the results that are made of them: what a `done` event leaves to its reader where
+the log holds the output as chunks.
 
-Readers of a stream do not add up what passes: the one who comes to the end asks here. The log is read once for all who ask at the
-same time, and they share what is made of it; only a few logs are read at once, page by page.
+Readers of a stream do not add up what passes: the one who comes to the end asks here. What was asked for is read once for all who
+ask at the same time, and they share what comes of it, as a result may be large; only a few logs are read at once, page by page.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from fairlane.streaming.events import Event
@@ -26,27 +29,25 @@ class Result:
         self.json = json
 
 
-class Results:
-    """Makes results. `page` reads a part of a task's log behind an event, as `Hub.page`."""
+Made = TypeVar("Made")
 
-    def __init__(self, page: Callable[[str, int, int], Awaitable[list[Event]]]) -> None:
-        self._page = page
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._making: dict[str, asyncio.Task[Result]] = {}
-        self._made: WeakValueDictionary[str, Result] = WeakValueDictionary()
 
-    async def of(self, info: TaskInfo) -> Result:
-        """The result of a task whose log has its terminal event. It is kept while anybody holds it.
+class _Shared(Generic[Made]):
+    """What is made once for all who ask for it, and kept while anybody holds it. `Made` can be referred to weakly."""
 
-        Raises Lost when the log is not whole any more, and StoreError.
-        """
-        made = self._made.get(info.task_id)
+    def __init__(self) -> None:
+        self._making: dict[str, asyncio.Task[Made]] = {}
+        self._made: WeakValueDictionary[str, Made] = WeakValueDictionary()
+
+    async def get(self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
+        """What `make` makes; raises what it raises, for all who wait for it."""
+        made = self._made.get(key)
         if made is not None:
             return made
-        task = self._making.get(info.task_id)
+        task = self._making.get(key)
         if task is None:
-            task = self._making[info.task_id] = asyncio.create_task(self._make(info), name="make-result")
-            task.add_done_callback(lambda done: self._on_made(info.task_id, done))
+            task = self._making[key] = asyncio.create_task(self._make(key, make), name="make-shared")
+            task.add_done_callback(lambda done: self._on_made(key, done))
         return await asyncio.shield(task)  # who leaves takes it from nobody else
 
     async def close(self) -> None:
@@ -55,6 +56,55 @@ class Results:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _make(self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
+        made = self._made[key] = await make()
+        return made
+
+    def _on_made(self, key: str, task: "asyncio.Task[Made]") -> None:
+        del self._making[key]
+        if not task.cancelled():
+            task.exception()  # who asked is told; it may be gone
+
+
+class Results:
+    """Reads ends and makes results. `page` reads a part of a log behind an event, as `Hub.page`; `last` its newest event."""
+
+    def __init__(
+        self,
+        page: Callable[[str, int, int], Awaitable[list[Event]]],
+        last: Callable[[str], Awaitable[Event | None]],
+    ) -> None:
+        self._page = page
+        self._last = last
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._results: _Shared[Result] = _Shared()
+        self._ends: _Shared[ResultFold] = _Shared()
+
+    async def end(self, info: TaskInfo) -> ResultFold:
+        """What the terminal event of a task that has ended says. Raises Lost when the log is gone, and StoreError."""
+        return await self._ends.get(info.task_id, partial(self._read_end, info))
+
+    async def of(self, info: TaskInfo) -> Result:
+        """The result of a task whose log has its terminal event. It is kept while anybody holds it.
+
+        Raises Lost when the log is not whole any more, and StoreError.
+        """
+        return await self._results.get(info.task_id, partial(self._make, info))
+
+    async def close(self) -> None:
+        """Give up what is being read and made."""
+        await self._results.close()
+        await self._ends.close()
+
+    async def _read_end(self, info: TaskInfo) -> ResultFold:
+        async with self._turns:
+            last = await self._last(info.task_id)
+        if last is None:
+            raise Lost
+        fold = ResultFold(info)
+        fold.feed(last)
+        return fold
 
     async def _make(self, info: TaskInfo) -> Result:
         fold = ResultFold(info)
@@ -70,13 +120,7 @@ class Results:
                 if last is None:
                     raise Lost
                 events = await self._page(info.task_id, last.epoch, last.seq)
-        made = self._made[info.task_id] = Result(fold.result_json())
-        return made
-
-    def _on_made(self, task_id: str, task: "asyncio.Task[Result]") -> None:
-        del self._making[task_id]
-        if not task.cancelled():
-            task.exception()  # who asked is told; it may be gone
+        return Result(fold.result_json())
 
 
 def _whole(events: list[Event]) -> bool:

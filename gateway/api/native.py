@@ -34,6 +34,7 @@ from fairlane.streaming.events import Event, bye_event, gap_event, parse_event_i
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.results import Result
 from fairlane.streaming.views.native import NativeView
 from fairlane.streaming.views.result import ResultFold
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
@@ -93,14 +94,14 @@ async def _answer(gateway: "Gateway", request: Request, task: TaskSpec, how: Ans
 
 
 async def _read_payload(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
-    body = await request.json_body(gateway.settings.max_body_bytes)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
     fields = await gateway.bodies.parse(body)
     payload, metadata = split_payload(body, fields)
     return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
 
 
 async def _read_task(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
-    body = await request.json_body(gateway.settings.max_body_bytes)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
     fields = await gateway.bodies.parse(body)
     task_type = read_type(fields)
     payload = fields.get("payload")
@@ -377,6 +378,7 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
     record = await find(gateway, caller, task_id)
     state = record.state
     answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+    result: Result | None = None
     if state is State.QUEUED:
         answer |= {
             "enqueuedAt": record.number("en"),
@@ -395,7 +397,8 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
         end = await read_end(gateway, record, task_id)
         ended = record.number("ed")
         if state is State.COMPLETED:
-            answer |= {"result": msgspec.Raw(await read_result(gateway, end)), "completedAt": ended}
+            result = await read_result(gateway, end)
+            answer["completedAt"] = ended
         elif state is State.FAILED:
             error = end.error
             answer |= {
@@ -410,7 +413,11 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
     if metadata := record.fields.get("md"):
         answer["metadata"] = msgspec.Raw(metadata.encode())
     headers = [JSON, (b"x-task-id", task_id.encode()), (b"cache-control", b"no-store")]
-    await request.respond(200, msgspec.json.encode(answer), headers)
+    body = msgspec.json.encode(answer)
+    if result is None:
+        await request.respond(200, body, headers)
+    else:
+        await request.respond_in_parts(200, [body[:-1] + b',"result":', result.json, b"}"], headers)
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
@@ -427,23 +434,20 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
 
 async def read_end(gateway: "Gateway", record: Record, task_id: str) -> ResultFold:
     """The terminal event of a task that has ended; its result, if it has one, may have to be made of the whole log."""
-    fold = ResultFold(record_info(task_id, record))
     try:
-        last = await gateway.scheduler.last(task_id)
+        return await gateway.results.end(record_info(task_id, record))
+    except Lost:
+        raise not_found(task_id) from None
     except StoreError:
         raise gateway.store_unavailable() from None
-    if last is None:
-        raise not_found(task_id)
-    fold.feed(Event(last.epoch, last.seq, last.kind, last.data))
-    return fold
 
 
-async def read_result(gateway: "Gateway", end: ResultFold) -> bytes:
-    """The result of a task that is completed, as JSON."""
+async def read_result(gateway: "Gateway", end: ResultFold) -> Result:
+    """The result of a task that is completed. Who holds it shares it with others."""
     if end.result is not None:
-        return end.result
+        return Result(end.result)
     try:
-        return (await gateway.results.of(end.info)).json
+        return await gateway.results.of(end.info)
     except Lost:
         raise not_found(end.info.task_id) from None  # it expired meanwhile
     except StoreError:

@@ -115,7 +115,7 @@ async def _read(
 ) -> tuple[TaskSpec, bool, bool]:
     """The task that a request asks for, whether to stream it, and whether the stream tells the usage. Nothing else of the body is
     left."""
-    body = await request.json_body(gateway.settings.max_body_bytes)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
     fields = await gateway.bodies.parse(body)
     member = fields.get(call.member)
     if member is None or (call.kind and kind_of(member) != call.kind):
@@ -126,7 +126,7 @@ async def _read(
 
 
 async def _read_embedding(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, str]:
-    body = await request.json_body(gateway.settings.max_body_bytes)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
     fields = await gateway.bodies.parse(body)
     if "input" not in fields:
         raise bad_request("You must provide an input", "input")

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
 from fairlane.gateway.connections.handshake import hand_over, handshake_head
-from fairlane.gateway.connections.lines import Connections, Line
+from fairlane.gateway.connections.lines import STALL_BYTES, Connections, Line
 from fairlane.gateway.connections.sockets import address_of, unread_by_client
 from fairlane.gateway.http import CONNECTION, CROWDED
 
@@ -206,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
             self._websocket = self.transport = None
         elif line is lines.stalled or line is lines.lingering:
             before, self._unwritten = self._unwritten, self._pending()
-            if self._unwritten < before:  # slow, but it reads
+            if before - self._unwritten >= min(before, STALL_BYTES) > 0:  # slow, but it reads
                 self._wait_in(line)
             else:
                 transport.abort()

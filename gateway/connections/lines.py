@@ -23,7 +23,9 @@ BODY_S = 5.0
 IDLE_S = 75.0
 """From an answer to the next request."""
 STALL_S = 30.0
-"""A client for whom something waits must have taken some of it within every such time; a stream it had can be resumed."""
+"""A client for whom something waits must have taken STALL_BYTES of it, or all, within every such time; a stream it had can be
+resumed."""
+STALL_BYTES = 16 * 1024
 HANDSHAKE_S = 10.0
 """From the head of a WebSocket's hand-shake to its answer."""
 LINGER_S = 5.0

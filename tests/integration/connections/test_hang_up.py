@@ -11,6 +11,7 @@ from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway import bodies
 from fairlane.gateway.connections import lines
 from fairlane.gateway.connections.sockets import PROBE_S, PROBES, SILENT_S, VANISHED_S
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 KB = 1000
 CLOSE = {"Connection": "close"}
+JSON = {"Content-Type": "application/json"}
 CALLS: list[tuple[str, str]] = [
     ("/api/openai", '"model":"m"'),
     ("/v1/chat/completions", '"model":"m"'),
@@ -172,11 +174,62 @@ async def test_a_client_that_reads_slowly_gets_everything(
         got = 0
         for _ in range(10):
             before = connection._unwritten
-            while connection._pending() >= before:
+            while connection._pending() > before - lines.STALL_BYTES:
                 got += len(await asyncio.to_thread(caller.some, 40 * KB))
             look(talk)
             assert stalled._since.keys() == {connection}
         assert len(await asyncio.to_thread(caller.rest)) + got >= size
+
+
+@pytest.mark.usefixtures("no_ticks")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_reads_in_drops_is_cut_off(redis_url: str, tmp_path: Path, stream: bool) -> None:
+    size = 12_000 * KB
+    async with talking(redis_url, tmp_path) as talk, lazy_reader(talk, stream, size) as caller:
+        stalled = talk.served.gateway.connections.stalled
+        await until(lambda: len(stalled) == 1, "the reader to stall")
+
+        async def cut_off() -> bool:
+            await asyncio.to_thread(caller.some, 100)
+            look(talk)
+            return len(stalled) == 0
+
+        await until(cut_off, "the reader to be cut off")
+        assert len(await asyncio.to_thread(caller.rest)) < size
+
+
+async def test_an_answer_that_nobody_reads_is_an_open_call_and_little_of_it_is_written(
+    redis_url: str, tmp_path: Path
+) -> None:
+    size = 12_000 * KB
+    async with talking(redis_url, tmp_path) as talk, lazy_reader(talk, False, size):
+        stalled = talk.served.gateway.connections.stalled
+        await until(lambda: len(stalled) == 1, "the reader to stall")
+        (connection,) = stalled._since
+        assert connection.transport.get_write_buffer_size() < 300 * KB
+        assert len(talk.served.gateway.calls) == 1
+
+
+async def test_bodies_that_are_never_whole_are_bounded_by_caller_and_in_all(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_ARRIVING", 4_000_000)
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        counts = talk.served.gateway.bodies
+        part = request("POST", "/api/openai", {"X-Fairlane-User": "greedy"}, body=body(3000 * KB))[
+            :-1_100_000
+        ]
+        with contextlib.ExitStack() as stack:
+            first, second = (stack.enter_context(Caller(talk.served.url)) for _ in range(2))
+            await asyncio.to_thread(first.send, part)
+            await until(lambda: counts._arrived > 1_700_000, "what was sent to have come")
+            await asyncio.to_thread(second.send, part)
+            assert b"HTTP/1.1 503 " in await asyncio.to_thread(second.until, b'"BUSY"')
+            call = talk.later(talk.http.post("/api/openai", content=body(900 * KB), headers=JSON))
+            await worker.answer(await worker.take(), {})
+            assert (await call).status_code == 200, "others have room"
+        await until(lambda: not counts._arrived, "nothing to be counted any more")
+        assert not counts._arriving
 
 
 @pytest.mark.usefixtures("no_ticks")
