@@ -49,6 +49,8 @@ Names = Annotated[list[Name], Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(min_length=1, max_length=100)]
 Attempt = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 """Opaque: no second grant of a task has the same one."""
+Index = Annotated[int, Meta(ge=0, le=1023)]
+"""Which choice of an answer."""
 Millis = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 Count = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 
@@ -60,7 +62,7 @@ class _Message(Struct, rename="camel", tag_field="type", omit_defaults=True):
 class Delta(Struct, rename="camel", omit_defaults=True):
     """One piece of output of one choice; `index` (default 0) tells which."""
 
-    index: Annotated[int, Meta(ge=0, le=1023)] = 0
+    index: Index = 0
     content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None

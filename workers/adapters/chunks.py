@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from fairlane.workers.protocol import Index
 from fairlane.workers.sdk.values import Delta, Usage
 
 _NULL = Raw(b"null")
@@ -21,6 +22,7 @@ class Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(Chunk)
 _members = msgspec.json.Decoder(dict[str, Raw] | None)
 _value = msgspec.json.Decoder()
+_index = msgspec.json.Decoder(Index)
 
 
 class ChunkReader:
@@ -74,7 +76,7 @@ def delta_of(choice: dict[str, Raw]) -> Delta:
             if unknown:
                 extra["delta"] = unknown
         elif name == "index":
-            delta.index = msgspec.json.decode(raw, type=int)
+            delta.index = _index.decode(raw)
         elif name == "finish_reason":
             delta.finish_reason = msgspec.json.decode(raw, type=str | None)
         elif name == "text":
@@ -114,6 +116,8 @@ def _read_delta(delta: Delta, members: dict[str, Raw]) -> dict[str, Raw]:
         elif name == "refusal":
             delta.refusal = _text(name, raw, unknown)
         elif name == "tool_calls":
+            if bytes(raw)[:1] not in (b"[", b"n"):
+                raise ValueError("tool_calls is no list")
             if not is_null(raw) and bytes(raw) != b"[]":
                 delta.tool_calls = raw
         elif name != "role" and not is_null(raw):

@@ -190,11 +190,11 @@ class OpenAIAdapter:
         try:
             body.decode()
             answer = msgspec.json.decode(body, type=Chunk)
-        except ValueError as error:
+            usage = None if is_null(answer.usage) else usage_of(answer.usage)
+        except (ValueError, RecursionError) as error:
             raise failures.unreadable(str(error)) from error
         if not is_null(answer.error):
             raise failures.from_stream(answer.error, self._api_key)
-        usage = None if is_null(answer.usage) else usage_of(answer.usage)
         return [*([usage] if usage is not None else []), Result(Raw(body))]
 
     async def _stream(self, response: httpx.Response, clock: "_Clock") -> AsyncGenerator[Output, None]:
@@ -218,7 +218,7 @@ class OpenAIAdapter:
                         yield delta
             except StreamError as error:
                 raise failures.from_stream(error.error, self._api_key) from error
-            except (ValueError, EventTooLargeError) as error:
+            except (ValueError, RecursionError, EventTooLargeError) as error:
                 if part is None:
                     break  # the last event was cut off
                 raise failures.unreadable(str(error)) from error

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from msgspec import Raw
 
 from fairlane.workers import protocol
+from fairlane.workers.sdk.checks import check_delta
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.errors import TaskError, shorten
 from fairlane.workers.sdk.handlers import Registry
@@ -186,6 +187,10 @@ class _Running:
         if self._context.cancelled:  # the handler has swallowed its cancellation and goes on
             raise asyncio.CancelledError
         encoded = protocol.encoder.encode(delta)
+        try:
+            check_delta(encoded)
+        except (ValueError, RecursionError) as error:
+            raise TaskError("WORKER_ERROR", f"The gateway would not take this delta: {error}") from error
         if len(encoded) > self._session.max_delta_bytes:
             raise TaskError(
                 "WORKER_ERROR",

@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 
 from fairlane.workers import protocol
+from fairlane.workers.sdk.checks import check_message
+from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.ledger import Ledger
 from fairlane.workers.sdk.output import TaskOutput
 from fairlane.workers.sdk.values import Key
@@ -255,7 +257,16 @@ class Session:
         result.last_seq = output.final_seq()
         frame = protocol.encoder.encode(result)
         if len(frame) > self.max_message_bytes:
-            frame = protocol.encoder.encode(_too_large(result, len(frame), self.max_message_bytes))
+            sentence = (
+                f"The result has {len(frame)} bytes; the gateway takes at most {self.max_message_bytes}."
+            )
+            frame = protocol.encoder.encode(_instead(result, sentence))
+        else:
+            try:
+                check_message(frame)
+            except (ValueError, RecursionError) as error:
+                sentence = shorten(f"The gateway would not take this result: {error}")
+                frame = protocol.encoder.encode(_instead(result, sentence))
         self._finished.add(key)
         self._ledger.keep(key, frame, self, self._clock())
         output.add_frame(frame, is_result=True)
@@ -356,8 +367,8 @@ class Session:
             self._wake()
 
 
-def _too_large(result: protocol.TaskResult, size: int, limit: int) -> protocol.TaskResult:
-    sentence = f"The result has {size} bytes; the gateway takes at most {limit}."
+def _instead(result: protocol.TaskResult, sentence: str) -> protocol.TaskResult:
+    """The failure that is sent instead of a result that cannot be."""
     return protocol.TaskResult(
         task_id=result.task_id,
         attempt=result.attempt,

@@ -393,3 +393,52 @@ async def test_hooks_prepare_and_release_the_state(gateway: FakeGateway) -> None
         assert (await gateway.run("x", {}, model="m")).result == "loaded"
         await running.stop()
     assert order == ["second", "first"]
+
+
+DEEP = msgspec.Raw(b'{"a":' + b"[" * 800 + b"]" * 800 + b"}")
+"""Nested deeper than the gateway reads it, and not too deep for the worker."""
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        Delta(index=-1, content="a"),
+        Delta(index=1024, content="a"),
+        Delta(content=5),  # type: ignore[arg-type]
+        Delta(tool_calls=msgspec.Raw(b'{"a":1}')),
+        Delta(extra=msgspec.Raw(b"[]")),
+        Delta(extra=DEEP),
+        Result(DEEP),
+    ],
+    ids=["index-below", "index-above", "content", "toolCalls", "extra", "deep-extra", "deep-result"],
+)
+async def test_what_the_gateway_could_not_read_fails_its_task_and_is_not_sent(
+    gateway: FakeGateway, item: Any
+) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def odd(task: Task, context: Context) -> AsyncIterator[Any]:
+        yield item
+
+    async with serving(worker):
+        outcome = await gateway.run("openaiLike", {}, model="m", stream=True)
+        assert (outcome.deltas, outcome.result) == ([], None)
+        assert outcome.error_info is not None
+        assert outcome.error_info["code"] == "WORKER_ERROR"
+    assert len(gateway.from_workers("register")) == 1
+
+
+async def test_a_failure_that_the_gateway_could_not_read_becomes_one_that_it_can(
+    gateway: FakeGateway,
+) -> None:
+    worker = Worker(gateway=gateway.url)
+
+    @worker.handler(models=["m"])
+    async def odd(task: Task, context: Context) -> None:
+        raise TaskError("X" * 201, "a code that is too long")
+
+    async with serving(worker):
+        outcome = await gateway.run("openaiLike", {}, model="m")
+        assert outcome.error_info is not None
+        assert outcome.error_info["code"] == "WORKER_ERROR"

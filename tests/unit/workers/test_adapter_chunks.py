@@ -107,6 +107,10 @@ def test_an_error_object_stops_the_reading() -> None:
         b'{"choices":[1]}',
         b'{"choices":[{"delta":3}]}',
         b'{"choices":[{"index":"x"}]}',
+        b'{"choices":[{"index":-1}]}',
+        b'{"choices":[{"index":1024}]}',
+        b'{"choices":[{"delta":{"tool_calls":{"a":1}}}]}',
+        b'{"choices":[{"delta":{"tool_calls":"a"}}]}',
         b'{"choices":[{"delta":{"audio":"\xff\xfe"}}]}',
     ],
 )

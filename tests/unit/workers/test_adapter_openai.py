@@ -364,6 +364,9 @@ STREAMS: list[tuple[httpx.Response, str, bool]] = [
     (sse(done=False), "UPSTREAM_TRUNCATED", True),
     (sse(b'{"choices": [', word("b")), "JSON_PARSE_FAILED", False),
     (sse(b"not json"), "JSON_PARSE_FAILED", False),
+    (sse(word("a"), {"choices": [{"index": 1024, "delta": {"content": "a"}}]}), "JSON_PARSE_FAILED", False),
+    (sse({"choices": [{"delta": {"tool_calls": {"a": 1}}}]}), "JSON_PARSE_FAILED", False),
+    (sse(b'{"choices":' + b"[" * 2000 + b"]" * 2000 + b"}"), "JSON_PARSE_FAILED", False),
 ]
 
 
@@ -387,7 +390,11 @@ async def test_an_event_that_is_cut_off_at_the_end_is_a_truncation() -> None:
     assert caught.value.code == "UPSTREAM_TRUNCATED"
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[1]", b'{"a":"\xff"}'])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"<html>", b"[1]", b'{"a":"\xff"}', b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}"],
+    ids=lambda answer: answer[:20].decode("latin-1"),
+)
 @respx.mock
 async def test_a_whole_answer_that_is_no_json_object_is_a_parse_failure(answer: bytes) -> None:
     respx.post(CHAT).mock(return_value=httpx.Response(200, content=answer))
