@@ -245,7 +245,8 @@ class Connection:
 
     def _ended(self, socket: ClientConnection) -> Ended:
         code, reason = socket.close_code, socket.close_reason
-        if code in protocol.FATAL_CLOSE_CODES:
+        was_faulty = code == protocol.CLOSE_PROTOCOL and self._registered_at is not None
+        if code in protocol.FATAL_CLOSE_CODES and not was_faulty:
             advice = FATAL_CLOSES.get(code, "do not come back")
             said = f" It said: {shorten(reason, 300)}" if reason else ""
             raise GatewayRefusedError(f"The gateway closed the connection ({code}): {advice}.{said}")

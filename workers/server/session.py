@@ -6,6 +6,7 @@ counted and finally closed, and never reaches another worker or a caller.
 
 import asyncio
 import contextlib
+import enum
 import itertools
 import re
 import secrets
@@ -42,7 +43,7 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
 )
-from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.limits import Flood, PerMinute
@@ -66,6 +67,16 @@ MOST_NAMED = 16
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
 MOST_CANCELS = 64
 """At most so many answers to one heartbeat, or as many as the worker has slots."""
+
+
+class Fault(enum.Enum):
+    """How a wrong frame counts against its connection."""
+
+    INVALID = enum.auto()
+    LATE = enum.auto()
+    """It is about a task that has ended, and whose end may not have been heard of: as a stale one."""
+    PUNISHED = enum.auto()
+    """Not at all: the task that it is about has failed for it."""
 
 
 class Identity(Protocol):
@@ -358,8 +369,7 @@ class Session:
         try:
             frame, halves = read_frame(data)
         except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
-            self._unreadable(data)
-            self._complain("INVALID_MESSAGE", explain(error))
+            self._complain("INVALID_MESSAGE", explain(error), fault=self._unreadable(data))
             return
         try:
             self._dispatch(frame, halves)
@@ -378,7 +388,7 @@ class Session:
         if isinstance(frame, TaskChunk):
             if attempt := self._find(frame):
                 if wrong := attempt.chunk(frame, halves=halves):
-                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id)
+                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, TaskResult):
             self._result(worker, frame)
         elif isinstance(frame, TaskAck):
@@ -444,20 +454,26 @@ class Session:
         if fault:
             self._stale_frame(None)
 
-    def _unreadable(self, data: str | bytes) -> None:
+    def _unreadable(self, data: str | bytes) -> Fault:
         """A frame that cannot be read: a task whose end, or whose text, it was, must not wait or go on without it."""
-        worker = self.worker
+        worker, fault = self.worker, Fault.INVALID
         if worker is None:
-            return
+            return fault
         text = data if isinstance(data, str) else data.decode("utf-8", "replace")
         named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MOST_NAMED)}
         for attempt in list(worker.attempts.values()):
             if attempt.answered or attempt.grant.task_id not in named:
                 continue
+            runs = attempt.phase in BEFORE_THE_END
             if '"taskResult"' in text:
                 attempt.unreadable_result()
             elif '"taskChunk"' in text:
                 attempt.broken("The worker sent output that is not valid JSON")
+            else:
+                continue
+            if fault is not Fault.PUNISHED:
+                fault = Fault.PUNISHED if runs else Fault.LATE
+        return fault
 
     def _heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Reconcile what the worker holds with what it was given."""
@@ -587,7 +603,9 @@ class Session:
 
     # ---- complaints ----------
 
-    def _complain(self, code: str, message: str, task_id: str | None = None) -> None:
+    def _complain(
+        self, code: str, message: str, task_id: str | None = None, *, fault: Fault = Fault.INVALID
+    ) -> None:
         """Tell a version 2 worker what was wrong; too many of these end the connection."""
         log.warning(
             "bad frame from worker",
@@ -597,7 +615,9 @@ class Session:
         )
         if self._version >= 2:
             self.send(encoder.encode(Error(code, message, task_id)))
-        if self._invalid.exceeded(self._time()):
+        if fault is Fault.LATE:
+            self._count_stale()
+        elif fault is Fault.INVALID and self._invalid.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many invalid messages")
 
     def _stale_frame(self, task_id: str | None) -> None:
@@ -607,6 +627,9 @@ class Session:
                     Error("UNKNOWN_TASK", "this attempt is over or was never given to you", task_id)
                 )
             )
+        self._count_stale()
+
+    def _count_stale(self) -> None:
         if self._stale.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many messages about tasks that are not yours")
 

@@ -250,6 +250,43 @@ async def test_more_than_5_of_them_in_a_minute_close_the_connection(
         assert len([f for f in worker.seen if f["type"] == "error"]) == (6 if version == 2 else 0)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    ['"type":"taskChunk","seq":1,"deltas":[{"index":1024}]', '"type":"taskChunk","seq":1,"deltas":[{"toolCalls":{}}]',
+     '"type":"taskResult","lastSeq":0,"result":' + "[" * 5000 + "]" * 5000],
+    ids=["field", "shape", "nesting"],
+)  # fmt: skip
+async def test_frames_that_fail_the_task_they_name_do_not_end_the_connection(
+    served: Served, callers: Callers, fault: str
+) -> None:
+    async with bystander(served, callers), worker_v2(served.ws, slots=2) as worker:
+        beside = callers.ask()
+        other = await worker.expect("task")
+        await worker.ack(other)
+        for _ in range(7):
+            answer = callers.ask()
+            task = await worker.skip_to("task")
+            await worker.text(f'{{"taskId":"{task["taskId"]}","attempt":{task["attempt"]},{fault}}}')
+            await answer.error("PROTOCOL_ERROR")
+            if "taskChunk" in fault:
+                await worker.result(task, None, lastSeq=1)
+                await worker.skip_to("resultAck")
+        await worker.result(other, "whole", lastSeq=0)
+        assert await beside.ok() == "whole"
+
+
+async def test_such_frames_count_when_the_task_has_failed_already(served: Served, callers: Callers) -> None:
+    async with bystander(served, callers), worker_v2(served.ws) as worker:
+        answer = callers.ask()
+        task = await worker.expect("task")
+        frame = json.dumps({"type": "taskChunk", **key(task), "seq": 1, "deltas": [{"index": -1}]})
+        await worker.text(frame)
+        await answer.error("PROTOCOL_ERROR")
+        for _ in range(51):
+            await worker.text(frame)
+        assert await worker.closed() == 4400
+
+
 async def test_a_connection_that_is_being_closed_reads_nothing_more(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         answer = callers.ask()

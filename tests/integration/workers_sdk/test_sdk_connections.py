@@ -5,7 +5,10 @@ import logging
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
+from fairlane.workers.protocol import SUBPROTOCOL
 from fairlane.workers.sdk import Context, GatewayRefusedError, Task, Worker
 from fairlane.workers.testing import FakeGateway
 
@@ -196,7 +199,7 @@ async def test_a_forbidden_worker_does_not_come_back(gateway: FakeGateway) -> No
             await running.ended()
 
 
-@pytest.mark.parametrize("code", [4400, 4401, 4426])
+@pytest.mark.parametrize("code", [4401, 4426])
 async def test_a_fatal_close_code_ends_the_worker_with_advice(gateway: FakeGateway, code: int) -> None:
     worker, _, _ = waiting_worker(gateway)
     async with serving(worker) as running:
@@ -206,7 +209,19 @@ async def test_a_fatal_close_code_ends_the_worker_with_advice(gateway: FakeGatew
             await running.ended()
 
 
-@pytest.mark.parametrize("code", [1000, 1012, 4408, 4409, 4429])
+async def test_a_worker_that_is_not_even_registered_does_not_come_back() -> None:
+    async def refuse(socket: ServerConnection) -> None:
+        await socket.close(4400, "because")
+
+    async with serve(refuse, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
+        worker = Worker(gateway=f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/ws")
+        worker.handler(models=["m"])(lambda task, context: None)
+        async with serving(worker) as running:
+            with pytest.raises(GatewayRefusedError, match=r"4400.*because"):
+                await running.ended()
+
+
+@pytest.mark.parametrize("code", [1000, 1012, 4400, 4408, 4409, 4429])
 async def test_after_other_close_codes_the_worker_comes_back(gateway: FakeGateway, code: int) -> None:
     worker, _, _ = waiting_worker(gateway)
     async with serving(worker):
