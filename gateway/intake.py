@@ -21,6 +21,7 @@ OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtl
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
 MAX_MODEL_CHARS = 200
+MAX_CHOICES = 128
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
 MAX_TYPE_CHARS = 100
@@ -110,6 +111,22 @@ def read_flag(fields: Members, name: str) -> bool:
     if not isinstance(value, bool):
         raise bad_request(f"{name} must be true or false", name)
     return value
+
+
+def check_choices(fields: Members) -> None:
+    """Raise ApiError(400), in OpenAI's words, for an `n` that it would not take: each choice costs an upstream a slot."""
+    value = value_of(fields, "n")
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_request("Invalid type for 'n': expected an integer.", "n")
+    if value > MAX_CHOICES:
+        sentence = f"integer above maximum value. Expected a value <= {MAX_CHOICES}"
+    elif value < 1:
+        sentence = "integer below minimum value. Expected a value >= 1"
+    else:
+        return
+    raise bad_request(f"Invalid 'n': {sentence}, but got {value} instead.", "n")
 
 
 def has_image(fields: Members) -> bool:
@@ -240,7 +257,7 @@ def _max_output(fields: Members) -> int:
             most = value
             break
     choices = value_of(fields, "n")
-    if most and isinstance(choices, int) and 1 < choices <= 128:
+    if most and isinstance(choices, int) and 1 < choices <= MAX_CHOICES:
         most *= choices
     return most
 

@@ -13,7 +13,7 @@ from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
-from fairlane.gateway.intake import Options, check_metadata, make_task, read_flag, read_model
+from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model
 from fairlane.gateway.streams import draw, serve
 from fairlane.gateway.tracing import follow
 from fairlane.queues.errors import StoreError
@@ -120,6 +120,7 @@ async def _read(
     member = fields.get(call.member)
     if member is None or (call.kind and kind_of(member) != call.kind):
         raise bad_request(call.sentence, call.member)
+    check_choices(fields)
     stream = read_flag(fields, "stream")
     task = _task(gateway, caller, request, call.task_type, body, fields, stream)
     return task, stream, stream and _include_usage(fields)

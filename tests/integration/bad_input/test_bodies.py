@@ -206,6 +206,23 @@ def test_odd_texts_in_names_are_taken_or_refused(http: httpx.Client, text: str) 
         check_refused(answer, 400)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_more_choices_than_openai_gives_are_a_400_in_its_words(http: httpx.Client, path: str) -> None:
+    for n, words in (
+        ("129", "Invalid 'n': integer above maximum value. Expected a value <= 128, but got 129 instead."),
+        ("-1", "Invalid 'n': integer below minimum value. Expected a value >= 1, but got -1 instead."),
+        ('"129"', "Invalid type for 'n': expected an integer."),
+        ("1e3", "Invalid type for 'n': expected an integer."),
+        ("true", "Invalid type for 'n': expected an integer."),
+    ):
+        body = json.dumps({**VALID[path], "n": "@"}).replace('"@"', n)
+        answer = http.post(path, content=body, headers=JSON)
+        assert check_refused(answer, 400) == words
+        assert answer.json()["error"]["param"] == "n"
+    for n in (1, 128, None):
+        assert http.post(path, json={**VALID[path], "n": n}).status_code == 200
+
+
 def test_odd_but_legal_json_is_taken(http: httpx.Client) -> None:
     for body in (
         b'{"a":1,"a":2}',
