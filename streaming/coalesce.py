@@ -70,6 +70,13 @@ class Coalescer:
         self._chars = 0
         self._due_at = 0.0
         self._flushed_at: float | None = None
+        self.begun = 0
+        """Pieces so far, those included that wait."""
+
+    @property
+    def waiting(self) -> int:
+        """Pieces that wait."""
+        return len(self._runs)
 
     def add(self, index: int, kind: str, delta: str | bytes, now: float) -> None:
         """Take one delta of choice `index`: text, or for `tool` and `extra` JSON.
@@ -86,6 +93,7 @@ class Coalescer:
                 last.parts.append(delta)
             else:
                 self._runs.append(_TextRun(index, kind, delta))
+                self.begun += 1
         else:
             if isinstance(delta, str) or kind not in CHUNK_KINDS:
                 raise ValueError(f"unknown kind of chunk, or text where JSON belongs: {kind}")
@@ -100,6 +108,7 @@ class Coalescer:
                 last.parts.append(value)
             else:
                 self._runs.append(_RawRun(index, kind, value))
+                self.begun += 1
         self._chunks += 1
         self._chars += len(delta)
         if kind not in _MAY_WAIT or self._chunks >= self._max_chunks or self._chars >= self._max_chars:

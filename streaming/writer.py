@@ -6,6 +6,7 @@ success, and nobody sees an event that Redis has not acknowledged.
 """
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ REFILL_EVENTS = 512
 """Acknowledged events kept to refill a log whose end was lost with a crash of Redis."""
 MAX_UNSENT_BYTES = 8 << 20
 """Output that may wait while Redis does not answer."""
+MAX_UNSENT_EVENTS = 10_000
+"""Events that may wait to be sent. An event costs Redis some 10 us, however short it is."""
+CALL_EVENTS, CALL_BYTES = 500, 1 << 20
+"""What one call writes; a larger event goes alone. Everybody else waits for as long as such a call takes."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
@@ -67,8 +72,8 @@ class TaskWriter:
 
     `on_unwritable` is called at most once, with the reason. 'stale': the grant is not current any more (ended from outside, or
     lost with Redis), so stop the worker; the writer is closed. Else nothing but the end can be written any more, and the owner
-    calls `finish` with another end: 'too_large', the events would take more than `max_bytes`; 'overflow', too much waits while
-    Redis does not answer; 'hole', Redis lost more of the log than is kept here; 'refused', Redis refuses it.
+    calls `finish` with another end: 'too_large', the events would take more than `max_bytes`; 'overflow', too much waits to be
+    sent; 'hole', Redis lost more of the log than is kept here; 'refused', Redis refuses it.
     """
 
     __slots__ = (
@@ -131,6 +136,11 @@ class TaskWriter:
         self._coalescer.add(index, kind, delta, time.monotonic() * 1000)
         self.chunks += 1
         self._wait(len(delta) + 64)
+
+    @property
+    def pieces(self) -> int:
+        """Events that its chunks have become, or will."""
+        return self._coalescer.begun
 
     def event(self, kind: str, fragment: bytes) -> None:
         """Log another event (`stage`, `usage`) behind the output so far."""
@@ -218,26 +228,23 @@ class TaskWriter:
             self._ready.append((kind, data))
 
     def _wait(self, size: int) -> None:
-        """Count what waits to be sent while Redis does not answer."""
+        """Count what waits to be sent: bytes while Redis does not answer, events always."""
         self._unsent += size
-        if self._unsent > MAX_UNSENT_BYTES and self._busy:
+        too_many = len(self._ready) + self._coalescer.waiting > MAX_UNSENT_EVENTS
+        if too_many or (self._unsent > MAX_UNSENT_BYTES and self._busy):
             self._fail("overflow")
 
     # ---- sending ----------
 
     def _send(self) -> None:
-        """Send what is ready, or send again what was sent."""
+        """Send what is ready, or send again what was sent: as much as one call takes. The end goes with the last of it."""
         self._busy = False
         if self._closed:
             return
-        end = self._end
-        if end is not None:
-            self._sending += self._ready
-            self._ready = []
-        elif not self._sending:
-            self._sending, self._ready = self._ready, []
-            if not self._sending:
-                return
+        self._fill()
+        end = None if self._ready else self._end
+        if end is None and not self._sending:
+            return
         self._busy = True
         try:
             if end is not None:
@@ -261,6 +268,18 @@ class TaskWriter:
                 reply.add_done_callback(self._on_append_reply)
         except StoreError:
             self._send_later()
+
+    def _fill(self) -> None:
+        """Move on from what is ready to what is sent."""
+        size = sum(len(data) for _, data in self._sending)
+        taken = 0
+        for _, data in itertools.islice(self._ready, max(CALL_EVENTS - len(self._sending), 0)):
+            size += len(data)
+            if size > CALL_BYTES and (taken or self._sending):
+                break
+            taken += 1
+        self._sending += self._ready[:taken]
+        del self._ready[:taken]
 
     def _send_later(self) -> None:
         self._busy = True

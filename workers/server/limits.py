@@ -1,5 +1,7 @@
 """How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
 
+EVENTS = 8
+"""Events that a socket may send for each of its frames."""
 MIN_PAUSE_S = 0.05
 """Shorter pauses are saved up: each costs a wake-up."""
 
@@ -40,10 +42,11 @@ class PerMinute:
 class Flood:
     """Watches one socket: at most `frames` frames and `volume` bytes a second for each slot, sustained.
 
-    What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood.
+    What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood. Events are what
+    output becomes in the store; more than EVENTS times the frames pause the reading, too, but are no flood: callers ask for them.
     """
 
-    __slots__ = ("_buckets", "_frames", "_overdrawn", "_patience_s", "_slots", "_volume")
+    __slots__ = ("_buckets", "_events", "_frames", "_overdrawn", "_patience_s", "_slots", "_volume")
 
     def __init__(self, frames: float, volume: float, patience_s: float, now: float) -> None:
         self._frames = frames
@@ -52,16 +55,20 @@ class Flood:
         self._slots = 1
         self._overdrawn = 0.0
         self._buckets = Bucket(frames, now), Bucket(volume, now)
+        self._events = Bucket(frames * EVENTS, now)
 
     def set_slots(self, slots: int, now: float) -> None:
         """More slots may send more."""
         if slots != self._slots:
             self._slots = slots
             self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * slots, now)
+            self._events = Bucket(self._frames * slots * EVENTS, now)
 
-    def pause(self, size: int, now: float, count: float = 1) -> float | None:
+    def pause(self, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
         frames, volume = self._buckets
+        rest = self._events.take(events, now)
+        rest = rest if rest > MIN_PAUSE_S else 0.0
         wait = max(frames.take(count, now), volume.take(size, now))
         if wait == 0:
             self._overdrawn = 0.0
@@ -69,5 +76,5 @@ class Flood:
             self._overdrawn += wait
             if self._overdrawn > self._patience_s:
                 return None
-            return wait
-        return 0.0
+            return max(wait, rest)
+        return rest

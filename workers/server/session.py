@@ -211,6 +211,7 @@ class Session:
         "_invalid",
         "_kept_results",
         "_out",
+        "_pieces",
         "_send",
         "_settings",
         "_stale",
@@ -236,6 +237,7 @@ class Session:
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._kept_results = 0
+        self._pieces = 0  # events that the output of the frame in hand becomes
         self._asked: list[str] = [ANY]
         """The models that the worker would offer."""
         self._time = dispatcher.time
@@ -354,7 +356,8 @@ class Session:
             self._handle(data)
             if self.worker is None:
                 self.close(CLOSE_PROTOCOL, "the first frame must be register")
-        pause = flood.pause(size, now, count)
+        pause = flood.pause(size, now, count, self._pieces)
+        self._pieces = 0
         if pause is None:
             self.close(CLOSE_FLOOD, "too much, too fast")
         elif pause:
@@ -387,7 +390,10 @@ class Session:
             return
         if isinstance(frame, TaskChunk):
             if attempt := self._find(frame):
-                if wrong := attempt.chunk(frame, halves=halves):
+                before = attempt.writer.pieces
+                wrong = attempt.chunk(frame, halves=halves)
+                self._pieces += attempt.writer.pieces - before
+                if wrong:
                     self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, TaskResult):
             self._result(worker, frame)

@@ -175,3 +175,48 @@ async def test_a_log_that_redis_refuses_to_extend_ends_in_a_clear_failure(
         body = await b.reaches(task_id, "failed")
         assert body["code"] == "STORE_LOST"
         assert ended_once(store, task_id) == b"error"
+
+
+def pieces(count: int) -> list[dict[str, Any]]:
+    """Deltas that do not become one event."""
+    return [{"index": number % 2, "content": "x"} for number in range(count)]
+
+
+async def test_much_output_at_once_is_written_in_calls_of_bounded_size(pair: MakePair, store: Store) -> None:
+    async with pair() as (a, b), a.worker2(models=["m"]) as worker:
+        link = a.served.gateway.link
+        run, sizes = link.run, list[tuple[str, int, int]]()
+
+        def seen(name: str, *args: Any) -> "asyncio.Future[Any]":
+            if name in ("append", "finish"):
+                sizes.append((name, len(args), sum(len(arg) for arg in args if isinstance(arg, bytes))))
+            return run(name, *args)
+
+        link.run = seen  # type: ignore[method-assign]
+        task_id = await a.submit(model="m")
+        task = await worker.take()
+        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
+        large = [{"index": number % 2, "content": "y" * 300_000} for number in range(12)]
+        await worker.send({**head, "seq": 1, "deltas": pieces(3000)})
+        await worker.send({**head, "seq": 2, "deltas": large})
+        await worker.send({**head, "seq": 3, "deltas": pieces(3000)})
+        await worker.answer(task, "all", lastSeq=3)
+        await b.reaches(task_id, "completed")
+        assert max(count for _, count, _ in sizes) < 2 * 500 + 30
+        assert max(size for _, _, size in sizes) < (1 << 20) + 100_000
+        assert [name for name, _, _ in sizes].count("finish") == 1
+        kinds = [kind for _, kind in events(store, task_id)]
+        assert kinds == [b"start", *[b"chunk"] * 6012, b"done"]
+
+
+async def test_more_events_than_are_written_in_time_end_the_task(pair: MakePair, store: Store) -> None:
+    async with pair() as (a, b), a.worker2(models=["m"], slots=8) as worker:
+        Flaky(a, lambda name: "lost" if name == "append" else "ok")
+        task_id = await a.submit(model="m")
+        task = await worker.take()
+        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
+        for seq in (1, 2, 3):
+            await worker.send({**head, "seq": seq, "deltas": pieces(4000)})
+        assert (await b.reaches(task_id, "failed"))["code"] == "OUTPUT_TOO_LARGE"
+        cancelled = await worker.frame()
+        assert (cancelled["type"], cancelled["taskId"]) == ("cancel", task_id)

@@ -21,6 +21,8 @@ from tests.support.rawworkers import (
 )
 from tests.support.serving import Served, until
 
+from fairlane.workers.server.limits import Flood
+
 pytestmark = pytest.mark.anyio
 
 
@@ -361,6 +363,28 @@ async def test_a_flood_of_bytes_is_closed_too(served: Served, callers: Callers) 
     async with worker_v2(served.ws) as worker:
         await worker.send("heartbeat", running=[], filler="x" * 2000)
         assert await worker.closed() == 4429
+
+
+async def test_events_that_output_becomes_pause_the_reading(
+    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    pause = Flood.pause
+
+    def counting(flood: Flood, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
+        counted.append(events)
+        return pause(flood, size, now, count, events)
+
+    monkeypatch.setattr(Flood, "pause", counting)
+    async with worker_v2(served.ws) as worker:
+        watch = await callers.watch()
+        task = await worker.expect("task")
+        await worker.chunk(task, 1, "one")
+        await worker.send("taskChunk", **key(task), seq=2, deltas=[{"content": "x"}] * 400)
+        await worker.send("taskChunk", **key(task), seq=3, deltas=[{"finishReason": ""}] * 400)
+        await worker.result(task, None, lastSeq=3)
+        await watch.until_event("done")
+    assert sum(counted) in (401, 402)  # text that waits for a reply is joined to what came before
 
 
 async def test_more_slots_may_send_more(served: Served, callers: Callers) -> None:

@@ -70,3 +70,16 @@ def test_slots_multiply_the_allowance() -> None:
     watch.set_slots(10, 0)
     assert all(watch.pause(1, 0) == 0 for _ in range(1000))
     assert watch.pause(1500, 0) == 0
+
+
+def test_events_pause_the_reading_and_are_no_flood() -> None:
+    flood = Flood(frames=10, volume=1e9, patience_s=5, now=0.0)
+    now = 0.0
+    assert flood.pause(1, now, 1, 80) == 0.0
+    for _ in range(100):
+        pause = flood.pause(1, now, 1, 80)
+        assert pause == pytest.approx(1.0)
+        now += 1.0
+    flood.set_slots(10, now)
+    assert flood.pause(1, now, 1, 800) == 0.0
+    assert flood.pause(1, now, 1, 800) == pytest.approx(1.0)
