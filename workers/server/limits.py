@@ -23,6 +23,29 @@ class Bucket:
         return max(-self._left / self.rate, 0.0)
 
 
+class NewNames:
+    """How many names the workers of each token may bring that no worker here offers yet: so many a minute, a minute's worth at
+    once. The store remembers each for as long.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, token: str, names: int, now: float) -> bool:
+        """Count them; False, and nothing is counted, when they are too many."""
+        if not names:
+            return True
+        minutes = now / 60
+        bucket = self._buckets.get(token)
+        if bucket is None:
+            bucket = self._buckets[token] = Bucket(self._per_minute, minutes)
+        if bucket.take(names, minutes) > 0:
+            bucket.take(-names, minutes)
+            return False
+        return True
+
+
 class PerMinute:
     """Counts events of the last minute."""
 

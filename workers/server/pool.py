@@ -458,6 +458,10 @@ class Pool:
         """Every model that some worker offers; `*` for any."""
         return set(self._by_model)
 
+    def unknown(self, models: Iterable[str]) -> int:
+        """How many of these names nobody offers."""
+        return sum(model not in self._by_model for model in set(models))
+
     def take_news(self) -> dict[str, bool]:
         """Models that began or ceased to be offered since the last call, or both: whether they are offered now."""
         news, self._news = self._news, set()

@@ -46,7 +46,7 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.frames import explain, read_frame
-from fairlane.workers.server.limits import Flood, PerMinute
+from fairlane.workers.server.limits import Flood, NewNames, PerMinute
 from fairlane.workers.server.pool import ANY, Worker
 
 log = structlog.get_logger("fairlane.workers")
@@ -62,6 +62,9 @@ PART = 1 / 8
 """What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
+NEW_NAMES_PER_MINUTE = 2000
+RENAMINGS_PER_MINUTE = 10
+"""How often a connection may change what it offers. How many slots it has may change as often as it likes."""
 MOST_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
@@ -126,6 +129,7 @@ class WorkerSocket:
         self.settings = settings
         self._refusal = refusal
         self._sessions: set[Session] = set()
+        self._names = NewNames(NEW_NAMES_PER_MINUTE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -137,7 +141,7 @@ class WorkerSocket:
         version = 2 if SUBPROTOCOL in scope.get("subprotocols", ()) else 1
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if version == 2 else None})
         scope["headers"] = []  # of no use any more, for as long as the connection lasts
-        session = Session(self._dispatcher, identity, self.settings, send, version)
+        session = Session(self._dispatcher, identity, self.settings, send, version, self._names)
         self._sessions.add(session)
         try:
             await session.run(receive)
@@ -210,8 +214,10 @@ class Session:
         "_dispatcher",
         "_invalid",
         "_kept_results",
+        "_names",
         "_out",
         "_pieces",
+        "_renamings",
         "_send",
         "_settings",
         "_stale",
@@ -224,7 +230,13 @@ class Session:
     )
 
     def __init__(
-        self, dispatcher: Dispatcher, identity: Identity, settings: SocketSettings, send: Send, version: int
+        self,
+        dispatcher: Dispatcher,
+        identity: Identity,
+        settings: SocketSettings,
+        send: Send,
+        version: int,
+        names: NewNames,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
@@ -236,10 +248,12 @@ class Session:
         self._closing: tuple[int, str] | None = None
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
+        self._names = names
+        self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
         self._kept_results = 0
         self._pieces = 0  # events that the output of the frame in hand becomes
-        self._asked: list[str] = [ANY]
-        """The models that the worker would offer."""
+        self._asked: tuple[list[str], list[str] | None] = ([ANY], None)
+        """The models and task types that the worker would offer."""
         self._time = dispatcher.time
         self.identity = identity
         self.worker: Worker | None = None
@@ -540,7 +554,7 @@ class Session:
         worker = self.worker
         if worker is None:
             return
-        models = self._allowed(self._asked)
+        models = self._allowed(self._asked[0])
         if not models:
             self.close(CLOSE_UNAUTHORIZED, "the worker token covers none of its models any more")
             return
@@ -564,7 +578,22 @@ class Session:
         if first is None and self._dispatcher.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return
-        self._asked = frame.models
+        asked = (frame.models, frame.task_types)
+        again = first is not None and first.version >= 2
+        if again and asked != self._asked and self._renamings.exceeded(self._time()):
+            self._complain(
+                "REGISTER", f"models and task types may change {RENAMINGS_PER_MINUTE} times a minute"
+            )
+            return
+        if not self._names.take(self.identity.id, self._dispatcher.pool.unknown(models), self._time()):
+            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new model names a minute"
+            if first is not None:
+                self._complain("MODELS", sentence)
+            else:
+                self.send(encoder.encode(Error("MODELS", sentence, None, True)))
+                self.close(CLOSE_FLOOD, "too many new model names")
+            return
+        self._asked = asked
         if first is not None and first.version >= 2:
             before = (first.models, first.task_types, first.slots)
             first.set_models(models, frame.task_types)

@@ -212,6 +212,49 @@ async def test_a_register_with_impossible_fields_is_refused(served: Served, fiel
     assert len(served.gateway.dispatcher.pool) == 0
 
 
+async def test_a_connection_changes_its_models_ten_times_a_minute_and_its_slots_as_often_as_it_likes(
+    served: Served,
+) -> None:
+    pool = served.gateway.dispatcher.pool
+    async with worker_v2(served.ws, "m") as worker:
+
+        async def register(model: str, slots: int = 1) -> None:
+            head = {"protocols": [2], "instanceId": "instance", "name": "raw"}
+            await worker.send("register", **head, models=[model], slots=slots)
+
+        for number in range(10):
+            await register(f"m{number}")
+        for slots in range(1, 30):
+            await register("m9", slots)
+        await register("other")
+        await worker.expect("error", code="REGISTER")
+        assert pool.models() == {"m9"}
+        for _ in range(5):
+            await register("other")
+        assert await worker.closed() == 4400
+
+
+async def test_the_workers_of_one_token_bring_so_many_new_names_a_minute(guarded: Served) -> None:
+    def names(number: int) -> list[str]:
+        return [f"{number}-{name}" for name in range(250)]
+
+    guarded.gateway.dispatcher.time = lambda: 1000.0
+    token = bearer("wk-secret")
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(8):
+            more = worker_v2(guarded.ws, *names(number), headers=token, instance=f"{number}")
+            await stack.enter_async_context(more)
+        again = worker_v2(guarded.ws, *names(0), headers=token, instance="again")
+        await stack.enter_async_context(again)  # these are known
+        async with worker_v2(guarded.ws, register=False, headers=token) as worker:
+            await worker.send("register", protocols=[2], instanceId="i", name="n", models=["one more"])
+            await worker.expect("error", code="MODELS", fatal=True)
+            assert await worker.closed() == 4429
+        other = worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="other")
+        await stack.enter_async_context(other)
+        assert len(guarded.gateway.dispatcher.pool.models()) == 2001
+
+
 # ---- connections that break ----------
 
 
