@@ -191,6 +191,7 @@ POOL = {
     "woke": "when the sweep last repeated wake-ups, ms",
     "ruling": "where to go on among the models that a change of a queue concerns; absent: nowhere",
     "tidied": "where the sweep goes on to tidy up among the models",
+    "moving": "where it goes on to move offers after a gap, and from which instant (ms), by how much (ms); absent: nowhere",
     "stranded": "where it goes on to look for tasks of * that nobody serves",
 }
 """Fields of the pool's hash."""

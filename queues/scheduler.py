@@ -473,7 +473,10 @@ class Scheduler:
     def offer(
         self, models: Sequence[str], withdrawn: Sequence[str], hold_ms: int, grace_ms: int
     ) -> asyncio.Future[Any]:
-        """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before."""
+        """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before.
+
+        The reply is how many were refused: the pool knows 20,000 names at most.
+        """
         return self._link.run("offer", self.replica, hold_ms, grace_ms, len(models), *models, *withdrawn)
 
     def present(self, news: PresenceNews, hold_ms: int) -> asyncio.Future[Any]:

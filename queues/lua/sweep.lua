@@ -19,15 +19,21 @@ local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
 local look, pool = key_look(), key_pool()
 
 even_if_full()
-local last = num(call('HGET', pool, 'swept'))
+local before = call('HMGET', pool, 'swept', 'moving')
+local last, moving = num(before[1]), before[2]
 call('HSET', pool, 'swept', NOW)
 
 -- 1. After a gap: move what must be renewed and would be due before its owner's turn comes (renewals come every 5 s, and as soon as
 -- an owner is back), but never beyond what a renewal now would give.
-local gap = last > 0 and NOW - last or 0
+local gap, excess, soon = last > 0 and NOW - last or 0, 0, NOW + 5000
+local function moved(at, most) return math.max(at, math.min(at + excess, NOW + most)) end
+local function move_all(key, from)
+  local members = call('ZRANGEBYSCORE', key, '(' .. from, soon, 'WITHSCORES')
+  for i = 1, #members, 2 do call('ZADD', key, moved(tonumber(members[i + 1]), lease), members[i]) end
+end
+
 if gap > 1500 then
-  local excess, soon = gap - 500, NOW + 5000
-  local function moved(at, most) return math.max(at, math.min(at + excess, NOW + most)) end
+  excess = gap - 500
 
   for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', soon)) do
     local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
@@ -45,14 +51,9 @@ if gap > 1500 then
       call('ZADD', look, wait_instant(t), id)
     end
   end
-  local function move_all(key)
-    local members = call('ZRANGEBYSCORE', key, '(' .. last, soon, 'WITHSCORES')
-    for i = 1, #members, 2 do call('ZADD', key, moved(tonumber(members[i + 1]), lease), members[i]) end
-    return members
-  end
-  move_all(key_replicas())
-  local offered = move_all(key_offered())
-  for i = 1, #offered, 2 do move_all(key_offers(offered[i])) end
+  move_all(key_replicas(), last)
+  local from, by = string.match(moving or '', '^%d+ (%d+) (%d+)$')
+  moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(excess + num(by))
 elseif gap < -500 then -- the clock went back: nothing holds for longer than a renewal now would give, nor is waited for
   for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
     local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
@@ -78,6 +79,26 @@ elseif gap < -500 then -- the clock went back: nothing holds for longer than a r
   end
   shorten(key_replicas())
   for _, model in ipairs(shorten(key_offered())) do shorten(key_offers(model)) end
+end
+
+-- Offers move, too: those of some hundred models in each pass, as there may be many.
+if moving then
+  local cursor, from, by = string.match(moving, '^(%d+) (%d+) (%d+)$')
+  local found = call('ZSCAN', key_offered(), cursor, 'COUNT', '500')
+  excess = tonumber(by)
+  for i = 1, #found[2], 2 do
+    local model, at = found[2][i], tonumber(found[2][i + 1])
+    if at > tonumber(from) and at <= soon then
+      call('ZADD', key_offered(), moved(at, lease), model)
+      move_all(key_offers(model), from)
+    end
+  end
+  if found[1] == '0' then
+    moving = nil
+    call('HDEL', pool, 'moving')
+  else
+    call('HSET', pool, 'moving', found[1] .. ' ' .. from .. ' ' .. by)
+  end
 end
 
 -- 2. Tasks whose instant has come.
@@ -179,7 +200,7 @@ if woken >= 900 or woken < 0 then
     call('HDEL', key_versions(), replica)
     call('ZREM', key_replicas(), replica)
   end
-  for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 20)) do
+  for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 1000)) do
     call('DEL', key_offers(model), key_idle(model))
     call('ZREM', key_offered(), model)
   end
@@ -231,7 +252,7 @@ end
 local dropped, more = keep_within(budget, 500)
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-local next_at = (more or #aside == 100) and NOW or NOW + 1000
+local next_at = (more or moving or #aside == 100) and NOW or NOW + 1000
 if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
 local back = call('ZRANGE', key_aside(), 0, 0, 'WITHSCORES')
 if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end

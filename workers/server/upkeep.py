@@ -92,7 +92,7 @@ class Upkeep:
         self._offered.difference_update(withdrawn)
         self._offered.update(models)
         reply = self._scheduler.offer(models, withdrawn, OFFER_HOLD_MS, grace_ms)
-        reply.add_done_callback(observe)
+        reply.add_done_callback(_on_offered)
         return reply
 
     async def _tell_all(self) -> None:
@@ -229,3 +229,9 @@ class Upkeep:
                 attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
         elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
             attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")
+
+
+def _on_offered(reply: asyncio.Future[Any]) -> None:
+    observe(reply)
+    if not reply.cancelled() and reply.exception() is None and reply.result():
+        log.warning("too many model names: the store takes no more of them for now", refused=reply.result())

@@ -1,5 +1,6 @@
 """Names of models that nobody vouches for: they share one line, so that inventing names gains nothing and costs nothing."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -286,3 +287,67 @@ def test_a_provider_that_refuses_a_named_model_holds_that_model_as_ever(world: W
     pool.requeue(grant, "declined", hold_ms=2000)
     pool.submit("b", user="other")
     assert pool.ask(want=2).later == (("m", 2000),)
+
+
+def offer_many(pool: Pool, count: int, hold_ms: int = 15_000) -> None:
+    for at in range(0, count, 500):
+        pool.offer(*(f"name-{number}" for number in range(at, min(at + 500, count))), hold_ms=hold_ms)
+
+
+def calls(world: World, command: str) -> int:
+    """How often the store has run a command, scripts' calls included."""
+    found = re.search(rf"cmdstat_{command}:calls=(\d+)", world.call("INFO", "commandstats").decode())
+    return int(found[1]) if found else 0
+
+
+def test_names_that_nobody_offers_are_forgotten_a_thousand_in_each_pass(world: World) -> None:
+    pool = Pool(world)
+    offer_many(pool, 2500)
+    world.advance(80_000)
+    for left in (1501, 501, 0):
+        world.advance(1000)
+        pool.sweep()
+        assert world.call("ZCARD", world.keys("offered")) == left
+
+
+def test_after_a_gap_the_offers_of_many_names_move_in_portions(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    offer_many(pool, 4000)
+    world.advance(20_000)
+    passes, most, due = 0, 0, 0
+    while due == 0:
+        before = calls(world, "zadd")
+        due, _ = pool.sweep()
+        passes, most = passes + 1, max(most, calls(world, "zadd") - before)
+    assert passes > 3
+    assert most < 2000
+    assert world.call("ZCOUNT", world.keys("offered"), world.now_ms, "+inf") == 4001
+    for number in (0, 1234, 3999):
+        assert isinstance(pool.submit(f"t{number}", f"name-{number}"), Submitted)
+
+
+def test_a_second_gap_before_all_offers_have_moved_loses_none(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    offer_many(pool, 4000)
+    for _ in range(2):
+        world.advance(20_000)
+        pool.sweep()
+    while pool.sweep()[0] == 0:
+        continue
+    assert world.call("ZCOUNT", world.keys("offered"), world.now_ms, "+inf") == 4001
+
+
+def test_the_pool_knows_so_many_names_and_takes_others_when_it_has_forgotten_some(world: World) -> None:
+    pool = Pool(world)
+    offer_many(pool, 20_100)
+    known = world.keys("offered")
+    assert world.call("ZCARD", known) == 20_000
+    assert pool.scheduler.offer(["new", "name-0"], ["unknown"], 15_000, 0).result() == 1
+    assert world.call("ZCARD", known) == 20_000
+    assert isinstance(pool.submit("a", "name-0"), Submitted)
+    world.advance(80_000)
+    pool.sweep()
+    assert pool.scheduler.offer(["new"], [], 15_000, 0).result() == 0
+    assert isinstance(pool.submit("b", "new"), Submitted)
