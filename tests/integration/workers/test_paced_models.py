@@ -72,7 +72,8 @@ async def answer_all(worker: RawWorker) -> None:
     while True:
         frame = await worker.recv()
         if frame["type"] == "task":
-            usage = {"inputTokens": 5, "outputTokens": frame["payload"].get("max_tokens", 1)}
+            # more than was expected: what a task did not use is given back to the pace
+            usage = {"inputTokens": 10, "outputTokens": frame["payload"].get("max_tokens", 1)}
             await worker.result(frame, "done", lastSeq=0, usage=usage)
 
 
@@ -113,9 +114,7 @@ async def test_a_paced_model_starts_tasks_at_its_rate_and_nobody_polls(
             await callers.until_status(task_id, "completed")
         instants = await granted_at(served, task_ids)
         gaps = [after - before for before, after in itertools.pairwise(instants)]
-        assert min(gaps) >= 49, (
-            gaps
-        )  # 50 ms each, counted in whole ms: so no window holds more than its share
+        assert min(gaps) >= 50, gaps  # so no window holds more than its share
         assert counts["take"] <= 2 * len(task_ids), counts
         assert counts["finish"] == len(task_ids)
 
@@ -134,7 +133,7 @@ async def test_a_model_paced_by_tokens_waits_for_as_many_as_each_task_may_use(
         tokens = [int(fields["ac"].split()[4]) for fields in records]  # see `ac` in keys.py
         assert min(tokens) >= 20
         for before, after, spent in zip(instants, instants[1:], tokens, strict=False):
-            assert after - before >= spent - 1, (instants, tokens)
+            assert after - before >= spent, (instants, tokens)
 
 
 async def test_while_a_model_waits_for_its_instant_nothing_is_asked(served: Served, callers: Callers) -> None:
@@ -170,7 +169,7 @@ async def test_the_pace_holds_over_two_replicas(
         for task_id in task_ids:
             await callers.until_status(task_id, "completed")
         instants = await granted_at(served, task_ids)
-        assert min(after - before for before, after in itertools.pairwise(instants)) >= 39, instants
+        assert min(after - before for before, after in itertools.pairwise(instants)) >= 40, instants
 
 
 async def test_a_replica_without_workers_wakes_the_other_when_the_instant_has_come(
@@ -183,7 +182,7 @@ async def test_a_replica_without_workers_wakes_the_other_when_the_instant_has_co
         for task_id in task_ids:
             await elsewhere.until_status(task_id, "completed")
         instants = await granted_at(served, task_ids)
-        assert min(after - before for before, after in itertools.pairwise(instants)) >= 49, instants
+        assert min(after - before for before, after in itertools.pairwise(instants)) >= 50, instants
 
 
 async def test_a_timer_gives_its_task_to_the_least_recently_used_worker(
