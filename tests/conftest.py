@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.direct import World
-from tests.support.servers import Server, redis_binary, running_server, valkey_binary
+from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,38 +13,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _binaries() -> dict[str, str]:
-    found = {"redis": redis_binary(), "valkey": valkey_binary()}
-    return {name: path for name, path in found.items() if path}
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
 
 
-@pytest.fixture(scope="session", params=sorted(_binaries()) or ["none"])
+@pytest.fixture(scope="session", params=[redis_binary, valkey_binary], ids=["redis", "valkey"])
 def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server, one of each kind that this machine has: tests that use it run on all of them."""
-    binary = _binaries().get(request.param)
+    binary = request.param()
     if binary is None:
-        pytest.skip("neither redis-server nor Valkey is installed")
+        pytest.skip("not installed")
     with running_server(binary) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[Server]:
-    """One server, Redis or else Valkey."""
-    binaries = _binaries()
-    if not binaries:
-        pytest.skip("neither redis-server nor Valkey is installed")
-    with running_server(binaries.get("redis") or binaries["valkey"]) as server:
+    """One server for all tests of this session. They may make it hang for a while, and nothing more."""
+    with running_server() as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
     """The URL of an empty store."""
-    world = World(redis_server.socket_path, real_clock=True)
-    world.call("FLUSHALL")
-    world.close()
+    with redis_server.client() as client:
+        client.flushall()
     return redis_server.url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Server]:
+    """A server for one test alone, which may stop, kill and empty it."""
+    with running_server(any_binary(), port=free_port()) as server:
+        yield server
 
 
 @pytest.fixture

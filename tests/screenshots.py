@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 from playwright.async_api import Page, async_playwright, expect
 from tests.integration.web.conftest import ARGUMENTS, CHROMIUM, DEADLINE_MS, PHONE
+from tests.support.servers import running_server
 from tests.support.serving import until
-from tests.support.talk import RawWorker, Talk, private_redis, talking
+from tests.support.talk import RawWorker, Talk, talking
 
 from fairlane.web.dashboard_history import BUCKET_MS, BUCKETS, Bucket
 
@@ -200,7 +201,7 @@ async def take(shots: Sequence[Shot]) -> None:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for shot in shots:
             for look in shot.looks:
-                with private_redis() as redis, tempfile.TemporaryDirectory() as folder:
+                with running_server() as redis, tempfile.TemporaryDirectory() as folder:
                     async with talking(redis.url, Path(folder)) as talk:
                         context = await browser.new_context(**LOOKS[look], locale="en-GB")
                         page = await context.new_page()

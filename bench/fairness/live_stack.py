@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import redis
 from tests.support.processes import GatewayProcess, gateway_process
-from tests.support.servers import Server, redis_binary, running_server, valkey_binary
+from tests.support.servers import Server, running_server
 from tests.support.serving import until
 
 from bench.fairness.checks import TIERS
@@ -101,8 +101,6 @@ class Stack:
 @contextlib.asynccontextmanager
 async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterator[Stack]:
     """Redis, gateways and workers, with `slots` worker slots in all; the workers take any model."""
-    binary = redis_binary() or valkey_binary()
-    assert binary is not None, "neither redis-server nor Valkey is installed"
     settings: dict[str, Any] = {
         "keys": [key.entry() for key in (*keys, Key(OPERATOR, admin=True))],
         "workers": [{"id": "workers", "sha256": _digest(TOKEN)}],
@@ -115,7 +113,7 @@ async def running(folder: Path, keys: Iterable[Key], slots: int) -> AsyncIterato
         "drain_ms": 1000,
     }
     async with contextlib.AsyncExitStack() as exits:
-        server = exits.enter_context(running_server(binary))
+        server = exits.enter_context(running_server())
         gateways = [
             await exits.enter_async_context(gateway_process(folder / f"gateway-{n}", server.url, **settings))
             for n in range(REPLICAS)

@@ -19,7 +19,7 @@ from tests.hostile.report import Part
 from tests.hostile.spec import Spec
 from tests.integration.metrics.scraping import Scrape, parse
 from tests.support.processes import GatewayProcess
-from tests.support.servers import redis_binary, running_server, valkey_binary
+from tests.support.servers import running_server
 from tests.support.serving import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,12 +98,10 @@ class Stage:
 @contextlib.asynccontextmanager
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     """A gateway with the cast's keys and settings, and an echo and a simulate worker that it knows."""
-    binary = redis_binary() or valkey_binary()
-    assert binary, "redis-server is missing: sh tests/install-tools"
-    with running_server(binary) as server:
+    with running_server() as server:
         gateway = GatewayProcess(folder, server.url, **cast.settings())
         children: list[asyncio.subprocess.Process] = []
-        store = redis.Redis(unix_socket_path=server.socket_path)
+        store = server.client()
         try:
             await gateway.start()
             pace = ["--ttft-ms", "10", "--tokens-per-second", "500", "--tokens", "16"]

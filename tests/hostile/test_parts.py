@@ -22,11 +22,6 @@ from fairlane.gateway.app import _GROUP, EXACT, PATTERNS
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # ---- no call is missed ----------
 
 

@@ -13,11 +13,6 @@ from fairlane.gateway.connections import lines
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def exchange(served: Served, *pieces: bytes) -> bytes:
     """What the gateway answers to these bytes, until it closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))

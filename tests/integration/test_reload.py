@@ -15,11 +15,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def config(*names: str) -> str:
     keys = [f'  - {{id: {name}, sha256: "{hashlib.sha256(name.encode()).hexdigest()}"}}' for name in names]
     return "keys:\n" + "\n".join(keys) + "\n" if keys else ""

@@ -17,11 +17,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 BEFORE = "another replica has a newer configuration"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def write(folder: Path, weight: int, modified_s: int) -> None:
     folder.mkdir(exist_ok=True)
     file = folder / "fairlane.yaml"

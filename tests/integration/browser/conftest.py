@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.support.servers import Server, redis_binary, running_server, valkey_binary
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = [
@@ -42,17 +41,6 @@ function read(gateway, streamUrl) {
 }
 </script>
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def own_redis() -> Iterator[Server]:
-    with running_server(redis_binary() or valkey_binary() or "redis-server") as server:
-        yield server
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from playwright.async_api import Page, async_playwright
 from tests.integration.browser.conftest import ARGUMENTS, CHROMIUM
 from tests.support.processes import GatewayProcess, gateway_process
@@ -160,7 +159,7 @@ async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_s
         async with connect(a.ws, proxy=None):
             pass  # a worker was there
         task_id = await ask(page, a)
-        with redis.Redis(unix_socket_path=own_redis.socket_path) as store:
+        with own_redis.client() as store:
             store.save()
         async with connect(a.ws, proxy=None) as connection:
             worker = RawWorker(connection, 1)

@@ -8,11 +8,6 @@ from tests.integration.fairness.users import EVERYBODY, SLOTS
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """Workers with two slots more than the tests' models may use."""
     keys: list[Key] = EVERYBODY

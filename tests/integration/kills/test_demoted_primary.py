@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from tests.support.chaos import ChaosProxy, chaos_proxy
-from tests.support.servers import Server, free_port, redis_binary, running_server, valkey_binary
+from tests.support.servers import Server, any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.streams import RawStream, joined_text
 from tests.support.talk import Talk, talking
@@ -62,10 +62,9 @@ class Couple:
 
 @pytest.fixture
 def servers() -> Iterator[tuple[Server, Server]]:
-    binary = redis_binary() or valkey_binary() or "redis-server"
     with (
-        running_server(binary, *OPTIONS, port=free_port()) as first,
-        running_server(binary, *OPTIONS, port=free_port()) as second,
+        running_server(any_binary(), *OPTIONS, port=free_port()) as first,
+        running_server(any_binary(), *OPTIONS, port=free_port()) as second,
     ):
         yield first, second
 

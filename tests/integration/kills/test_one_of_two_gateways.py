@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 from tests.integration.kills.test_kill_processes import OPEN_S, results, submit
 from tests.support.ledger import ended_once, events, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, tireless
@@ -45,7 +44,7 @@ async def gateways(own_redis: Server, tmp_path: Path) -> AsyncIterator[Pair]:
 
 @pytest.fixture
 def store(own_redis: Server) -> Any:
-    with redis.Redis(unix_socket_path=own_redis.socket_path) as client:
+    with own_redis.client() as client:
         yield client
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from tests.support.chaos import ChaosProxy, chaos_proxy
 from tests.support.ledger import KEYS, nothing_left
 from tests.support.servers import Server
@@ -56,7 +55,7 @@ async def test_two_gateways_keep_their_fresh_tasks(
         a.worker2(["at a"], slots=EACH) as at_a,
         b.worker2(["at b"], slots=EACH) as at_b,
     ):
-        with redis.Redis(unix_socket_path=own_redis.socket_path) as store:
+        with own_redis.client() as store:
             ids = [
                 await talk.submit(model=model)
                 for talk, model in ((a, "at a"), (b, "at b"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
 from tests.support.ledger import KEYS, ended_once, nothing_left
 from tests.support.processes import tireless
 from tests.support.servers import Server
@@ -26,7 +25,7 @@ async def talk(own_redis: Server, tmp_path: Path) -> AsyncIterator[Talk]:
 
 @pytest.fixture
 def store(own_redis: Server) -> Any:
-    with redis.Redis(unix_socket_path=own_redis.socket_path) as client:
+    with own_redis.client() as client:
         yield client
 
 

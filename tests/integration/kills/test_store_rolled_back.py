@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from tests.support.ledger import nothing_left
 from tests.support.servers import Server
 from tests.support.serving import until
@@ -77,7 +76,7 @@ async def take_again(worker: RawWorker, task_id: str) -> dict[str, Any]:
 
 def saved(server: Server) -> None:
     """What Redis holds now is what it comes back with."""
-    with redis.Redis(unix_socket_path=server.socket_path) as store:
+    with server.client() as store:
         store.save()
 
 
@@ -144,7 +143,7 @@ async def test_readers_of_a_grant_that_was_lost_begin_anew_and_end_with_exactly_
         assert [reader.texts for reader in (away, here, there)] == [B, B, B]
         assert [reader.frames for reader in (away, here, there)] == [fresh.frames] * 3
         assert all(reader.restarts >= 1 for reader in (away, here, there))
-        with redis.Redis(unix_socket_path=own_redis.socket_path) as store:
+        with own_redis.client() as store:
             await nothing_left(store)
 
 

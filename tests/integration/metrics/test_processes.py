@@ -38,8 +38,10 @@ def of_each(seen: Scrape) -> dict[str, float]:
 
 
 @pytest.mark.slow
-async def test_each_scrape_tells_of_every_process_and_nothing_ever_falls(tmp_path: Path, store: str) -> None:
-    async with gateway_process(tmp_path, store, processes=2, drain_ms=500) as gateway:
+async def test_each_scrape_tells_of_every_process_and_nothing_ever_falls(
+    tmp_path: Path, redis_url: str
+) -> None:
+    async with gateway_process(tmp_path, redis_url, processes=2, drain_ms=500) as gateway:
         seen = await fresh_scrape(gateway.url)
         asked, last = 0, {"0": 0.0, "1": 0.0}
         while min(last.values()) < 5:

@@ -1,15 +1,15 @@
 """What a scrape tells of tasks that really went through the gateway."""
 
 import re
-import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import PrivateRedis, RawWorker, Talk
+from tests.support.talk import RawWorker, Talk
 
 from .scraping import scrape, scrape_when
 
@@ -173,20 +173,15 @@ async def test_users_and_tasks_are_never_named(here: Talk) -> None:
     assert task_id not in text
 
 
-async def test_without_redis_a_gateway_tells_what_it_knows_itself(
-    here: Talk, redis_server: PrivateRedis
-) -> None:
+async def test_without_redis_a_gateway_tells_what_it_knows_itself(here: Talk, redis_server: Server) -> None:
     async with here.worker2(["m"]) as worker:
         calling = here.later(here.http.post("/v1/chat/completions", json=CHAT))
         await worker.answer(await worker.take(), {}, usage=USAGE)
         await calling
-        redis_server.signal(signal.SIGSTOP)
-        try:
+        with redis_server.frozen():
             await until(lambda: not here.served.gateway.link.up, "the loss of Redis")
             await here.http.post("/v1/chat/completions", json=CHAT)
             seen = await scrape(here.http)
-        finally:
-            redis_server.signal(signal.SIGCONT)
         await until(lambda: here.served.gateway.link.up, "the way back to Redis")
         after = await scrape(here.http)
     assert seen.value("fairlane_survey_success") == seen.value("fairlane_redis_connected") == 0

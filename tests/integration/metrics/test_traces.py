@@ -255,10 +255,10 @@ print(sorted({name for name in sys.modules if name.startswith(tuple(NOT_OURS))})
 
 @pytest.mark.parametrize("blocked", [[], ["blocked"]], ids=["installed", "not installed"])
 async def test_nothing_is_loaded_for_traces_or_metrics_before_somebody_wants_them(
-    store: str, tmp_path: Path, blocked: list[str]
+    redis_url: str, tmp_path: Path, blocked: list[str]
 ) -> None:
     run = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", UNTRACED, store, str(tmp_path), *blocked),
+        *(sys.executable, "-c", UNTRACED, redis_url, str(tmp_path), *blocked),
         cwd=Path(__file__).parents[3],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

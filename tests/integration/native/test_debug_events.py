@@ -11,17 +11,12 @@ from tests.support.serving import serving
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize(("environment", "shown"), [("development", True), ("production", False)])
 async def test_the_payload_is_logged_outside_production_only(
-    store: str, tmp_path: Path, environment: str, shown: bool
+    redis_url: str, tmp_path: Path, environment: str, shown: bool
 ) -> None:
     async with (
-        serving(store, tmp_path, llm_debug=True, environment=environment) as served,
+        serving(redis_url, tmp_path, llm_debug=True, environment=environment) as served,
         httpx.AsyncClient(base_url=served.url) as client,
         websockets.connect(served.ws) as worker,
     ):

@@ -26,12 +26,12 @@ async def refused(talk: Talk, **body: Any) -> int:
 
 
 async def test_who_drains_beside_another_replica_says_to_come_again_in_a_second(
-    store: str, tmp_path: Path
+    redis_url: str, tmp_path: Path
 ) -> None:
-    async with talking(store, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
+    async with talking(redis_url, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
         a.sync()
         task = await worker.take()  # what runs keeps it from going
-        async with talking(store, tmp_path / "b", drain_ms=30_000) as b, b.worker() as other:
+        async with talking(redis_url, tmp_path / "b", drain_ms=30_000) as b, b.worker() as other:
             await a.replicas(2)
             draining = a.later(a.served.gateway.drain())
 
@@ -46,12 +46,12 @@ async def test_who_drains_beside_another_replica_says_to_come_again_in_a_second(
         await draining
 
 
-async def test_who_drains_alone_says_how_long_it_may_take(store: str, tmp_path: Path) -> None:
-    async with talking(store, tmp_path / "b", drain_ms=0) as b:
-        async with talking(store, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
+async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_path: Path) -> None:
+    async with talking(redis_url, tmp_path / "b", drain_ms=0) as b:
+        async with talking(redis_url, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
             await b.replicas(2)
         await b.replicas(1)  # it has left at once, and not when its entry expires
-    async with talking(store, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
+    async with talking(redis_url, tmp_path / "a", drain_ms=30_000) as a, a.worker() as worker:
         a.sync()
         task = await worker.take()
         draining = a.later(a.served.gateway.drain())
@@ -62,16 +62,16 @@ async def test_who_drains_alone_says_how_long_it_may_take(store: str, tmp_path: 
 
 
 async def test_the_processes_of_one_gateway_go_together_and_count_for_none(
-    store: str, tmp_path: Path
+    redis_url: str, tmp_path: Path
 ) -> None:
     family = [Family(tmp_path, index, 2) for index in range(2)]
     settings = Settings(data_dir=tmp_path)
     async with (
-        open_gateway(settings, Callers(settings), store, family[0]) as one,
-        open_gateway(settings, Callers(settings), store, family[1]) as two,
+        open_gateway(settings, Callers(settings), redis_url, family[0]) as one,
+        open_gateway(settings, Callers(settings), redis_url, family[1]) as two,
     ):
         assert one.replica != two.replica
         assert not await one.another_stays()
-        async with open_gateway(settings, Callers(settings), store) as stranger:
+        async with open_gateway(settings, Callers(settings), redis_url) as stranger:
             await until(one.another_stays, "the stranger to be seen")
             assert await stranger.another_stays()

@@ -41,8 +41,8 @@ def body_of(path: str, filling: bytes, stream: bool) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def started(tmp_path: Path, store: str, **settings: Any) -> AsyncIterator[GatewayProcess]:
-    async with gateway_process(tmp_path, store, **settings) as gateway:
+async def started(tmp_path: Path, redis_url: str, **settings: Any) -> AsyncIterator[GatewayProcess]:
+    async with gateway_process(tmp_path, redis_url, **settings) as gateway:
         yield gateway
 
 
@@ -121,12 +121,12 @@ class Busy:
     ],
 )
 async def test_calls_that_wait_keep_nothing_of_their_bodies(
-    tmp_path: Path, store: str, path: str, stream: bool
+    tmp_path: Path, redis_url: str, path: str, stream: bool
 ) -> None:
     """Ten calls of 2 MB each. (A cache for bodies of tasks that will run here is bounded by itself.)"""
     body = body_of(path, nested(2_000_000), stream)
     async with (
-        started(tmp_path, store) as gateway,
+        started(tmp_path, redis_url) as gateway,
         httpx.AsyncClient(
             base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
         ) as http,
@@ -146,10 +146,10 @@ async def test_calls_that_wait_keep_nothing_of_their_bodies(
         assert after < memory.before * 1.2
 
 
-async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, store: str) -> None:
+async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, redis_url: str) -> None:
     filling = b"[" + b",".join([b"{}"] * (16_700_000 // 3)) + b"]"
     async with (
-        started(tmp_path, store) as gateway,
+        started(tmp_path, redis_url) as gateway,
         httpx.AsyncClient(
             base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
         ) as http,
@@ -173,10 +173,10 @@ READERS = 24
 PIECES, PIECE = 240, 60_000
 
 
-async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, store: str) -> None:
+async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, redis_url: str) -> None:
     """A log of 14 MB and two dozen readers, who stop reading, and then read all of it at once."""
     async with (
-        started(tmp_path, store) as gateway,
+        started(tmp_path, redis_url) as gateway,
         httpx.AsyncClient(base_url=gateway.url, timeout=120) as http,
         worker_v2(gateway.ws, "m") as worker,
     ):

@@ -189,9 +189,9 @@ async def test_query_strings_are_not_logged(gateway: Start, caplog: pytest.LogCa
     assert not any("private" in line.getMessage() for line in server)
 
 
-async def test_no_log_level_shows_prompts_answers_or_keys(store: str, tmp_path: Path) -> None:
+async def test_no_log_level_shows_prompts_answers_or_keys(redis_url: str, tmp_path: Path) -> None:
     keys = {"keys": [key("acme")], "workers": [key("gpu")]}
-    process = GatewayProcess(tmp_path, store, log_level="debug", **keys)
+    process = GatewayProcess(tmp_path, redis_url, log_level="debug", **keys)
     try:
         await process.start()
         async with (

@@ -1,21 +1,13 @@
 """Redis away: clear errors at once, and everything goes on when it is back."""
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import PrivateRedis, Talk, parse_sse, private_redis, talking
+from tests.support.talk import Talk, parse_sse, talking
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def server() -> Iterator[PrivateRedis]:
-    """A Redis that this test may stop."""
-    with private_redis() as server:
-        yield server
 
 
 async def ready(talk: Talk, status: int) -> None:
@@ -26,12 +18,12 @@ async def ready(talk: Talk, status: int) -> None:
 
 
 async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
-    server: PrivateRedis, tmp_path: Path
+    own_redis: Server, tmp_path: Path
 ) -> None:
-    async with talking(server.url, tmp_path) as talk, talk.worker() as worker:
+    async with talking(own_redis.url, tmp_path) as talk, talk.worker() as worker:
         task_id = await talk.submit()
         task = await worker.take()
-        server.stop()
+        own_redis.stop()
         await ready(talk, 503)
         for method, path, body in (
             ("POST", "/api/openai", {}),
@@ -58,7 +50,7 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
             assert answer.status_code == 503
             assert answer.json()["error"]["message"] == "Store unavailable"
             assert int(answer.headers["retry-after"]) >= 1
-        server.start()
+        own_redis.start()
         await ready(talk, 200)
         await worker.answer(task, {"of": "a lost task"})
 
@@ -72,37 +64,34 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
 
 
 async def test_callers_waiting_when_redis_loses_everything_get_an_error(
-    server: PrivateRedis, tmp_path: Path
+    own_redis: Server, tmp_path: Path
 ) -> None:
-    async with talking(server.url, tmp_path) as talk, talk.worker() as worker:
+    async with talking(own_redis.url, tmp_path) as talk, talk.worker() as worker:
         call = talk.sync()
         stream = talk.later(talk.http.post("/api/openai", json={"stream": True}))
         await worker.take()
         await talk.waiting(1)
-        server.stop()
+        own_redis.stop()
         await ready(talk, 503)
-        server.start()
+        own_redis.start()
         answer = await call
         assert (answer.status_code, answer.json()["code"]) == (500, "STORE_LOST")
         assert "event: " in (await stream).text.rstrip().rpartition("\n\n")[2]
 
 
 async def test_a_redis_that_hangs_is_a_503_and_a_running_stream_survives_it(
-    server: PrivateRedis, tmp_path: Path
+    own_redis: Server, tmp_path: Path
 ) -> None:
-    async with talking(server.url, tmp_path, redis_timeout_ms=300) as talk, talk.worker() as worker:
+    async with talking(own_redis.url, tmp_path, redis_timeout_ms=300) as talk, talk.worker() as worker:
         async with talk.events("/api/openai", json={"stream": True}) as reader:
             task = await worker.take()
             await worker.chunk(task, "before ")
             await reader.until("chunk")
-            server.signal(signal.SIGSTOP)
-            try:
+            with own_redis.frozen():
                 answer = await talk.sync()
                 assert (answer.status_code, answer.json()["error"]) == (503, "Store unavailable")
                 await worker.chunk(task, "during ")
                 await ready(talk, 503)
-            finally:
-                server.signal(signal.SIGCONT)
             await worker.chunk(task, "after")
             await worker.answer(task, None)
             events = await reader.until("done")

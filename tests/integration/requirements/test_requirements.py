@@ -525,11 +525,11 @@ async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(gate
 
 
 async def test_r7_a_gateway_as_a_process_obeys_its_environment_and_warns_of_what_it_ignores(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASK_TIMEOUT_MS", "400")
     monkeypatch.setenv("MAX_QUEUE_LENGTH", "lots")
-    process = GatewayProcess(tmp_path, store)
+    process = GatewayProcess(tmp_path, redis_url)
     try:
         await process.start()
         async with (

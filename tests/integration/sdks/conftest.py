@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests.support.serving import DEADLINE_S
-from tests.support.talk import PrivateRedis, private_redis
 
 from fairlane.gateway.api import openai as openai_api
 
@@ -22,25 +21,6 @@ NODE = Path(__file__).parent / "node"
 INSTALL_S = 100
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[PrivateRedis]:
-    with private_redis() as server:
-        yield server
-
-
-@pytest.fixture
-def store(redis_server: PrivateRedis) -> str:
-    """The URL of an empty Redis."""
-    with redis_server.client() as client:
-        client.flushall()
-    return redis_server.url
-
-
 @pytest.fixture(autouse=True)
 def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a stream that fails before its first output is told by a status."""
@@ -48,9 +28,9 @@ def patient_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def stage(store: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """A gateway and the cast. Lease and linger are long, so that a cancel comes from the departure itself."""
-    async with staged(store, tmp_path, lease_ms=120_000, linger_ms=120_000) as stage:
+    async with staged(redis_url, tmp_path, lease_ms=120_000, linger_ms=120_000) as stage:
         yield stage
 
 

@@ -151,10 +151,10 @@ def _read_all(model: ChatOpenAI) -> Any:
 
 
 async def test_a_wrong_key_is_an_authentication_error(
-    store: str, tmp_path: Path, http: openai.DefaultAsyncHttpxClient
+    redis_url: str, tmp_path: Path, http: openai.DefaultAsyncHttpxClient
 ) -> None:
     key = CallerKey(id="team", sha256=digest("right"))
-    async with staged(store, tmp_path, keys=[key], key="right") as stage:
+    async with staged(redis_url, tmp_path, keys=[key], key="right") as stage:
         chat = make_chat(stage, http)
         with pytest.raises(openai.AuthenticationError):
             await chat("talk", api_key=SecretStr("wrong")).ainvoke("hi")

@@ -128,16 +128,18 @@ async def test_a_refusal_is_raised_as_its_class(
         assert TOO_LONG in error["message"]
 
 
-async def test_a_wrong_key_is_an_authentication_error(store: str, tmp_path: Path, node_project: Path) -> None:
+async def test_a_wrong_key_is_an_authentication_error(
+    redis_url: str, tmp_path: Path, node_project: Path
+) -> None:
     key = CallerKey(id="team", sha256=digest("right"))
-    async with staged(store, tmp_path, keys=[key], key="right") as stage:
+    async with staged(redis_url, tmp_path, keys=[key], key="right") as stage:
         error = await run_node(node_project, "unauthorized", stage.base_url, apiKey="wrong", maxRetries=2)
     assert (error["name"], error["status"]) == ("AuthenticationError", 401)
     assert error["statuses"] == [401]
 
 
-async def test_a_time_out_is_not_tried_again(store: str, tmp_path: Path, node_project: Path) -> None:
-    async with staged(store, tmp_path, task_timeout_ms=300) as stage:
+async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, node_project: Path) -> None:
+    async with staged(redis_url, tmp_path, task_timeout_ms=300) as stage:
         error = await run_node(node_project, "timeout", stage.base_url, maxRetries=2)
     assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 504, "TIMEOUT")
     assert error["statuses"] == [504]
@@ -155,9 +157,9 @@ async def test_a_failure_in_the_middle_of_a_stream_raises_with_its_message(
 
 
 async def test_a_full_queue_is_raised_and_a_retry_gets_in_once_there_is_room(
-    store: str, tmp_path: Path, node_project: Path
+    redis_url: str, tmp_path: Path, node_project: Path
 ) -> None:
-    async with staged(store, tmp_path, slots=1, max_queue_length=1) as stage:
+    async with staged(redis_url, tmp_path, slots=1, max_queue_length=1) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         stage.beside(stage.fill())

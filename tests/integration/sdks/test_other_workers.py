@@ -27,9 +27,9 @@ CHAT = "chat.completions.create"
     ],
 )
 async def test_whatever_a_version_1_worker_says_is_a_completion(
-    store: str, tmp_path: Path, stream: bool, deltas: list[str], result: Any, text: str
+    redis_url: str, tmp_path: Path, stream: bool, deltas: list[str], result: Any, text: str
 ) -> None:
-    async with talking(store, tmp_path) as talk, talk.worker() as worker:
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
         await talk.workers(1)
         async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
             call = sdk.chunks if stream else sdk.call
@@ -64,9 +64,9 @@ async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> ope
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_worker_that_vanishes_is_an_internal_server_error(
-    store: str, tmp_path: Path, kind: str, stream: bool
+    redis_url: str, tmp_path: Path, kind: str, stream: bool
 ) -> None:
-    async with talking(store, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+    async with talking(redis_url, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
         error = await lose(talk, sdk, stream=stream, after_output=False)
     assert isinstance(error, openai.InternalServerError)
     assert (error.status_code, error.code) == (502, "WORKER_LOST")
@@ -74,9 +74,9 @@ async def test_a_worker_that_vanishes_is_an_internal_server_error(
 
 
 async def test_a_worker_that_vanishes_in_the_middle_of_a_stream_raises(
-    store: str, tmp_path: Path, kind: str
+    redis_url: str, tmp_path: Path, kind: str
 ) -> None:
-    async with talking(store, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+    async with talking(redis_url, tmp_path) as talk, python_sdk(kind, f"{talk.served.url}/v1") as sdk:
         error = await lose(talk, sdk, stream=True, after_output=True)
     assert error.code == "WORKER_LOST"
     assert "Worker disconnected" in error.message
@@ -84,9 +84,9 @@ async def test_a_worker_that_vanishes_in_the_middle_of_a_stream_raises(
 
 @pytest.mark.parametrize("after_output", [False, True])
 async def test_a_gateway_that_stops_says_so_in_a_stream(
-    store: str, tmp_path: Path, kind: str, after_output: bool
+    redis_url: str, tmp_path: Path, kind: str, after_output: bool
 ) -> None:
-    async with talking(store, tmp_path) as talk, talk.worker2(["m"]) as worker:
+    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
         await talk.workers(1)
         async with python_sdk(kind, f"{talk.served.url}/v1") as sdk:
             reading = talk.later(sdk.chunks(CHAT, model="m", messages=MESSAGES))

@@ -38,9 +38,9 @@ async def test_a_header_that_makes_no_sense_is_a_bad_request(stage: Stage, name:
     assert stage.cast.seen == []
 
 
-async def test_a_time_out_of_the_callers_own(store: str, tmp_path: Path, kind: str) -> None:
+async def test_a_time_out_of_the_callers_own(redis_url: str, tmp_path: Path, kind: str) -> None:
     async with (
-        staged(store, tmp_path, min_task_timeout_ms=1) as stage,
+        staged(redis_url, tmp_path, min_task_timeout_ms=1) as stage,
         python_sdk(kind, stage.base_url, max_retries=2) as sdk,
     ):
         limit = {"X-Fairlane-Timeout": "300"}

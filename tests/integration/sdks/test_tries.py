@@ -46,13 +46,13 @@ class Upstream:
 
 @contextlib.asynccontextmanager
 async def refusing(
-    store: str, tmp_path: Path, status: int, headers: str = ""
+    redis_url: str, tmp_path: Path, status: int, headers: str = ""
 ) -> AsyncIterator[tuple[Any, Upstream]]:
     """A gateway with an OpenAI-compatible upstream behind it."""
     upstream = Upstream(status, headers)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with serving(store, tmp_path) as served:
+    async with serving(redis_url, tmp_path) as served:
         worker = Worker("upstream", gateway=served.url, slots=4)
         OpenAIAdapter(base_url=f"http://127.0.0.1:{port}/v1", models=["m"]).attach(worker)
         stop = asyncio.Event()
@@ -84,10 +84,10 @@ async def refusing(
     ],
 )
 async def test_a_refused_call_reaches_the_upstream_so_often(
-    store: str, tmp_path: Path, status: int, told: int, code: str, calls: int, stream: bool
+    redis_url: str, tmp_path: Path, status: int, told: int, code: str, calls: int, stream: bool
 ) -> None:
     async with (
-        refusing(store, tmp_path, status) as (served, upstream),
+        refusing(redis_url, tmp_path, status) as (served, upstream),
         python_sdk("async", f"{served.url}/v1", max_retries=2) as sdk,
     ):
         with pytest.raises(openai.APIStatusError) as caught:

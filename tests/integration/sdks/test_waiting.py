@@ -22,10 +22,10 @@ CHAT = "chat.completions.create"
 
 
 @pytest.fixture
-async def crowded(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def crowded(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """One slot, taken by `patient`; streams that wait hear something every 20 ms, their place every 100 ms."""
     monkeypatch.setattr(openai_api, "QUEUE_CHUNK_S", 0.1)
-    async with staged(store, tmp_path, slots=1, keepalive_ms=20) as stage:
+    async with staged(redis_url, tmp_path, slots=1, keepalive_ms=20) as stage:
         stage.beside(stage.fill())
         await stage.reached(stage.cast.begun, "the running task")
         yield stage

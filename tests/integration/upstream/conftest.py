@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from tests.support.servers import running_server
 from tests.support.serving import DEADLINE_S, serving, until
-from tests.support.talk import private_redis
 
 from fairlane.gateway.api import openai as openai_api
 
@@ -19,18 +19,6 @@ from .tiny_model import write_model
 
 MODEL = "tiny"
 START_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[str]:
-    """The URL of a Redis of its own."""
-    with private_redis() as server:
-        yield server.url
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +65,7 @@ async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
 
 @pytest.fixture(scope="module")
 async def sdk(
-    store: str, llama: httpx.AsyncClient, tmp_path_factory: pytest.TempPathFactory
+    llama: httpx.AsyncClient, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[AsyncOpenAI]:
     """The official SDK, a gateway, and a worker process in front of llama.cpp.
 
@@ -86,15 +74,16 @@ async def sdk(
     directory = tmp_path_factory.mktemp("gateway")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openai_api, "HOLD_HEAD_S", DEADLINE_S)  # however slow the machine is
-        async with _through_the_gateway(store, directory, llama) as client:
-            yield client
+        with running_server() as redis:
+            async with _through_the_gateway(redis.url, directory, llama) as client:
+                yield client
 
 
 @contextlib.asynccontextmanager
 async def _through_the_gateway(
-    store: str, directory: Path, llama: httpx.AsyncClient
+    redis_url: str, directory: Path, llama: httpx.AsyncClient
 ) -> AsyncIterator[AsyncOpenAI]:
-    async with serving(store, directory, lease_ms=120_000, linger_ms=120_000) as served:
+    async with serving(redis_url, directory, lease_ms=120_000, linger_ms=120_000) as served:
         command = ("-m", "fairlane.gateway.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
         base_url = str(llama.base_url).rstrip("/") + "/v1"
         async with (

@@ -72,11 +72,6 @@ OpenBrowser = Callable[..., Awaitable[Watched]]
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """One Chromium; every test opens contexts of its own in it."""
     if CHROMIUM is None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -16,8 +15,9 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.processes import gateway_process, tireless
+from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import PrivateRedis, RawWorker, Talk, private_redis, talking
+from tests.support.talk import RawWorker, Talk, talking
 
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
@@ -257,15 +257,8 @@ async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
         assert gateway.live.watchers == 0
 
 
-@pytest.fixture(scope="module")
-def own_redis() -> Any:
-    """A Redis that a test may stop."""
-    with private_redis() as server:
-        yield server
-
-
 async def test_redis_may_go_and_come_back(
-    own_redis: PrivateRedis, tmp_path: Path, open_browser: OpenBrowser
+    own_redis: Server, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
     async with (
         talking(own_redis.url, tmp_path, redis_timeout_ms=300) as talk,
@@ -273,8 +266,7 @@ async def test_redis_may_go_and_come_back(
     ):
         page = await (await open_browser(talk.served.url)).open("/dashboard")
         await expect(page.locator("#live[data-state=live]")).to_be_visible()
-        own_redis.signal(signal.SIGSTOP)
-        try:
+        with own_redis.frozen():
             await expect(page.locator("#problem .notice")).to_contain_text("Redis has been away since")
             await expect(page.locator("#live[data-state=lost]")).to_contain_text("Redis away for")
             assert talk.served.gateway.store_down_since is not None
@@ -284,8 +276,6 @@ async def test_redis_may_go_and_come_back(
             await expect(fresh.locator("#problem .notice")).to_contain_text("Redis has been away since")
             await expect(fresh.locator("#workers tbody tr")).to_contain_text("gpu")
             await accessible(fresh)
-        finally:
-            own_redis.signal(signal.SIGCONT)
         await expect(page.locator("#problem .notice")).to_have_count(0)
         await expect(page.locator("#live[data-state=live]")).to_be_visible()
 

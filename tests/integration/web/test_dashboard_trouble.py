@@ -1,7 +1,6 @@
 """The dashboard when something goes wrong around it: answers that do not come, rows that go, a reader in the middle of a word."""
 
 import itertools
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser
+from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import Talk, private_redis, talking
+from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
 expect.set_options(timeout=DEADLINE_MS)
@@ -79,29 +79,25 @@ async def test_what_has_the_focus_keeps_it_when_rows_go_and_cells_change(
 
 
 async def test_changes_are_read_when_the_store_is_back_and_pages_stay(
-    tmp_path: Path, open_browser: OpenBrowser
+    own_redis: Server, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
-    with private_redis() as redis:
-        async with talking(redis.url, tmp_path, redis_timeout_ms=300) as talk:
-            for number in range(60):
-                await talk.http.patch("/api/admin/models/m", json={"concurrency": 3 + number % 2})
-            page = await (await open_browser(talk.served.url)).open("/dashboard")
-            await expect(page.locator("#live[data-state=live]")).to_be_visible()
-            redis.signal(signal.SIGSTOP)
-            try:
-                await expect(page.locator("#view.stale")).to_be_visible()
-                await page.get_by_role("link", name="Changes").click()
-                await expect(page.locator("#audit .notice")).to_be_visible()
-            finally:
-                redis.signal(signal.SIGCONT)
-            rows = page.locator("#audit tbody tr")
-            await expect(rows).to_have_count(50)
-            await expect(page.locator("#audit .notice")).to_have_count(0)
-            await page.get_by_role("button", name="Show more").click()
-            await expect(rows).to_have_count(60)
-            await talk.http.patch("/api/admin/models/m", json={"concurrency": 9})
-            await expect(rows).to_have_count(61)
-            await expect(rows.first).to_contain_text("→ 9")
+    async with talking(own_redis.url, tmp_path, redis_timeout_ms=300) as talk:
+        for number in range(60):
+            await talk.http.patch("/api/admin/models/m", json={"concurrency": 3 + number % 2})
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(page.locator("#live[data-state=live]")).to_be_visible()
+        with own_redis.frozen():
+            await expect(page.locator("#view.stale")).to_be_visible()
+            await page.get_by_role("link", name="Changes").click()
+            await expect(page.locator("#audit .notice")).to_be_visible()
+        rows = page.locator("#audit tbody tr")
+        await expect(rows).to_have_count(50)
+        await expect(page.locator("#audit .notice")).to_have_count(0)
+        await page.get_by_role("button", name="Show more").click()
+        await expect(rows).to_have_count(60)
+        await talk.http.patch("/api/admin/models/m", json={"concurrency": 9})
+        await expect(rows).to_have_count(61)
+        await expect(rows.first).to_contain_text("→ 9")
 
 
 async def test_a_feed_that_is_refused_is_not_asked_for_without_a_pause(

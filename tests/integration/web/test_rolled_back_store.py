@@ -1,14 +1,13 @@
 """Redis is killed and comes back from an older save while the playground shows a task: the page discards what did not happen."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import redis
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser
 from tests.integration.web.test_playground import ask, plain, say, shows, state
-from tests.support.servers import Server, redis_binary, running_server, valkey_binary
+from tests.support.servers import Server
 from tests.support.serving import until
 from tests.support.streams import RawStream, event_id
 from tests.support.talk import Talk, talking
@@ -19,12 +18,6 @@ OLD, NEW = [f"A{n} " for n in range(1, 5)], [f"B{n} " for n in range(1, 10)]
 
 
 @pytest.fixture
-def own_redis() -> Iterator[Server]:
-    with running_server(redis_binary() or valkey_binary() or "redis-server") as server:
-        yield server
-
-
-@pytest.fixture
 async def talk(own_redis: Server, tmp_path: Path) -> AsyncIterator[Talk]:
     settings = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "no_worker_grace_ms": 60_000}
     async with talking(own_redis.url, tmp_path, **settings) as talk:
@@ -32,7 +25,7 @@ async def talk(own_redis: Server, tmp_path: Path) -> AsyncIterator[Talk]:
 
 
 def save(server: Server) -> None:
-    with redis.Redis(unix_socket_path=server.socket_path) as store:
+    with server.client() as store:
         store.save()
 
 

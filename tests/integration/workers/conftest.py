@@ -9,11 +9,6 @@ from tests.support.serving import Served, serving
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(redis_url, tmp_path, heartbeat_ms=1000, dead_after_ms=20_000) as served:
         yield served

@@ -8,11 +8,6 @@ from fairlane.workers.testing import FakeGateway
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def gateway() -> AsyncIterator[FakeGateway]:
     async with FakeGateway() as gateway:
         yield gateway

@@ -13,11 +13,6 @@ from fairlane.queues.measures import Recorder
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize(
     ("late_s", "stall"), [(0, False), (STALL_S, False), (STALL_S + 0.001, True), (60, True)]
 )

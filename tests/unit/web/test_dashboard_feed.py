@@ -10,11 +10,6 @@ from fairlane.web.dashboard import SharedFeed
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Painting:
     """Counts its pictures; fails when told to."""
 

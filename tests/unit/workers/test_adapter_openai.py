@@ -19,11 +19,6 @@ BASE = "http://upstream.test/v1"
 CHAT = f"{BASE}/chat/completions"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, model: str = "m") -> Task:
     raw = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
     return Task(task_id="t", type=type, model=model, payload_bytes=raw, stream=stream)

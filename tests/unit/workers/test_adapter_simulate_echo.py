@@ -19,11 +19,6 @@ pytestmark = pytest.mark.anyio
 FAST: dict[str, Any] = {"ttft_ms": 0, "tokens_per_second": 0, "tick_ms": 1}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def task(payload: Any, *, type: str = "openaiLike", stream: bool = True, task_id: str = "t") -> Task:
     return Task(
         task_id=task_id, type=type, model="m", payload_bytes=msgspec.json.encode(payload), stream=stream

@@ -30,11 +30,6 @@ from fairlane.workers.server.settings import DispatchSettings
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", model: str = "m") -> Grant:
     return Grant(
         task_id, attempt, attempt, f"token{task_id}{attempt}", model, "q", task_type, "u", "", True, 1000, attempt - 1,

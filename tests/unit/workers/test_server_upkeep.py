@@ -15,11 +15,6 @@ from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Scheduler:
     def __init__(self) -> None:
         self.limits = Limits()
