@@ -12,6 +12,7 @@ from tests.hostile.cast import ROGUE, ROGUE_WORKER, secret
 from tests.hostile.frames import BREAKING, about, frame, odd_frames, register
 from tests.hostile.report import Part
 from tests.hostile.spec import Spec, main
+from tests.support.serving import http_client
 
 OPEN_S = 15.0
 LISTEN_S = 0.05
@@ -137,9 +138,7 @@ async def _call(port: int, seed: int, number: int, part: Part) -> None:
     """A caller who gives rogues their tasks and takes any documented answer."""
     rng = random.Random(f"{seed}/rogues/caller/{number}")
     head = {"Authorization": f"Bearer {secret('mallory')}"}
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30, headers=head
-    ) as http:
+    async with http_client(f"http://127.0.0.1:{port}", timeout=30, headers=head) as http:
         while True:
             path = rng.choice(("/api/openai", "/api/openai", "/v1/chat/completions"))
             body: dict[str, Any] = {

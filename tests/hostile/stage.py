@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import msgspec
 import psutil
 import redis
@@ -20,7 +19,7 @@ from tests.hostile.spec import Spec
 from tests.integration.metrics.scraping import Scrape, parse
 from tests.support.processes import GatewayProcess
 from tests.support.servers import running_server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_S = 0.2
@@ -65,7 +64,7 @@ class Stage:
     async def scrape(self) -> Scrape:
         """Its metrics."""
         head = {"Authorization": f"Bearer {cast.secret('watch')}"}
-        async with httpx.AsyncClient(trust_env=False, timeout=30, headers=head) as http:
+        async with http_client(timeout=30, headers=head) as http:
             answer = await http.get(f"{self.gateway.url}/metrics")
             answer.raise_for_status()
         return parse(answer.text)
@@ -144,7 +143,7 @@ async def _worker(
 
 async def _offered(url: str) -> bool:
     head = {"Authorization": f"Bearer {cast.secret('watch')}"}
-    async with httpx.AsyncClient(trust_env=False, timeout=10, headers=head) as http:
+    async with http_client(timeout=10, headers=head) as http:
         names = {model["id"] for model in (await http.get(f"{url}/v1/models")).json()["data"]}
     return {cast.STREAMING, cast.SLOW} <= names
 

@@ -22,6 +22,7 @@ from tests.hostile.cast import (
     STREAMING,
     secret,
 )
+from tests.support.serving import http_client
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -193,9 +194,7 @@ class Callers:
     async def _again(self, way: Callable[[httpx.AsyncClient], Awaitable[str]], key: str) -> None:
         name = way.__name__.strip("_")
         head = {"Authorization": f"Bearer {secret(key)}"}
-        async with httpx.AsyncClient(
-            base_url=self._url, trust_env=False, timeout=PATIENCE_S, headers=head
-        ) as http:
+        async with http_client(self._url, timeout=PATIENCE_S, headers=head) as http:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:
@@ -211,7 +210,7 @@ class Callers:
 
     async def _look(self) -> None:
         """Ask for the gateway's health, as a balancer does."""
-        async with httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=PATIENCE_S) as http:
+        async with http_client(self._url, timeout=PATIENCE_S) as http:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:

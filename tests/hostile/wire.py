@@ -11,6 +11,7 @@ from tests.hostile.corpus import Known
 from tests.hostile.mutations import plan
 from tests.hostile.report import Part
 from tests.hostile.spec import Spec, main
+from tests.support.serving import http_client
 
 IN_FLIGHT_BYTES = 48 << 20
 """So much is sent at once at most: a test of the gateway, not of the machine's memory."""
@@ -37,7 +38,7 @@ class _Budget:
 
 async def _learn(port: int, known: Known) -> None:
     """Submit tasks as attacker and as victim, so that there are ids to play with."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as http:
+    async with http_client(f"http://127.0.0.1:{port}", timeout=20) as http:
         while True:
             for key in ("mallory", VICTIM):
                 content = CANARY.decode() + "bob" if key == VICTIM else "mine"

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil  # type: ignore[import-untyped]
 import pytest
+from tests.support.serving import NO_TLS
 
 DEADLINE_S = 30.0
 
@@ -60,7 +61,7 @@ def test_demo_answers_and_nothing_of_it_is_left_however_it_ends(
     demo: tuple[subprocess.Popen[bytes], str], tmp_path: Path, how: signal.Signals
 ) -> None:
     process, url = demo
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, verify=NO_TLS) as client:
         until(lambda: answers(client, url))
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # Redis and two workers

@@ -4,9 +4,8 @@ import asyncio
 import socket
 from pathlib import Path
 
-import httpx
 import pytest
-from tests.support.serving import Served, serving, until
+from tests.support.serving import Served, http_client, serving, until
 
 from fairlane.gateway.connections import lines
 
@@ -51,7 +50,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_harms_nobody(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "STALL_S", 0.3)
-    async with serving(redis_url, tmp_path) as served, httpx.AsyncClient(base_url=served.url) as client:
+    async with serving(redis_url, tmp_path) as served, http_client(served.url) as client:
         import websockets  # the worker of this test
 
         async with websockets.connect(served.ws) as worker:

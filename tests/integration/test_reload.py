@@ -5,10 +5,9 @@ import hashlib
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.support.processes import gateway_process
-from tests.support.serving import DEADLINE_S, until
+from tests.support.serving import DEADLINE_S, http_client, until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -30,7 +29,7 @@ async def test_keys_are_read_again_by_every_process(redis_url: str, tmp_path: Pa
             """What several connections are answered: they may reach different processes."""
             answers = set()
             for _ in range(8):
-                async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+                async with http_client(gateway.url) as client:
                     headers = {"Authorization": f"Bearer {key}"}
                     answers.add((await client.get("/v1/models", headers=headers)).status_code)
             return answers

@@ -5,12 +5,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.direct import World
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -33,7 +32,7 @@ async def state(gateway: GatewayProcess) -> dict[str, Any]:
             answer.update(response.json())
         return response.status_code == 200
 
-    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+    async with http_client(gateway.url) as client:
         await until(told, "the state")
     return answer
 

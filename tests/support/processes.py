@@ -15,7 +15,7 @@ import httpx
 import psutil
 import redis
 from tests.support.servers import free_port
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
@@ -68,7 +68,7 @@ class GatewayProcess:
     async def start(self) -> None:
         """Start it, and wait until it is ready."""
         process = self.launch()
-        async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+        async with http_client(timeout=5) as http:
 
             async def ready() -> bool:
                 assert process.poll() is None, f"the gateway ended at once: {self.log[-2000:]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import websockets
-from tests.support.serving import DEADLINE_S, Served, until
+from tests.support.serving import DEADLINE_S, Served, http_client, until
 from websockets.asyncio.client import ClientConnection, connect
 
 SUBPROTOCOL = "fairlane.worker.v2"
@@ -291,7 +291,7 @@ class Callers:
 @contextlib.asynccontextmanager
 async def callers_of(served: Served, **headers: str) -> AsyncIterator[Callers]:
     """Callers of a gateway."""
-    async with httpx.AsyncClient(base_url=served.url, timeout=DEADLINE_S, headers=headers) as client:
+    async with http_client(served.url, headers=headers) as client:
         callers = Callers(client)
         try:
             yield callers

@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import httpx
+import uvicorn.server
 
 from fairlane.gateway.callers import Callers, digest
 from fairlane.gateway.runtime import Gateway, open_gateway
@@ -16,6 +20,29 @@ from fairlane.gateway.settings import Settings, WorkerKey
 DEADLINE_S = 15.0
 WORKER_TOKEN = "the-token-of-the-tests-workers"
 """What workers of tests present. A gateway of `serving` with keys takes it, unless it is given `workers` of its own."""
+
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""What httpx's clients need not make for plain HTTP: one that has read the certificates of all authorities takes them 20 ms."""
+
+
+class _Hasty:
+    """asyncio for uvicorn's server, which asks so seldom whether it is to stop, and whether all have gone, that tests wait."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = _Hasty()  # type: ignore[assignment]
+
+
+def http_client(url: str = "", **options: Any) -> httpx.AsyncClient:
+    """A caller of a gateway at `url`."""
+    options = {"timeout": DEADLINE_S, "trust_env": False, "verify": NO_TLS, **options}
+    return httpx.AsyncClient(base_url=url, **options)
 
 
 @dataclass

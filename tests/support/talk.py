@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, serving, until
+from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client, serving, until
 from websockets.asyncio.client import ClientConnection, connect
 
 from fairlane.streaming.schemas import native_event_adapter
@@ -176,9 +176,7 @@ class Talk:
         """Another caller."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return httpx.AsyncClient(
-            base_url=self.served.url, timeout=DEADLINE_S, trust_env=False, headers=headers or None
-        )
+        return http_client(self.served.url, headers=headers or None)
 
     @contextlib.asynccontextmanager
     async def worker(self, token: str | None = WORKER_TOKEN) -> AsyncIterator[RawWorker]:
@@ -281,10 +279,7 @@ def _bearer(token: str | None) -> dict[str, str] | None:
 @contextlib.asynccontextmanager
 async def talking(redis_url: str, tmp_path: Path, **settings: Any) -> AsyncIterator[Talk]:
     """A gateway with these settings, and a caller of it."""
-    async with (
-        serving(redis_url, tmp_path, **settings) as served,
-        httpx.AsyncClient(base_url=served.url, timeout=DEADLINE_S, trust_env=False) as http,
-    ):
+    async with serving(redis_url, tmp_path, **settings) as served, http_client(served.url) as http:
         talk = Talk(served, http)
         try:
             yield talk

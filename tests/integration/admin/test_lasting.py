@@ -4,10 +4,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.processes import GatewayProcess, gateway_process
-from tests.support.serving import DEADLINE_S, until
+from tests.support.serving import http_client, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -15,7 +14,7 @@ CONFIG = "queues: {paid_stream: {weight: %s, max_length: 50}}\nmodels: {m: {conc
 
 
 async def call(gateway: GatewayProcess, method: str, path: str, body: Any = None) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=DEADLINE_S) as http:
+    async with http_client(gateway.url) as http:
         answer = await http.request(method, path, json=body)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()

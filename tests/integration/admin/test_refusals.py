@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import Talk, talking
 
 from .operating import change, retry_s
@@ -64,10 +64,7 @@ async def test_openai_python_raises_its_rate_limit_error(gateway: Start) -> None
         await worker.take()
         await talk.submit(model="m")
         async with openai.AsyncOpenAI(
-            base_url=f"{talk.served.url}/v1",
-            api_key="none",
-            max_retries=0,
-            http_client=httpx.AsyncClient(trust_env=False),
+            base_url=f"{talk.served.url}/v1", api_key="none", max_retries=0, http_client=http_client()
         ) as client:
             for stream in (False, True):
                 with pytest.raises(openai.RateLimitError) as caught:

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.servers import running_server
+from tests.support.serving import NO_TLS
 from tests.support.talk import talking
 
 MAX_BODY = 1 << 19
@@ -67,5 +68,5 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
 @pytest.fixture(scope="package")
 def http(background: Background) -> Iterator[httpx.Client]:
     """A caller."""
-    with httpx.Client(base_url=background.url, timeout=15, trust_env=False) as client:
+    with httpx.Client(base_url=background.url, timeout=15, trust_env=False, verify=NO_TLS) as client:
         yield client

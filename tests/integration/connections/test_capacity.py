@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.integration.connections.keys import ADMIN, KEYS, WORKER
 from tests.support.processes import GatewayProcess
 from tests.support.rawhttp import HEALTH, Caller, request
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import talking
 from websockets.asyncio.client import connect
 
@@ -76,7 +75,7 @@ async def test_sockets_that_wait_lock_nobody_out_where_few_files_may_be_open(
             task = json.loads(await worker.recv())
             await worker.send(json.dumps({"type": "taskResult", "taskId": task["taskId"], "result": {}}))
 
-        async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=15) as http:
+        async with http_client(gateway.url) as http:
             assert (await http.get("/health/live")).status_code == 200
             for worker in workers:
                 working = asyncio.create_task(work(worker))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.support.ledger import ended_once, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, runs, tireless
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -94,7 +94,7 @@ async def test_nothing_accepted_is_lost_and_each_task_ends_once(
 
     async with (
         gateway_process(tmp_path, **LEASES) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        http_client(gateway.url, timeout=OPEN_S) as http,
         tireless(RUNNING, lambda: gateway.ws, work) as workers,
     ):
         task_ids = list(await asyncio.gather(*[submit(http, n) for n in range(RUNNING + WAITING)]))
@@ -126,7 +126,7 @@ async def test_tasks_that_were_streaming_when_their_gateway_was_killed_end_as_lo
 
     async with (
         gateway_process(tmp_path, **LEASES) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        http_client(gateway.url, timeout=OPEN_S) as http,
         tireless(3, lambda: gateway.ws, work) as workers,
     ):
         task_ids = [await submit(http, n) for n in range(3)]
@@ -161,7 +161,7 @@ async def test_with_several_processes_none_outlives_the_one_that_started_them(tm
 
     async with (
         gateway_process(tmp_path, processes=2, drain_ms=500, **LEASES) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        http_client(gateway.url, timeout=OPEN_S) as http,
         tireless(4, lambda: gateway.ws, work),
     ):
         first = [await submit(http, n) for n in range(10)]
@@ -181,7 +181,7 @@ async def test_of_several_processes_one_that_is_killed_is_replaced(tmp_path: Pat
 
     async with (
         gateway_process(tmp_path, processes=2, drain_ms=500, **LEASES) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False) as http,
+        http_client(gateway.url, timeout=OPEN_S) as http,
         tireless(4, lambda: gateway.ws, work),
     ):
         ids = [await submit(http, n) for n in range(20)]

@@ -14,7 +14,7 @@ from tests.support.ledger import ended_once, nothing_left
 from tests.support.processes import Tireless
 from tests.support.proxy import ReplyProxy
 from tests.support.servers import Server
-from tests.support.serving import Served, serving, until
+from tests.support.serving import Served, http_client, serving, until
 
 from fairlane.queues.keys import Keys, pool_prefix
 
@@ -46,7 +46,7 @@ class Life:
                 begun = proxy.replies
                 async with (
                     Tireless(lambda: served.ws, self._work) as worker,
-                    httpx.AsyncClient(base_url=served.url, timeout=30, trust_env=False) as http,
+                    http_client(served.url, timeout=30) as http,
                 ):
                     await until(lambda: store.exists(KEYS("offers", model="*")) == 1, "the worker's offer")
                     await asyncio.gather(

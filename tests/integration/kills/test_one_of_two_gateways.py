@@ -15,7 +15,7 @@ from tests.integration.kills.test_kill_processes import OPEN_S, results, submit
 from tests.support.ledger import ended_once, events, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, tireless
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
 from tests.support.talk import RawWorker
 from websockets.asyncio.client import connect
@@ -55,7 +55,7 @@ async def worker_of(gateway: GatewayProcess) -> AsyncIterator[RawWorker]:
 
 
 def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=gateway.url, timeout=OPEN_S, trust_env=False)
+    return http_client(gateway.url, timeout=OPEN_S)
 
 
 async def post_stream(gateway: GatewayProcess, **body: Any) -> RawStream:

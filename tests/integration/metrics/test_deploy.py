@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 from tests.support.servers import free_port
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import Talk
 
 from .scraping import parse
@@ -123,9 +123,7 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
     port = free_port()
     process = launch(folder, port)
     try:
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=15
-        ) as http:
+        async with http_client(f"http://127.0.0.1:{port}") as http:
 
             async def answers() -> bool:
                 assert process.poll() is None, (folder / "log").read_text()[-2000:]

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 from tests.support.processes import gateway_process
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 
 from fairlane.gateway.metrics.family import Family, Relative, snapshots_of
 from fairlane.gateway.metrics.snapshot import Snapshot
@@ -24,7 +24,7 @@ ANSWERS = "fairlane_http_request_duration_seconds_count"
 
 async def fresh_scrape(url: str) -> Scrape:
     """Over a connection of its own: any of the processes may answer."""
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+    async with http_client(timeout=10) as http:
         return parse((await http.get(f"{url}/metrics")).text)
 
 
@@ -47,7 +47,7 @@ async def test_each_scrape_tells_of_every_process_and_nothing_ever_falls(
         while min(last.values()) < 5:
             asked += 1
             assert asked < 500, "both processes answer some time"
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with http_client() as http:
                 await http.get(f"{gateway.url}/v1/models")
             seen = await fresh_scrape(gateway.url)
             now = {process: count for process, count in of_each(seen).items() if process in last}

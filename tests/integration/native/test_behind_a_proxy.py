@@ -6,10 +6,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
-import httpx
 import pytest
 from tests.integration.native.keys import key, secret
-from tests.support.serving import DEADLINE_S
+from tests.support.serving import DEADLINE_S, http_client
 from tests.support.talk import V2, Talk
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -85,7 +84,7 @@ async def test_with_keys_a_stranger_reads_no_state(gateway: Start) -> None:
     async with (
         gateway(keys=[key("alice")]) as talk,
         host_rewriting_proxy(int(talk.served.url.rsplit(":", 1)[1])) as port,
-        httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as http,
+        http_client() as http,
     ):
         for path in ("/api/admin/state", "/metrics"):
             answer = await http.get(f"http://127.0.0.1:{port}{path}", headers={"Host": "gateway.example"})

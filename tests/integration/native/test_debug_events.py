@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-import httpx
 import pytest
 import websockets
-from tests.support.serving import serving
+from tests.support.serving import http_client, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +16,7 @@ async def test_the_payload_is_logged_outside_production_only(
 ) -> None:
     async with (
         serving(redis_url, tmp_path, llm_debug=True, environment=environment) as served,
-        httpx.AsyncClient(base_url=served.url) as client,
+        http_client(served.url) as client,
         websockets.connect(served.ws) as worker,
     ):
         body = {"async": True, "messages": [{"role": "user", "content": "a secret plan"}]}

@@ -11,7 +11,7 @@ import pytest
 from tests.support.memory import Peak, resident, watched
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.rawworkers import RawWorker, worker_v2
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.streams import RawStream
 
 pytestmark = pytest.mark.anyio
@@ -127,9 +127,7 @@ async def test_calls_that_wait_keep_nothing_of_their_bodies(
     body = body_of(path, nested(2_000_000), stream)
     async with (
         started(tmp_path, redis_url) as gateway,
-        httpx.AsyncClient(
-            base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
-        ) as http,
+        http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http,
         busy_model(gateway, http) as model,
     ):
         async with watched(gateway.pid) as memory:
@@ -150,9 +148,7 @@ async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, redis_
     filling = b"[" + b",".join([b"{}"] * (16_700_000 // 3)) + b"]"
     async with (
         started(tmp_path, redis_url) as gateway,
-        httpx.AsyncClient(
-            base_url=gateway.url, timeout=120, headers={"Content-Type": "application/json"}
-        ) as http,
+        http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http,
     ):
         for path in ("/v1/chat/completions", "/api/openai", "/api/tasks"):
             async with busy_model(gateway, http) as model:
@@ -177,7 +173,7 @@ async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, redis_ur
     """A log of 14 MB and two dozen readers, who stop reading, and then read all of it at once."""
     async with (
         started(tmp_path, redis_url) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=120) as http,
+        http_client(gateway.url, timeout=120) as http,
         worker_v2(gateway.ws, "m") as worker,
     ):
         asked = await http.post("/api/openai", json={"model": "m", "async": True})

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.support.processes import GatewayProcess
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
@@ -532,10 +531,7 @@ async def test_r7_a_gateway_as_a_process_obeys_its_environment_and_warns_of_what
     process = GatewayProcess(tmp_path, redis_url)
     try:
         await process.start()
-        async with (
-            httpx.AsyncClient(base_url=process.url, trust_env=False, timeout=15) as http,
-            connect(process.ws, proxy=None) as worker,
-        ):
+        async with http_client(process.url) as http, connect(process.ws, proxy=None) as worker:
             call = asyncio.create_task(http.post("/api/openai", json={}))
             await worker.recv()
             assert (await call).json()["error"] == "Task timeout"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
-from tests.support.serving import DEADLINE_S, Served, serving, until
+from tests.support.serving import DEADLINE_S, NO_TLS, Served, http_client, serving, until
 
 from .cast import Cast
 
@@ -42,9 +42,7 @@ class Stage:
             await http.post("/v1/chat/completions", json=body)
 
     def _http(self, timeout_s: float = DEADLINE_S) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            base_url=self.served.url, headers=self._headers, timeout=timeout_s, trust_env=False
-        )
+        return http_client(self.served.url, headers=self._headers, timeout=timeout_s)
 
     async def queued(self, number: int) -> None:
         """Return when so many tasks wait."""
@@ -135,7 +133,7 @@ class AsyncSdk:
             self.statuses.append(response.status_code)
             on_status(response.status_code)
 
-        http = DefaultAsyncHttpxClient(event_hooks={"response": [hook]}, trust_env=False)
+        http = DefaultAsyncHttpxClient(event_hooks={"response": [hook]}, trust_env=False, verify=NO_TLS)
         self.client = AsyncOpenAI(base_url=base_url, http_client=http, **options)
 
     async def call(self, path: str, **arguments: Any) -> Any:
@@ -172,7 +170,7 @@ class SyncSdk:
             self.statuses.append(response.status_code)
             loop.call_soon_threadsafe(on_status, response.status_code)
 
-        http = DefaultHttpxClient(event_hooks={"response": [hook]}, trust_env=False)
+        http = DefaultHttpxClient(event_hooks={"response": [hook]}, trust_env=False, verify=NO_TLS)
         self.client = OpenAI(base_url=base_url, http_client=http, **options)
 
     async def call(self, path: str, **arguments: Any) -> Any:

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import SecretStr
+from tests.support.serving import NO_TLS
 
 from fairlane.gateway.callers import digest
 from fairlane.gateway.settings import CallerKey
@@ -27,7 +28,7 @@ Chat = Callable[..., ChatOpenAI]
 @pytest.fixture
 async def http() -> AsyncIterator[openai.DefaultAsyncHttpxClient]:
     """Connections of one test: those that LangChain shares by itself outlive the event loop."""
-    async with openai.DefaultAsyncHttpxClient(trust_env=False) as client:
+    async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as client:
         yield client
 
 
@@ -69,7 +70,7 @@ async def test_a_message(stage: Stage, chat: Chat) -> None:
 
 async def test_its_synchronous_calls(stage: Stage) -> None:
     def run() -> tuple[str, str]:
-        with openai.DefaultHttpxClient(trust_env=False) as http:
+        with openai.DefaultHttpxClient(trust_env=False, verify=NO_TLS) as http:
             model = ChatOpenAI(
                 model="talk",
                 base_url=stage.base_url,

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 
 from .stage import MESSAGES, Sdk, Stage, python_sdk, staged
 
@@ -58,7 +57,7 @@ async def test_a_task_may_outlive_its_caller(stage: Stage) -> None:
         task_id = await running_task(stage)
         calling.cancel()
     stage.cast.release.set()
-    async with httpx.AsyncClient(base_url=stage.served.url, trust_env=False) as http:
+    async with http_client(stage.served.url) as http:
 
         async def completed() -> bool:
             return bool((await http.get(f"/api/task/{task_id}")).json()["status"] == "completed")
@@ -77,7 +76,7 @@ async def test_a_task_that_somebody_cancels_raises_and_is_not_tried_again(
         calling = stage.beside(call(CHAT, model="patient", messages=MESSAGES))
         await stage.reached(stage.cast.begun, "the task")
         task_id = await running_task(stage)
-        async with httpx.AsyncClient(base_url=stage.served.url, trust_env=False) as http:
+        async with http_client(stage.served.url) as http:
             answer = await http.post(f"/api/task/{task_id}/cancel", json={})
         assert answer.json()["status"] == "cancelled"
         with pytest.raises(openai.APIStatusError) as caught:
@@ -92,7 +91,7 @@ async def test_a_stream_that_somebody_cancels_raises(stage: Stage, sdk: Sdk) -> 
     await stage.reached(stage.cast.begun, "the task")
     await until(lambda: sdk.statuses == [200], "the stream")
     task_id = await running_task(stage)
-    async with httpx.AsyncClient(base_url=stage.served.url, trust_env=False) as http:
+    async with http_client(stage.served.url) as http:
         await http.post(f"/api/task/{task_id}/cancel", json={})
     with pytest.raises(openai.APIError, match="cancelled") as caught:
         await calling

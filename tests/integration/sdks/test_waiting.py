@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from langchain_openai import ChatOpenAI
 from openai import DefaultAsyncHttpxClient
 from pydantic import SecretStr
-from tests.support.serving import DEADLINE_S
+from tests.support.serving import DEADLINE_S, NO_TLS, http_client
 
 from fairlane.gateway.api import openai as openai_api
 
@@ -37,7 +36,7 @@ async def raw(stage: Stage, until: bytes) -> tuple[asyncio.Event, asyncio.Task[b
 
     async def read() -> bytes:
         body = b""
-        async with httpx.AsyncClient(timeout=DEADLINE_S, trust_env=False) as http:
+        async with http_client() as http:
             fields = {"model": "talk", "messages": MESSAGES, "stream": True}
             async with http.stream("POST", f"{stage.base_url}/chat/completions", json=fields) as response:
                 assert response.status_code == 200
@@ -122,7 +121,7 @@ async def test_a_waiting_stream_does_not_disturb_langchain(crowded: Stage) -> No
     there, _ = await raw(crowded, b"queuePosition")
 
     async def read() -> str:
-        async with DefaultAsyncHttpxClient(trust_env=False) as http:
+        async with DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
             key = SecretStr("none")
             model = ChatOpenAI(
                 model="talk", base_url=crowded.base_url, api_key=key, max_retries=0, http_async_client=http

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.support.servers import running_server
-from tests.support.serving import DEADLINE_S, serving, until
+from tests.support.serving import DEADLINE_S, NO_TLS, http_client, serving, until
 
 from fairlane.gateway.api import openai as openai_api
 
@@ -59,7 +59,7 @@ async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
         async with asyncio.timeout(START_S):
             url = (await child.stdout.readline()).decode().strip()
         assert url.startswith("http://"), "llama.cpp's server did not start"
-        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, trust_env=False) as http:
+        async with http_client(url) as http:
             yield http
 
 
@@ -92,7 +92,7 @@ async def _through_the_gateway(
                 base_url=f"{served.url}/v1",
                 api_key="none",
                 max_retries=0,
-                http_client=DefaultAsyncHttpxClient(trust_env=False, timeout=60.0),
+                http_client=DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS, timeout=60.0),
             ) as client,
         ):
 

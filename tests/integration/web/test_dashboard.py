@@ -16,7 +16,7 @@ from playwright.async_api import Locator, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.processes import gateway_process, tireless
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import RawWorker, Talk, talking
 
 from fairlane.queues.ids import new_task_id
@@ -437,7 +437,7 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
     async with (
         gateway_process(tmp_path, redis_url, models=models, drain_ms=200) as gateway,
         tireless(4, lambda: gateway.ws, hold) as workers,
-        httpx.AsyncClient(base_url=gateway.url, trust_env=False) as http,
+        http_client(gateway.url) as http,
     ):
         for n in range(200):
             body = {"model": f"m{n % 10}", "async": True, "messages": []}
