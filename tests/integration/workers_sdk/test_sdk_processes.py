@@ -4,10 +4,14 @@ import asyncio
 import json
 import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fairlane.workers.cli import app
 from fairlane.workers.testing import FakeGateway
 
 from .sdk_bench import COMMAND, DEADLINE_S, REPOSITORY, process, run_command
@@ -33,11 +37,13 @@ not_a_worker = 3
 
 
 @pytest.fixture
-def slow_module(tmp_path: Path) -> Path:
+def slow_module(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "slow_module.py").write_text(SLOW)
     (tmp_path / "broken_module.py").write_text("import there_is_no_such_package")
     (tmp_path / "raising_module.py").write_text("raise RuntimeError('at import')")
-    return tmp_path
+    yield tmp_path
+    for name in ("slow_module", "broken_module", "raising_module"):
+        sys.modules.pop(name, None)
 
 
 async def test_sigterm_lets_running_tasks_finish(gateway: FakeGateway, slow_module: Path) -> None:
@@ -115,7 +121,6 @@ async def test_a_wrong_token_ends_the_command_with_a_sentence(gateway: FakeGatew
     ("arguments", "sentence"),
     [
         (["run", "slow_module"], "write MODULE:WORKER"),
-        (["run", "nowhere:worker"], "There is no module 'nowhere'"),
         (["run", "slow_module:other"], "has no 'other'"),
         (["run", "slow_module:not_a_worker"], "is a int, not a Worker"),
         (["run", "broken_module:worker"], "needs 'there_is_no_such_package'"),
@@ -133,23 +138,31 @@ async def test_a_wrong_token_ends_the_command_with_a_sentence(gateway: FakeGatew
         (["try", "slow_module:worker", "--payload", "slow_module.py"], "not JSON"),
     ],
 )
-async def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(
-    slow_module: Path, arguments: list[str], sentence: str
+def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(
+    slow_module: Path, arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, err = await run_command(*arguments, cwd=slow_module)
-    assert code == 2
-    assert sentence in err
-    assert "Traceback" not in err
-    assert len(err.strip().splitlines()) == 1
-    assert out == ""
+    monkeypatch.chdir(slow_module)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["openai"], ["simulate"], ["echo"], ["try"]])
-async def test_help_teaches_with_an_example(command: list[str]) -> None:
-    code, out, _ = await run_command(*command, "--help")
-    assert code == 0
-    assert "Example" in out
-    assert "fairlane worker" in out
+def test_help_teaches_with_an_example(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert "fairlane worker" in result.stdout
+
+
+async def test_a_mistake_is_the_exit_code_of_the_process(tmp_path: Path) -> None:
+    code, out, err = await run_command("run", "nowhere:worker", cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert "There is no module 'nowhere'" in err
 
 
 async def test_try_prints_chunks_usage_and_result_without_a_gateway() -> None:
