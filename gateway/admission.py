@@ -2,32 +2,43 @@
 
 from typing import TYPE_CHECKING
 
-from fairlane.gateway.bodies import LARGE
 from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
 from fairlane.queues.errors import StoreError
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, told
+from fairlane.streaming.hub import Feed
 
 if TYPE_CHECKING:
     from fairlane.gateway.runtime import Gateway
 
 
-async def submit(gateway: "Gateway", task: TaskSpec) -> Submitted:
-    """Queue a task, or raise ApiError: nothing of it is left then."""
+LARGE = 64 * 1024
+"""Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
+others.
+"""
+
+
+async def submit(gateway: "Gateway", task: TaskSpec, feed: Feed | None = None) -> Submitted:
+    """Queue a task, or raise ApiError: nothing of it is left then. `feed` waits for its events: until now there is no log."""
     measures = gateway.measures
     size = len(task.payload)
     if gateway.draining:  # since its head was read
         raise gateway.going()
+    if feed is not None:
+        feed.begun = False
     try:
         if size < LARGE:
             answer = await gateway.dispatcher.submit(task)
-        else:  # Redis does nothing else while it reads one: it shall have as long for others
-            async with gateway.bodies.turn(size) as spent:
+        else:
+            async with gateway.bodies.turn(size, (task.key, task.user)) as spent:
                 with spent(0.5):
                     answer = await gateway.dispatcher.submit(task)
     except StoreError:
         measures.refused(task.queue, task.model, "store_unavailable")
         raise gateway.store_unavailable() from None
+    finally:
+        if feed is not None:
+            feed.begin()
     if isinstance(answer, Refused):
         measures.refused(task.queue, task.model, answer.reason)
         raise refusal(answer, task, known_model=task.model in gateway.settings.models)

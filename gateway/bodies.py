@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import re
 from array import array
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import accumulate
 from typing import Any
@@ -20,6 +21,8 @@ from msgspec import Raw
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import kind_of
 
+Caller = object
+"""Whatever names one: those who are equal are one and the same."""
 Members = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
@@ -36,10 +39,10 @@ SHORT_S = 0.01
 """After a large body that held others up for longer than that, no other one for so many times as long: that time is theirs."""
 TURN_S = 30.0
 MAX_WAITING = 256 << 20
-"""Bytes of large bodies that may wait for their turn."""
+"""Bytes of large bodies that may wait for their turn; one caller may have half of what the others leave, as of MAX_ARRIVING."""
 
 MAX_ARRIVING = 256 << 20
-"""Bytes of bodies that are not whole yet; one caller may have half of what the others leave."""
+"""Bytes of bodies that are not whole yet."""
 
 _any = msgspec.json.Decoder()
 _members = msgspec.json.Decoder(Members)
@@ -127,53 +130,102 @@ def value_of(fields: Members, name: str) -> Any:
         raise _explained(error, raw, "The body") from None
 
 
+class _Budget:
+    """Bytes that many hold, and each of them at most half of what the others leave."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._held: dict[Caller, int] = {}
+        self.total = 0
+
+    def take(self, caller: Caller, size: int) -> None:
+        """Hold so many more, until `give`. Raises ApiError(503)."""
+        own = self._held.get(caller, 0)
+        if 2 * (own + size) > self._most() - (self.total - own):
+            raise _busy()
+        self._held[caller] = own + size
+        self.total += size
+
+    def give(self, caller: Caller, size: int) -> None:
+        self.total -= size
+        left = self._held[caller] - size
+        if left:
+            self._held[caller] = left
+        else:
+            del self._held[caller]
+
+
+class _Turns:
+    """A lock that callers get in turns: who waits for it often waits for himself."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._lines: dict[Caller, deque[asyncio.Future[None]]] = {}
+
+    async def acquire(self, caller: Caller) -> None:
+        if not self._held:
+            self._held = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(caller, deque()).append(turn)
+        try:
+            await turn
+        except BaseException:
+            if not turn.cancelled():
+                self.release()  # it had come
+            else:
+                self._leave(caller, turn)
+            raise
+
+    def _leave(self, caller: Caller, turn: "asyncio.Future[None]") -> None:
+        line = self._lines.get(caller)
+        if line is not None and turn in line:
+            line.remove(turn)
+            if not line:
+                del self._lines[caller]
+
+    def release(self) -> None:
+        while self._lines:
+            caller = next(iter(self._lines))
+            line = self._lines.pop(caller)
+            turn = line.popleft()
+            if line:
+                self._lines[caller] = line  # behind all others
+            if not turn.done():  # else it leaves just now
+                turn.set_result(None)
+                return
+        self._held = False
+
+
 class Bodies:
     """The bodies of one process that are being read. `time` in seconds, as the event loop's."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._lock = asyncio.Lock()
+        self._turns = _Turns()
         self._free_at = 0.0
-        self._waiting = 0
-        self._arriving: dict[object, int] = {}
-        self._arrived = 0
+        self._waiting = _Budget(lambda: MAX_WAITING)
+        self.arriving = _Budget(lambda: MAX_ARRIVING)
+        """The bytes of bodies that are not whole yet."""
 
-    def arrived(self, caller: object, size: int) -> None:
-        """Count a part of a caller's body, until `left`. Raises ApiError(503) when it is one too many."""
-        own = self._arriving.get(caller, 0)
-        if 2 * (own + size) > MAX_ARRIVING - (self._arrived - own):
-            raise _busy()
-        self._arriving[caller] = own + size
-        self._arrived += size
-
-    def left(self, caller: object, size: int) -> None:
-        """A body is whole, or will never be: so many bytes are not arriving any more."""
-        if size:
-            self._arrived -= size
-            self._arriving[caller] -= size
-            if not self._arriving[caller]:
-                del self._arriving[caller]
-
-    async def parse(self, body: bytes | Raw, what: str = "The body") -> Members:
+    async def parse(self, body: bytes | Raw, what: str = "The body", *, caller: Caller = None) -> Members:
         """What `parse_object` makes of a body of any size. Raises ApiError: 400, and 503 when too many large ones wait."""
         text = bytes(body)
         if not is_large(text):
             return parse_object(text, what)
-        async with self.turn(len(text)) as spent:
+        async with self.turn(len(text), caller) as spent:
             return await _in_steps(text, what, spent)
 
     @contextlib.asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator["Spent"]:
-        """Do what takes long with a body of `size` bytes: alone, and for about a third of the time, as far as it tells what it
-        spent. Raises ApiError(503).
+    async def turn(self, size: int, caller: Caller = None) -> AsyncIterator["Spent"]:
+        """Do what takes long with a body of `size` bytes: alone, callers in turns, and for about a third of the time, as far as
+        it tells what it spent. Raises ApiError(503).
         """
-        if self._waiting + size > MAX_WAITING:
-            raise _busy()
-        self._waiting += size
+        self._waiting.take(caller, size)
         try:
             try:
                 async with asyncio.timeout(TURN_S):
-                    await self._lock.acquire()
+                    await self._turns.acquire(caller)
             except TimeoutError:
                 raise _busy() from None
             try:
@@ -184,9 +236,9 @@ class Bodies:
                 finally:
                     self._free_at = self._time() + REST * max(spent.seconds - SHORT_S, 0.0)
             finally:
-                self._lock.release()
+                self._turns.release()
         finally:
-            self._waiting -= size
+            self._waiting.give(caller, size)
 
 
 class Spent:

@@ -48,14 +48,14 @@ class WatchedConnection(Protocol):
         ...
 
 
-class Arriving(Protocol):
-    """Counts the bytes of bodies that are not whole yet (`Bodies`)."""
+class Budget(Protocol):
+    """Counts bytes by caller (bodies.py)."""
 
-    def arrived(self, caller: object, size: int) -> None:
-        """Count a part. Raises ApiError(503)."""
+    def take(self, caller: object, size: int) -> None:
+        """Count so many. Raises ApiError(503)."""
         ...
 
-    def left(self, caller: object, size: int) -> None: ...
+    def give(self, caller: object, size: int) -> None: ...
 
 
 class Request:
@@ -123,8 +123,11 @@ class Request:
         values = self._query.get(name)
         return values[-1] if values else None
 
-    async def json_body(self, limit: int, arriving: "Arriving") -> bytes:
-        """The whole body, which must say that it is JSON. Raises ApiError (415, 413, 408, 503) or ClientGone."""
+    async def json_body(self, limit: int, arriving: "Budget") -> bytes:
+        """The whole body, which must say that it is JSON; `arriving` counts what has come of it.
+
+        Raises ApiError (415, 413, 408, 503) or ClientGone.
+        """
         content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if content_type != "application/json" and not content_type.endswith("+json"):
             raise ApiError(
@@ -147,12 +150,13 @@ class Request:
                     parts.append(part)
                     more = message.get("more_body", False)
                     if more:
-                        arriving.arrived(self.opener, len(part))
+                        arriving.take(self.opener, len(part))
                         counted = size
         except TimeoutError:
             raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
         finally:
-            arriving.left(self.opener, counted)
+            if counted:
+                arriving.give(self.opener, counted)
         if self.revoked:
             raise unauthorized()
         return parts[0] if len(parts) == 1 else b"".join(parts)

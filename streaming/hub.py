@@ -52,6 +52,7 @@ class Feed:
         "_bytes",
         "_hub",
         "_waiters",
+        "begun",
         "ended",
         "events",
         "fetching",
@@ -78,6 +79,8 @@ class Feed:
         self.top_epoch = 0
         self.heard = 0
         self.registered = True
+        self.begun = True
+        """Whether there is a log: not before its task is submitted."""
         self.ended = False
         self.lost = False
         self.notice: Event | None = None
@@ -86,6 +89,11 @@ class Feed:
         self.keep_alive = 0
         self.seen = hub.time()
         self.fetching: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The task has been submitted: its log is there."""
+        self.begun = True
+        self.seen = self._hub.time()
 
     def accept(self, events: Sequence[Event], *, follows: bool = False) -> None:
         """Take `events`, neighbours in the log, from wherever: known ones are dropped, a gap is filled from the log.
@@ -478,7 +486,9 @@ class Hub:
                 await asyncio.wait_for(self._check_now.wait(), self.silent_s / 2)
             self._check_now.clear()
             now = self.time()
-            silent = [f for f in self._feeds.values() if not f.ended and now - f.seen >= self.silent_s]
+            silent = [
+                f for f in self._feeds.values() if f.begun and not f.ended and now - f.seen >= self.silent_s
+            ]
             try:
                 for at in range(0, len(silent), COMPARED):
                     await self._compare(silent[at : at + COMPARED], now)

@@ -45,7 +45,7 @@ async def _change(gateway: "Gateway", caller: Caller, request: Request, kind: Ki
     name = request.path_params["name"]
     settings, scheduler = gateway.settings, gateway.scheduler
     check_name(settings, kind, name)
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, gateway.bodies))
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES, gateway.bodies.arriving))
     who = caller.key_id or NOBODY
     changed: dict[str, Any] = {}
     try:

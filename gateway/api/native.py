@@ -94,20 +94,24 @@ async def _answer(gateway: "Gateway", request: Request, task: TaskSpec, how: Ans
 
 
 async def _read_payload(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
-    fields = await gateway.bodies.parse(body)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
+    fields = await gateway.bodies.parse(body, caller=request.opener)
     payload, metadata = split_payload(body, fields)
     return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
 
 
 async def _read_task(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
-    fields = await gateway.bodies.parse(body)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
+    fields = await gateway.bodies.parse(body, caller=request.opener)
     task_type = read_type(fields)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
-    inner = await gateway.bodies.parse(payload, "The payload") if kind_of(payload) == "{" else {}
+    inner = (
+        await gateway.bodies.parse(payload, "The payload", caller=request.opener)
+        if kind_of(payload) == "{"
+        else {}
+    )
     named = value_of(inner, "model")
     if isinstance(named, str):  # a version 1 worker is told no other
         gateway.check_model(caller, named)
@@ -207,7 +211,7 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
     feed.keep_alive += 1
     departure: Departure | None = None
     try:
-        submitted = await submit(gateway, task)
+        submitted = await submit(gateway, task, feed)
         reader = Reader(hub, feed)
         departure = Departure(request, reader.interrupt)
         gateway.closing.add(reader.interrupt, feed)
@@ -217,6 +221,8 @@ async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fol
             try:
                 events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
             except Lost:
+                if task.linger_ms:  # it may be queued there again
+                    gateway.cancel_soon(task.id, "client")
                 raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
             except Interrupted:
                 interrupted, events = True, []
@@ -259,7 +265,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     feed.keep_alive += 1
     came_to_end = False
     try:
-        submitted = await submit(gateway, task)
+        submitted = await submit(gateway, task, feed)
         info = task_info(task)
         view = NativeView(info)
         first = b""

@@ -115,8 +115,8 @@ async def _read(
 ) -> tuple[TaskSpec, bool, bool]:
     """The task that a request asks for, whether to stream it, and whether the stream tells the usage. Nothing else of the body is
     left."""
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
-    fields = await gateway.bodies.parse(body)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
+    fields = await gateway.bodies.parse(body, caller=request.opener)
     member = fields.get(call.member)
     if member is None or (call.kind and kind_of(member) != call.kind):
         raise bad_request(call.sentence, call.member)
@@ -127,8 +127,8 @@ async def _read(
 
 
 async def _read_embedding(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, str]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies)
-    fields = await gateway.bodies.parse(body)
+    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
+    fields = await gateway.bodies.parse(body, caller=request.opener)
     if "input" not in fields:
         raise bad_request("You must provide an input", "input")
     wanted = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
@@ -220,7 +220,7 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
     feed.keep_alive += 1
     came_to_end = False
     try:
-        submitted = await submit(gateway, task)
+        submitted = await submit(gateway, task, feed)
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
             place = submitted.place

@@ -215,21 +215,21 @@ async def test_bodies_that_are_never_whole_are_bounded_by_caller_and_in_all(
 ) -> None:
     monkeypatch.setattr(bodies, "MAX_ARRIVING", 4_000_000)
     async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
-        counts = talk.served.gateway.bodies
+        counts = talk.served.gateway.bodies.arriving
         part = request("POST", "/api/openai", {"X-Fairlane-User": "greedy"}, body=body(3000 * KB))[
             :-1_100_000
         ]
         with contextlib.ExitStack() as stack:
             first, second = (stack.enter_context(Caller(talk.served.url)) for _ in range(2))
             await asyncio.to_thread(first.send, part)
-            await until(lambda: counts._arrived > 1_700_000, "what was sent to have come")
+            await until(lambda: counts.total > 1_700_000, "what was sent to have come")
             await asyncio.to_thread(second.send, part)
             assert b"HTTP/1.1 503 " in await asyncio.to_thread(second.until, b'"BUSY"')
             call = talk.later(talk.http.post("/api/openai", content=body(900 * KB), headers=JSON))
             await worker.answer(await worker.take(), {})
             assert (await call).status_code == 200, "others have room"
-        await until(lambda: not counts._arrived, "nothing to be counted any more")
-        assert not counts._arriving
+        await until(lambda: not counts.total, "nothing to be counted any more")
+        assert not counts._held
 
 
 @pytest.mark.usefixtures("no_ticks")

@@ -219,10 +219,64 @@ def test_large_bodies_have_turns_and_others_run_between_them() -> None:
     assert run(work()) == ["a begins", "a ends", "b begins", "b ends"]
 
 
+def test_callers_have_turns_one_after_the_other_however_many_bodies_each_has() -> None:
+    async def work() -> list[str]:
+        bodies, log = Bodies(asyncio.get_running_loop().time), list[str]()
+
+        async def one(caller: str) -> None:
+            async with bodies.turn(1, caller):
+                log.append(caller)
+                await asyncio.sleep(0)
+
+        async with bodies.turn(1, "first"):
+            waiting = [asyncio.create_task(one("greedy")) for _ in range(4)]
+            waiting += [asyncio.create_task(one(caller)) for caller in ("ann", "bob", "ann")]
+            await asyncio.sleep(0)
+            waiting.pop(1).cancel()
+        await asyncio.gather(*waiting)
+        async with bodies.turn(1, "last"):
+            pass
+        return log
+
+    assert run(work()) == ["greedy", "ann", "bob", "greedy", "ann", "greedy"]
+
+
+def test_a_turn_that_comes_to_one_who_has_left_goes_on_to_the_next() -> None:
+    async def work() -> None:
+        bodies = Bodies(asyncio.get_running_loop().time)
+
+        async def one() -> None:
+            async with bodies.turn(1):
+                pass
+
+        async with bodies.turn(1):
+            first, second = asyncio.create_task(one()), asyncio.create_task(one())
+            await asyncio.sleep(0)
+        first.cancel()  # its turn has just come
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+
+    run(work())
+
+
+def test_one_caller_waits_with_half_of_the_bytes_that_others_leave() -> None:
+    async def work() -> None:
+        bodies = Bodies(asyncio.get_running_loop().time)
+        async with bodies.turn(MAX_WAITING // 4, "greedy"):
+            with pytest.raises(ApiError):
+                await bodies.turn(MAX_WAITING // 4 + 1, "greedy").__aenter__()
+            turn = asyncio.create_task(bodies.turn(MAX_WAITING // 4, "ann").__aenter__())
+            await asyncio.sleep(0)
+            assert not turn.done(), "it waits"
+        await turn
+
+    run(work())
+
+
 def test_no_more_large_bodies_wait_than_fit_the_memory() -> None:
     async def work() -> int:
         bodies = Bodies(asyncio.get_running_loop().time)
-        async with bodies.turn(MAX_WAITING):
+        async with bodies.turn(MAX_WAITING // 2):
             with pytest.raises(ApiError) as caught:
                 await bodies.parse(b'{"x":"%b"}' % FILLING.encode())
         assert len(await bodies.parse(b'{"x":"%b"}' % FILLING.encode())) == 1
