@@ -10,7 +10,6 @@ import codecs
 import contextlib
 import re
 from array import array
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import accumulate
 from typing import Any
@@ -20,9 +19,8 @@ from msgspec import Raw
 
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.turns import Caller, Turns
 
-Caller = object
-"""Whatever names one: those who are equal are one and the same."""
 Members = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
@@ -155,54 +153,12 @@ class _Budget:
             del self._held[caller]
 
 
-class _Turns:
-    """A lock that callers get in turns: who waits for it often waits for himself."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._lines: dict[Caller, deque[asyncio.Future[None]]] = {}
-
-    async def acquire(self, caller: Caller) -> None:
-        if not self._held:
-            self._held = True
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(caller, deque()).append(turn)
-        try:
-            await turn
-        except BaseException:
-            if not turn.cancelled():
-                self.release()  # it had come
-            else:
-                self._leave(caller, turn)
-            raise
-
-    def _leave(self, caller: Caller, turn: "asyncio.Future[None]") -> None:
-        line = self._lines.get(caller)
-        if line is not None and turn in line:
-            line.remove(turn)
-            if not line:
-                del self._lines[caller]
-
-    def release(self) -> None:
-        while self._lines:
-            caller = next(iter(self._lines))
-            line = self._lines.pop(caller)
-            turn = line.popleft()
-            if line:
-                self._lines[caller] = line  # behind all others
-            if not turn.done():  # else it leaves just now
-                turn.set_result(None)
-                return
-        self._held = False
-
-
 class Bodies:
     """The bodies of one process that are being read. `time` in seconds, as the event loop's."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._turns = _Turns()
+        self._turns = Turns(1)
         self._free_at = 0.0
         self._waiting = _Budget(lambda: MAX_WAITING)
         self.arriving = _Budget(lambda: MAX_ARRIVING)

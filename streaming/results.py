@@ -2,7 +2,8 @@
 the log holds the output as chunks.
 
 Readers of a stream do not add up what passes: the one who comes to the end asks here. What was asked for is read once for all who
-ask at the same time, and they share what comes of it, as a result may be large; only a few logs are read at once, page by page.
+ask at the same time, and they share what comes of it, as a result may be large; only a few logs are read at once, page by page,
+users in turns.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
+from fairlane.streaming.turns import Turns
 from fairlane.streaming.views.result import ResultFold
 from fairlane.streaming.views.task import TaskInfo
 
@@ -77,7 +79,7 @@ class Results:
     ) -> None:
         self._page = page
         self._last = last
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(AT_ONCE)
         self._results: _Shared[Result] = _Shared()
         self._ends: _Shared[ResultFold] = _Shared()
 
@@ -98,7 +100,7 @@ class Results:
         await self._ends.close()
 
     async def _read_end(self, info: TaskInfo) -> ResultFold:
-        async with self._turns:
+        async with self._turns.of(info.user):
             last = await self._last(info.task_id)
         if last is None:
             raise Lost
@@ -110,7 +112,7 @@ class Results:
         fold = ResultFold(info)
         events = await self._page(info.task_id, 0, 0)
         # most logs are one page, and wait for nobody
-        async with contextlib.nullcontext() if _whole(events) else self._turns:
+        async with contextlib.nullcontext() if _whole(events) else self._turns.of(info.user):
             while True:
                 for event in events:
                     fold.feed(event)

@@ -333,7 +333,7 @@ def reconnect_ms() -> int:
 
 def task_info(task: TaskSpec) -> TaskInfo:
     """What views know of a task that is submitted here."""
-    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None)
+    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
 
 
 def now_ms() -> int:
@@ -435,6 +435,7 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
         record.number("en") // 1000,
         record.fields.get("ty", ""),
         metadata.encode() if metadata else None,
+        record.fields["u"],
     )
 
 

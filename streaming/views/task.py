@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class TaskInfo:
     """Fixed when the task is submitted.
 
-    `created` is in Unix seconds; `metadata` is JSON, echoed to native readers.
+    `created` is in Unix seconds; `metadata` is JSON, echoed to native readers; `user` is whose it is.
     """
 
     task_id: str
@@ -15,3 +15,4 @@ class TaskInfo:
     created: int
     task_type: str
     metadata: bytes | None = None
+    user: str = ""
