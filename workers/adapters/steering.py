@@ -4,6 +4,9 @@ Gateways behind us read more from a body than OpenAI does (litellm its own call'
 address of another server's cache). A caller could so have the upstream's keys sent to a server of their own, pay with somebody
 else's account, or use a model that their key does not cover. Such a body is refused and not mended: who asks for another key or a
 fallback would else get an answer to something they did not ask.
+
+Upstreams written in Go (Ollama, LocalAI) take a member's name in any case, and of several the last: `Model` beside `model`. So
+names are looked at without their case, and what the adapter sets itself is taken in its own spelling only.
 """
 
 import re
@@ -18,12 +21,17 @@ STEERING = re.compile(
     r"|models|route|provider"  # OpenRouter: other models, other servers
     r"|kv_transfer_params"  # vLLM: the server to fetch a cache from
 )
-"""Names of members that are refused, as a whole."""
+"""Names of members that are refused, as a whole; in any case."""
+OURS = frozenset({"model", "stream", "stream_options", "n"})
+"""What the adapter sets, or the gateway has looked at: another spelling would come beside it."""
 
 
 def steering_member(members: Mapping[str, Raw], allowed: Collection[str] = ()) -> str | None:
     """The first member that a caller may not set, or None. One that is null says nothing and is let through."""
     for name, value in members.items():
-        if STEERING.fullmatch(name) and name not in allowed and bytes(value) != b"null":
+        folded = name.casefold()
+        if name in allowed:
+            continue
+        if (folded in OURS and name != folded) or (STEERING.fullmatch(folded) and bytes(value) != b"null"):
             return name
     return None

@@ -197,6 +197,34 @@ async def test_what_would_steer_the_upstream_elsewhere_is_refused_and_never_sent
     assert not route.called
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Model",
+        "MODEL",
+        "STREAM",
+        "\u017ftream",
+        "Stream_Options",
+        "N",
+        "Fallbacks",
+        "API_BASE",
+        "extra_Headers",
+    ],
+)
+@respx.mock
+async def test_another_spelling_of_a_name_is_refused_as_some_upstreams_take_it_for_the_same(
+    name: str,
+) -> None:
+    route = respx.post(CHAT).mock(return_value=sse(word("a")))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(), task({"model": "m", "messages": [], name: "expensive"}))
+    assert (caught.value.code, caught.value.retryable) == ("BAD_REQUEST", False)
+    assert not route.called
+    if name.casefold() in ("model", "stream"):
+        with pytest.raises(TaskError):
+            await run(adapter(), task({"model": "m", "messages": [], name: None}))
+
+
 @respx.mock
 async def test_what_callers_usually_send_goes_through_and_so_does_what_says_nothing() -> None:
     route = respx.post(CHAT).mock(return_value=sse(word("a")))
