@@ -45,16 +45,12 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
     Raises what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
     """
     text = data if isinstance(data, str) else data.decode()
-    if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
-        _any.decode(_OPEN + text + _CLOSE)
-    if "\\ud" not in text and "\\uD" not in text:
-        return _decode(text), False
     try:
         return _decode(text), False
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # it may be for a half
-        if len(text) > MENDED:
+        if len(text) > MENDED or ("\\ud" not in text and "\\uD" not in text):
             raise
         mended = _mend(text)
         frame = _decode(mended)
@@ -69,7 +65,9 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
 
 
 def _decode(text: str) -> FromWorker:
-    """Decode, unless that would build far more objects than any honest frame holds."""
+    """Decode, unless it is nested too deeply, or that would build far more objects than any honest frame holds."""
+    if len(text) > HEADROOM and text.count("[") + text.count("{") > HEADROOM:
+        _any.decode(_OPEN + text + _CLOSE)
     if len(text) > LARGE:
         kind = _kind.decode(text).type
         if kind == "taskChunk":

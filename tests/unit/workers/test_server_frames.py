@@ -52,6 +52,18 @@ def test_halves_in_deltas_are_kept_and_the_rest_is_mended() -> None:
     assert msgspec.json.decode(bytes(frame.deltas[2].tool_calls)) == [{"name": "\ufffd"}]  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "many", [[{"content": "x"}] * 200, [{"content": "[{" * 200}]], ids=["deltas", "code"]
+)
+def test_halves_are_kept_beside_many_brackets(many: list[dict[str, str]]) -> None:
+    deltas = [*many, {"content": "\ud83d"}, {"content": "\ude00"}]
+    text = json.dumps({"type": "taskChunk", "taskId": "t", "attempt": 1, "seq": 1, "deltas": deltas})
+    frame, halves = read_frame(text)
+    assert isinstance(frame, TaskChunk)
+    assert halves
+    assert [delta.content for delta in frame.deltas] == [delta["content"] for delta in deltas]
+
+
 def test_halves_anywhere_else_become_replacement_characters() -> None:
     frame, halves = read_frame(
         json.dumps(
