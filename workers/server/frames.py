@@ -23,7 +23,7 @@ HEADROOM = 100
 """Levels by which a frame may be nested less than the decoder can take: who reads it later calls from deeper down."""
 LARGE = 512 * 1024
 """Characters. Only results and output may be larger."""
-MENDED = 4 << 20
+MENDED = 256 * 1024
 """Characters. In a larger frame half of a surrogate pair is an error, as finding all of them would take too long."""
 MOST_OBJECTS = 250_000
 _OPEN, _CLOSE = "[" * HEADROOM, "]" * HEADROOM
@@ -40,7 +40,8 @@ _TEXTS = ("content", "reasoning", "refusal")
 
 
 def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
-    """The message in a frame, and whether its output text may hold halves of surrogate pairs.
+    """The message in a frame, and whether halves of surrogate pairs were found in it, which takes many times as long: its output
+    text may hold some.
 
     Raises what the decoder raises: msgspec.DecodeError (also for wrong fields), UnicodeDecodeError, RecursionError.
     """
@@ -55,7 +56,7 @@ def read_frame(data: str | bytes) -> tuple[FromWorker, bool]:
         mended = _mend(text)
         frame = _decode(mended)
     if not isinstance(frame, TaskChunk):
-        return frame, False
+        return frame, True
     loose = json.loads(text)
     if frame.delta is not None:
         frame.delta = loose["delta"]

@@ -1,5 +1,6 @@
 """How much a worker may send: a token bucket, and a count of events per minute. Pure: the time is handed in, in seconds."""
 
+MOST_SLOTS = 16
 EVENTS = 8
 """Events that a socket may send for each of its frames."""
 MIN_PAUSE_S = 0.05
@@ -81,11 +82,12 @@ class Flood:
         self._events = Bucket(frames * EVENTS, now)
 
     def set_slots(self, slots: int, now: float) -> None:
-        """More slots may send more."""
+        """More slots may send more frames; bytes and events only up to MOST_SLOTS, as the worker alone says how many it has."""
         if slots != self._slots:
             self._slots = slots
-            self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * slots, now)
-            self._events = Bucket(self._frames * slots * EVENTS, now)
+            few = min(slots, MOST_SLOTS)
+            self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * few, now)
+            self._events = Bucket(self._frames * few * EVENTS, now)
 
     def pause(self, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""

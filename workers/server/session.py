@@ -60,6 +60,8 @@ RETRY_S = 1
 """When a worker that a stopping gateway refuses should try again: another one may be there at once."""
 PART = 1 / 8
 """What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
+MENDING = 64
+"""As what a byte of a message with halves of characters counts in the limit of bytes: it takes so many times as long to read."""
 INVALID_PER_MINUTE = 5
 STALE_PER_MINUTE = 50
 NEW_NAMES_PER_MINUTE = 2000
@@ -367,7 +369,8 @@ class Session:
             if self.worker is not None:
                 self.worker.heard_at = now
                 flood.set_slots(self.worker.slots, now)
-            self._handle(data)
+            if self._handle(data):
+                size *= MENDING
             if self.worker is None:
                 self.close(CLOSE_PROTOCOL, "the first frame must be register")
         pause = flood.pause(size, now, count, self._pieces)
@@ -382,17 +385,19 @@ class Session:
 
     # ---- messages ----------
 
-    def _handle(self, data: str | bytes) -> None:
+    def _handle(self, data: str | bytes) -> bool:
+        """Take one message; whether halves of characters were found in it."""
         try:
             frame, halves = read_frame(data)
         except (ValueError, RecursionError) as error:  # msgspec's and Unicode's errors are ValueErrors
             self._complain("INVALID_MESSAGE", explain(error), fault=self._unreadable(data))
-            return
+            return False
         try:
             self._dispatch(frame, halves)
         except Exception:  # one bad frame must not end a worker's other tasks; the frame is dropped
             log.exception("cannot handle a frame", worker_id=self.worker.id if self.worker else None)
             self._complain("INTERNAL", "the gateway failed to handle this message")
+        return halves
 
     def _dispatch(self, frame: FromWorker, halves: bool) -> None:
         worker = self.worker

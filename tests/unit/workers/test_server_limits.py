@@ -83,3 +83,12 @@ def test_events_pause_the_reading_and_are_no_flood() -> None:
     flood.set_slots(10, now)
     assert flood.pause(1, now, 1, 800) == 0.0
     assert flood.pause(1, now, 1, 800) == pytest.approx(1.0)
+
+
+def test_slots_buy_more_bytes_and_events_up_to_sixteen() -> None:
+    flood = Flood(frames=10, volume=1000, patience_s=5, now=0.0)
+    flood.set_slots(1024, 0.0)
+    assert flood.pause(16_000, 0.0, 1, 16 * 80) == 0.0
+    assert flood.pause(16_000, 0.0) == pytest.approx(1.0)
+    assert flood.pause(16_000, 2.0, 1, 2 * 16 * 80) == pytest.approx(1.0)
+    assert flood.pause(0, 4.0, 10_000) == 0.0
