@@ -1,5 +1,5 @@
-# Fairlane. `make run` starts a gateway to try, `make test` runs the tests, `make fuzz` the long random ones, `make hostile` attacks
-# a gateway (REQUESTS=, SEED=), `make check` what CI runs besides.
+# Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
+# ones, `make hostile` attacks a gateway (REQUESTS=, SEED=), `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 .PHONY: run test quick fuzz hostile check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
-	$(BIN)/fairlane demo
+	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

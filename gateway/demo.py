@@ -1,10 +1,14 @@
 """`fairlane demo`: a gateway on loopback with two simulated models, its data in a directory that is removed at the end."""
 
 import contextlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +34,9 @@ MODELS = (
 )
 """`demo-small` has one slot, so that a second request shows what waiting looks like."""
 
+READY_S = 60
+LOOK_S = 0.1
+
 
 def demo_settings(port: int, data_dir: Path) -> Settings:
     """Settings of the demo: they depend on nothing else, above all not on a configuration that lies around."""
@@ -48,6 +55,7 @@ def worker_command(model: SimulatedModel, url: str) -> list[str]:
 def banner(url: str) -> str:
     """What to try, ready to be copied."""
     fast, small = (model.name for model in MODELS)
+    command = "fairlane" if shutil.which("fairlane") else Path(sys.executable).with_name("fairlane")
     return f"""\
 Fairlane runs at {url} with two simulated models, {fast} and {small}. Ctrl-C ends it.
 
@@ -74,7 +82,7 @@ for chunk in stream:
     if chunk.choices:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
 
-To watch queues and workers: fairlane status --gateway {url}
+To watch queues and workers: {command} status --gateway {url}
 """
 
 
@@ -93,9 +101,47 @@ def simulated_workers(url: str) -> Iterator[list[Companion]]:
             worker.kill()
 
 
+def offered(url: str) -> set[str]:
+    """The models that the gateway offers now; none while it does not answer."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/v1/models", timeout=1) as answer:
+            return {model["id"] for model in json.load(answer)["data"]}
+    except OSError:
+        return set()
+
+
+def announce(url: str, over: threading.Event) -> None:
+    """Print what to try as soon as both models answer, or what is wrong after `READY_S`; nothing if it is `over` before."""
+    for _ in range(round(READY_S / LOOK_S)):
+        if offered(url).issuperset(model.name for model in MODELS):
+            print(banner(url), flush=True)
+            return
+        if over.wait(LOOK_S):
+            return
+    print(
+        f"fairlane: the simulated models have not connected to {url} in {READY_S} s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+@contextlib.contextmanager
+def guided(url: str) -> Iterator[None]:
+    """The models' workers, and the words to the user once all of it works."""
+    over = threading.Event()
+    guide = threading.Thread(target=announce, args=(url, over))
+    with simulated_workers(url):
+        guide.start()
+        try:
+            yield
+        finally:
+            over.set()
+            guide.join()
+
+
 def run_demo(port: int) -> int:
-    """Run the demo until Ctrl-C; the exit code. Nothing of it outlives this call."""
+    """Run the demo until Ctrl-C; the exit code. Nothing of it outlives this call. Where the port is taken, nothing begins."""
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory(prefix="fairlane-demo-") as data_dir, simulated_workers(url):
-        print(banner(url), flush=True)
-        return run(demo_settings(port, Path(data_dir)))
+    with tempfile.TemporaryDirectory(prefix="fairlane-demo-") as data_dir:
+        return run(demo_settings(port, Path(data_dir)), beside=guided(url))

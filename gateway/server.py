@@ -6,6 +6,7 @@ the embedded Redis and the listening socket, starts the others anew when they di
 
 import asyncio
 import contextlib
+import errno
 import functools
 import gc
 import multiprocessing
@@ -189,7 +190,8 @@ def bind(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
+        hint = "; choose another one with --port" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}") from None
     listener.listen(4096)
     listener.set_inheritable(True)
     return listener
@@ -214,10 +216,16 @@ def run_loop(main: Any) -> None:
         uvloop.run(main)
 
 
-def run(settings: Settings, reload: Reload | None = None) -> int:
+def run(
+    settings: Settings,
+    reload: Reload | None = None,
+    *,
+    beside: contextlib.AbstractContextManager[None] | None = None,
+) -> int:
     """Serve until told to stop; the exit code. Says on standard error, in a sentence, why it cannot.
 
-    `reload` reads the settings again, for SIGHUP.
+    `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (whoever connects
+    from then on waits until the gateway answers), and left when it has stopped.
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
@@ -229,7 +237,7 @@ def run(settings: Settings, reload: Reload | None = None) -> int:
         raise_open_files()
         connection_limits(settings.max_connections, settings.max_connections_per_address, open_files())
         listener = bind(settings)
-        with listener:
+        with listener, beside or contextlib.nullcontext():
             callers = Callers(settings)
             if settings.processes > 1:
                 return Supervisor(settings, callers, listener, _fresh(reload)).run()

@@ -5,8 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -24,45 +23,42 @@ def free_port() -> int:
         return port
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    port = free_port()
+def start_demo(tmp_path: Path, port: int) -> subprocess.Popen[str]:
     environ = {**os.environ, "TMPDIR": str(tmp_path), "FAIRLANE_PORT": "1"}  # the demo heeds no settings
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", "fairlane.gateway.cli", "demo", "--port", str(port)],
         cwd=tmp_path,
         env=environ,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    port = free_port()
+    with start_demo(tmp_path, port) as process:
+        try:
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
 
 
 def answers(client: httpx.Client, url: str) -> bool:
     request = {"model": "demo-fast", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
-    try:
-        return client.post(f"{url}/v1/chat/completions", json=request).status_code == 200
-    except httpx.TransportError:
-        return False
+    return client.post(f"{url}/v1/chat/completions", json=request).status_code == 200
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_demo_answers_and_nothing_of_it_is_left_however_it_ends(
-    demo: tuple[subprocess.Popen[bytes], str], tmp_path: Path, how: signal.Signals
+    demo: tuple[subprocess.Popen[str], str], tmp_path: Path, how: signal.Signals
 ) -> None:
     process, url = demo
-    with httpx.Client(trust_env=False, verify=NO_TLS) as client:
-        until(lambda: answers(client, url))
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(f"Fairlane runs at {url} ")
+    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
+        assert answers(client, url)  # what is told to be there is there, at once
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # Redis and two workers
     process.send_signal(how)
@@ -71,3 +67,18 @@ def test_demo_answers_and_nothing_of_it_is_left_however_it_ends(
     assert alive == []
     if how != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_port_that_is_taken_the_demo_says_so_and_nothing_else(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.setblocking(False)
+        port = taken.getsockname()[1]
+        with start_demo(tmp_path, port) as process:
+            said, problem = process.communicate(timeout=DEADLINE_S)
+        with pytest.raises(BlockingIOError):
+            taken.accept()  # its workers have not dialled whoever listens there
+    assert process.returncode == 1
+    assert said == ""
+    assert problem == (
+        f"fairlane: cannot listen on 127.0.0.1:{port}: Address already in use; choose another one with --port\n"
+    )
