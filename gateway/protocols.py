@@ -1,12 +1,23 @@
-"""Workers' connections: uvicorn's WebSockets, with fewer system calls, bounded, and without patience for a dead peer."""
+"""Workers' connections: uvicorn makes the hand-shake, from there on frames go straight to and from a session.
+
+A frame costs no message, no task and no timer: it is parsed where it arrives and handed on, and what is said leaves in one write
+at the end of the event loop's tick. Control frames, errors and the close are websockets' (`ServerProtocol`).
+"""
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.exceptions import ProtocolError
+from websockets.frames import Frame, Opcode
 
 from fairlane.workers.server.signals import Signal
+from fairlane.workers.server.socket import SOCKET, Receiver
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # no compiled wheel for this platform
+    from websockets.utils import apply_mask
 
 
 class OneWrite:
@@ -42,200 +53,368 @@ class OneWrite:
         return getattr(self._transport, name)
 
 
-SLICE = 4096
-"""Bytes that are parsed at once: at most 700 frames, so some milliseconds."""
 FRAMES_AT_ONCE = 64
-"""Frames after which others may run before the next slice is parsed."""
-
-
-class _Inbox:
-    """What the application has not received yet: a list, as it is mostly empty, with asyncio.Queue's names."""
-
-    __slots__ = ("events", "news")
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-        self.news = Signal()
-
-    def empty(self) -> bool:
-        return not self.events
-
-    def put_nowait(self, event: Any) -> None:
-        self.events.append(event)
-        self.news.set()
+"""Frames after which others may run before more are parsed."""
+_TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 
 
 class WorkerProtocol(WebSocketsSansIOProtocol):
     """A worker's WebSocket: bounded in what it costs at a time, and in what it keeps.
 
-    What comes is parsed in slices, the next one when the application has received what the last one brought and others have
-    run. The parts of a message are joined as they come. Frames that are no message yet, and control frames, are told to the
-    application as `websocket.frames` {frames, size}: they count for its limits like messages; of a message that came in parts
-    `size` says what was not told before. A peer that is silent is cut off: waiting for its buffer to drain would take for ever.
+    Some frames are parsed at a time, the next ones when others have run; meanwhile the socket is not read. The parts of a message
+    are joined as they come. Frames that are no message yet, and control frames, are counted for the session's limits; of a
+    message that came in parts it is told the size of what was not counted before. A peer that is silent, or does not read what
+    it is told, is cut off: waiting for its buffer to drain would take for ever.
     """
 
     # as slots, so that uvicorn's own attributes stay few enough to share their names between instances
-    __slots__ = ("_ahead", "_ended", "_message", "_parsing", "_part_bytes", "_parts", "_running")
+    __slots__ = (
+        "_ahead",
+        "_asked",
+        "_deaf",
+        "_ended",
+        "_lost",
+        "_message",
+        "_mute",
+        "_need",
+        "_over",
+        "_part_bytes",
+        "_parts",
+        "_receiver",
+        "_running",
+        "_stuck",
+        "_stuck_s",
+        "_turn",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.queue = _Inbox()  # type: ignore[assignment]
         self.writable = Signal(is_set=True)  # type: ignore[assignment]
-        self._ahead: memoryview | None = None
-        self._parsing = False
+        self._asked = False
+        """The application knows that there is a connection."""
+        self._receiver: Receiver | None = None
+        self._over: asyncio.Future[tuple[int, str]] | None = None
+        self._ended: tuple[int, str] | None = None
+        """How the connection ended: code and reason."""
+        self._lost = False
+        """It is lost, and all that had come before is still to be received."""
+        self._mute = False
+        """Nothing more is said."""
+        self._ahead: bytes | bytearray = b""
+        """What is not parsed yet; it begins with a frame's head."""
+        self._need = 2
+        """Bytes that must be there before another frame can be parsed."""
+        self._turn: asyncio.Handle | None = None
+        """When parsing goes on, if it is not to go on with the next bytes."""
+        self._deaf = False
+        """Nothing that comes is parsed any more."""
         self._message: bytearray | None = None
+        """The parts of a message so far, behind a byte that tells text or binary."""
         self._parts = 0
         self._part_bytes = 0
-        self._ended: int | None = None
-        """The close code of a connection that is lost, until all that had come before is received."""
+        self._stuck: asyncio.TimerHandle | None = None
+        self._stuck_s = 5.0
         self._running = False
+
+    # ---- for the session ----------
+
+    async def serve(self, receiver: Receiver | None, stuck_s: float) -> tuple[int, str]:
+        """Bring what comes to `receiver` until the connection ends, whoever ends it: the close code, and why.
+
+        A peer that does not read what it is told for `stuck_s` is given up.
+        """
+        if self._ended is not None:
+            return self._ended
+        self._receiver, self._stuck_s = receiver, stuck_s
+        over: asyncio.Future[tuple[int, str]] = self.loop.create_future()
+        self._over = over
+        try:
+            if self._ahead:
+                self._parse()
+            return await over
+        finally:
+            self._receiver = self._over = None
+
+    def say(self, text: bytes) -> None:
+        """Send a text message; nothing when the connection is over."""
+        if self._mute:
+            return
+        size = len(text)
+        if size < 126:
+            self.transport.write(b"\x81%c%b" % (size, text))
+        elif size < 65536:
+            self.transport.write(b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text))
+        else:
+            self.transport.write(b"\x81\x7f" + size.to_bytes(8, "big"))
+            self.transport.write(text)
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """End the connection from this side, once; what was said before goes first."""
+        if self._mute:
+            return
+        self.stop_keepalive()
+        self.conn.send_close(code, reason)
+        self._write_control()
+        self.close_sent = True
+        self._not_stuck()
+        self.close_timer = self.loop.call_later(self.close_timeout, self._cut_off)
+        self._end(code, reason)
+        if self._turn is None:
+            self._read_on()  # for the peer's close, and nothing else
 
     # ---- reading ----------
 
     def data_received(self, data: bytes) -> None:
-        self._ahead = memoryview(data if self._ahead is None else bytes(self._ahead) + data)
-        if not self._parsing and self._may_parse:
+        if not self.handshake_initiated:
+            super().data_received(data)
+            return
+        if self._deaf:
+            return
+        if not self._ahead:
+            self._ahead = data
+        else:
+            if isinstance(self._ahead, bytes):
+                self._ahead = bytearray(self._ahead)
+            self._ahead += data
+        if self._turn is not None or (self._over is None and not self.close_sent):
+            self._read_no_further()
+        elif len(self._ahead) >= self._need:
             self._parse()
-        elif not self.read_paused:
-            self.read_paused = True
-            self.transport.pause_reading()
 
     def _parse(self) -> None:
-        """Parse slices until the application has something to receive, or others should run."""
-        self._parsing = False
-        frames = 0
-        while self._ahead is not None and frames < FRAMES_AT_ONCE and self._may_parse:
-            piece, rest = self._ahead[:SLICE], self._ahead[SLICE:]
-            self._ahead = rest if rest else None
-            self.conn.receive_data(piece)  # type: ignore[arg-type]
-            if self.conn.parser_exc is not None:
-                self._ahead = None
-                self.handle_parser_exception()
+        """Parse some frames, and go on later if there are more."""
+        self._turn = None
+        data, at, frames = self._ahead, 0, 0
+        pause = 0.0
+        while frames < FRAMES_AT_ONCE and not self._deaf and not pause:
+            left = len(data) - at
+            if left < 2:
+                self._need = 2
                 break
-            frames += len(self.conn.events)
-            self.handle_events()
-        if self._parts and not self.close_sent:
-            told: Any = {"type": "websocket.frames", "frames": self._parts, "size": self._part_bytes}
-            self.queue.put_nowait(told)
-        self._parts = self._part_bytes = 0
-        if self._ahead is None and self._may_parse:
+            first, size = data[at], data[at + 1]
+            if not size & 0x80:
+                self._fail(1002, "incorrect masking")
+                break
+            size &= 0x7F
+            head = 6 if size < 126 else 8 if size == 126 else 14
+            if left < head:
+                self._need = head
+                break
+            if head > 6:
+                size = int.from_bytes(data[at + 2 : at + head - 4], "big")
+            if size > self._most:
+                self._fail(1009, "the message is too large")
+                break
+            if left < head + size:
+                self._need = head + size
+                break
+            body = at + head
+            at = body + size
+            frames += 1
+            payload = apply_mask(data[body:at], data[body - 4 : body])
+            if first == _TEXT and self._message is None:
+                pause = self._deliver(payload, size, text=True)
+            else:
+                pause = self._other(first, payload)
+        if self._deaf:
+            self._ahead = b""
+            return
+        self._ahead = b"" if at == len(data) else data[at:] if at else data
+        if self._parts:
+            if self._receiver is not None and not self.close_sent:
+                pause = max(pause, self._receiver.parts(self._parts, self._part_bytes))
+            self._parts = self._part_bytes = 0
+        if pause:
+            self._turn = self.loop.call_later(pause, self._parse)
+            self._read_no_further()
+        elif frames == FRAMES_AT_ONCE and self._ahead:
+            self._turn = self.loop.call_soon(self._parse)
+            self._read_no_further()
+        else:
             self._read_on()
-        elif not self.read_paused and not self.disconnected:
-            self.read_paused = True
-            self.transport.pause_reading()
-        if self._ahead is not None and self._may_parse:
-            self._parse_soon()
 
     @property
-    def _may_parse(self) -> bool:
-        """The application waits for something, or for nothing more: then only the peer's close is to be found."""
-        return self.queue.empty() or self.close_sent
+    def _most(self) -> int:
+        """Bytes that a frame may have."""
+        most = self.config.ws_max_size
+        return most if self._message is None else most - len(self._message) + 1
 
-    def _parse_soon(self) -> None:
-        if not self._parsing:
-            self._parsing = True
-            self.loop.call_soon(self._parse)
+    def _other(self, first: int, payload: bytes) -> float:
+        """Take a frame that is no whole text; the seconds until the next one may be parsed."""
+        opcode = first & 0x0F
+        if first & _RESERVED or opcode not in (0, 1, 2, 8, 9, 10):
+            self._fail(1002, "a frame of no known kind")
+        elif opcode & _CONTROL:
+            if not first & _FIN or len(payload) > 125:
+                self._fail(1002, "a control frame is too long, or in parts")
+            else:
+                self._control(Frame(Opcode(opcode), payload))
+        elif (opcode == 0) == (self._message is None):
+            self._fail(1002, "the parts of a message out of order")
+        elif first & _FIN and self._message is None:
+            return self._deliver(payload, len(payload), text=False)
+        else:
+            message = self._message
+            if message is None:
+                message = self._message = bytearray((opcode,))
+            message += payload
+            if first & _FIN:
+                self._message = None
+                return self._deliver(bytes(message[1:]), len(payload), text=message[0] == 1)
+            self._parts += 1
+            self._part_bytes += len(payload)
+        return 0.0
+
+    def _deliver(self, payload: bytes, size: int, *, text: bool) -> float:
+        if self.close_sent or self._receiver is None:
+            return 0.0
+        if not text:
+            return self._receiver.received(payload, size)
+        try:
+            message = payload.decode()
+        except UnicodeDecodeError:
+            self._fail(1007, "text frames hold UTF-8")
+            return 0.0
+        return self._receiver.received(message, size)
+
+    def _control(self, frame: Frame) -> None:
+        self._parts += 1
+        try:
+            self.conn.recv_frame(frame)
+        except ProtocolError as error:
+            self._fail(1002, str(error))
+            return
+        except UnicodeDecodeError:
+            self._fail(1007, "the reason of a close is UTF-8")
+            return
+        self.conn.events.clear()
+        if frame.opcode is Opcode.CLOSE:
+            self._deaf = self._mute = True
+            self.conn.parser = None  # type: ignore[assignment]
+            self.handle_close(frame)
+        elif frame.opcode is Opcode.PONG:
+            self.handle_pong(frame)
+        else:
+            self._write_control()
+
+    def _write_control(self) -> None:
+        output = self.conn.data_to_send()
+        if not self.disconnected:
+            self.transport.write(b"".join(output))
+
+    def _fail(self, code: int, reason: str) -> None:
+        """What comes cannot be understood."""
+        self._deaf = self._mute = True
+        self.conn.fail(code, reason)
+        self.conn.parser = None  # type: ignore[assignment]
+        if self.disconnected:
+            self._end(code, reason)
+        else:
+            self.handle_parser_exception()
+
+    def _read_no_further(self) -> None:
+        if not self.read_paused and not self.disconnected:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Nothing is left of what has come."""
-        if self._ended is not None:
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": self._ended})
-            self._ended = None
-        elif self.read_paused and not self.disconnected:
+        """Nothing is left that can be parsed."""
+        if self._lost:
+            self._end(1005, "")
+        elif self.read_paused and not self.disconnected and self._turn is None:
             self.read_paused = False
             self.transport.resume_reading()
 
-    async def receive(self) -> Any:
-        inbox = self.queue
-        while inbox.empty():
-            inbox.news.clear()  # type: ignore[attr-defined]
-            if self._ahead is not None:
-                self._parse_soon()
-            else:
-                self._read_on()
-            await inbox.news.wait()  # type: ignore[attr-defined]
-        return inbox.events.pop(0)  # type: ignore[attr-defined]
+    # ---- writing ----------
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """What had come before is still received."""
-        before = len(self.queue.events)  # type: ignore[attr-defined]
-        super().connection_lost(exc)
-        if not self._running:
-            self._let_go()
-        elif self._ahead is not None:
-            self._ended = self.queue.events.pop(before)["code"]  # type: ignore[attr-defined]
-            self._parse_soon()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stuck is None and not self.close_sent:
+            self._stuck = self.loop.call_later(self._stuck_s, self._give_up)
 
-    # ---- frames ----------
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._not_stuck()
 
-    def handle_text(self, event: Frame) -> None:
-        self._begin("text", event)
+    def _not_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
-    def handle_bytes(self, event: Frame) -> None:
-        self._begin("bytes", event)
+    def _give_up(self) -> None:
+        self._stuck = None
+        self.hang_up(1011, "cannot write")
 
-    def _begin(self, kind: Literal["text", "bytes"], event: Frame) -> None:
-        self.curr_msg_data_type = kind
-        if event.fin:
-            self._deliver(event.data, len(event.data))
+    def _cut_off(self) -> None:
+        """The peer has had its time to close, too."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
         else:
-            self._message = bytearray(event.data)
-            self._part(event)
+            self.transport.close()
 
-    def handle_cont(self, event: Frame) -> None:
-        message = self._message
-        assert message is not None
-        message += event.data
-        if event.fin:
-            self._message = None
-            self._deliver(message, len(event.data))
-        else:
-            self._part(event)
-
-    def _part(self, event: Frame) -> None:
-        self._parts += 1
-        self._part_bytes += len(event.data)
-
-    def _deliver(self, data: Any, size: int) -> None:
-        if self.close_sent:
-            return
-        if self.curr_msg_data_type == "text":
-            try:
-                message = {"type": "websocket.receive", "text": data.decode(), "size": size}
-            except UnicodeDecodeError:
-                self.conn.fail(1007, "text frames hold UTF-8")
-                self._ahead = None
-                self.handle_parser_exception()
-                return
-        else:
-            message = {"type": "websocket.receive", "bytes": bytes(data), "size": size}
-        self.queue.put_nowait(message)  # type: ignore[arg-type]
-
-    def handle_ping(self) -> None:
-        self._parts += 1
-        if not self.disconnected:
-            super().handle_ping()
-
-    def handle_pong(self, event: Frame) -> None:
-        self._parts += 1
-        super().handle_pong(event)
+    def keepalive_timeout(self) -> None:
+        self._mute = True
+        super().keepalive_timeout()
+        if hasattr(self.transport, "abort"):
+            self.transport.abort()
 
     # ---- the beginning and the end ----------
+
+    @property
+    def queue(self) -> Any:
+        """Where uvicorn tells what happens: here, see `put_nowait`."""
+        return self
+
+    @queue.setter
+    def queue(self, _: Any) -> None: ...
+
+    def put_nowait(self, event: Any) -> None:
+        """Of what uvicorn tells, the end alone is of interest."""
+        if event["type"] == "websocket.disconnect" and not self._lost:
+            self._end(event["code"], event.get("reason") or "")
+
+    def _end(self, code: int, reason: str) -> None:
+        self._lost = False
+        self._mute = True
+        if self._ended is None:
+            self._ended = (code, reason)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(self._ended)
+
+    async def receive(self) -> Any:
+        """ASGI's, for the hand-shake: first that there is a connection, then its end."""
+        if not self._asked:
+            self._asked = True
+            return {"type": "websocket.connect"}
+        code, reason = await self.serve(None, self._stuck_s)
+        return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def send(self, message: Any) -> None:
         await super().send(message)
         kind = message["type"]
         if kind == "websocket.accept":
             del self.request, self.response
+            self.scope[SOCKET] = self  # type: ignore[literal-required]
+            self.conn.parser = None  # type: ignore[assignment]
         elif kind == "websocket.http.response.body":
             self.handshake_complete = True
-        elif kind == "websocket.close" and self._ahead is not None:
-            self._parse_soon()
 
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        if hasattr(self.transport, "abort"):
-            self.transport.abort()
+    def shutdown(self) -> None:
+        if self.handshake_complete and not self.close_sent:
+            self.hang_up(1012, "")
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """What had come before is still received."""
+        self._not_stuck()
+        self._lost = bool(self._ahead) and self._over is not None and not self._mute
+        super().connection_lost(exc)
+        if self._lost and self._turn is None:
+            self._turn = self.loop.call_soon(self._parse)
+        if not self._running:
+            self._let_go()
 
     async def run_asgi(self) -> None:
         self._running = True
@@ -249,5 +428,9 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
 
     def _let_go(self) -> None:
         """Nothing comes any more and nobody receives: the parser, which knows its connection, would keep both."""
-        self._ahead = None
+        self._ahead = b""
+        self._deaf = True
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         self.conn.parser = None  # type: ignore[assignment]

@@ -47,8 +47,9 @@ from fairlane.web.dashboard import SharedFeed
 from fairlane.web.dashboard_history import History, HourRecorder
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.session import SocketSettings, WorkerSocket
+from fairlane.workers.server.session import SessionSettings
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
+from fairlane.workers.server.socket import WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -160,7 +161,7 @@ class Gateway:
         self.workers = WorkerSocket(
             self.dispatcher,
             lambda authorization: self.callers.authenticate_worker(authorization),
-            SocketSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
+            SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: self.callers.refuse_worker(scope),
         )
 

@@ -322,7 +322,7 @@ async def bystander(served: Served, callers: Callers) -> AsyncIterator[None]:
 
 
 def tune(served: Served, **changes: Any) -> None:
-    """Shorten what takes long: fields of DispatchSettings and SocketSettings, and `stop_grace_ms`."""
+    """Shorten what takes long: fields of DispatchSettings and SessionSettings, and `stop_grace_ms`."""
     gateway = served.gateway
     stop_grace_ms = changes.pop("stop_grace_ms", None)
     if stop_grace_ms is not None:

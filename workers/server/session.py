@@ -1,20 +1,16 @@
-"""One worker's WebSocket: from the handshake to the close, for both versions of the protocol (PROTOCOL.md).
+"""What is said over one worker's connection, for both versions of the protocol (PROTOCOL.md).
 
-The reader runs in the ASGI task, the writer in one task beside it. Whatever a worker sends ends here: wrong input is answered,
-counted and finally closed, and never reaches another worker or a caller.
+No I/O: messages come in, frames and a close go out through the `Connection`, what they are about goes to the dispatcher. Whatever
+a worker sends ends here: wrong input is answered, counted and finally closed, and never reaches another worker or a caller.
 """
 
-import asyncio
-import contextlib
 import enum
 import itertools
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import structlog
 
 from fairlane.workers.protocol import (
@@ -24,10 +20,8 @@ from fairlane.workers.protocol import (
     CLOSE_RESTART,
     CLOSE_UNAUTHORIZED,
     CLOSE_VERSION,
-    SUBPROTOCOL,
     VERSION,
     Cancel,
-    Drain,
     Draining,
     Error,
     FromWorker,
@@ -51,13 +45,8 @@ from fairlane.workers.server.pool import ANY, Worker
 
 log = structlog.get_logger("fairlane.workers")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AboutTask = TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult
 
-RETRY_S = 1
-"""When a worker that a stopping gateway refuses should try again: another one may be there at once."""
 PART = 1 / 8
 """What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
 MENDING = 64
@@ -102,7 +91,7 @@ class Identity(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SocketSettings:
+class SessionSettings:
     """Durations in ms; frames and bytes per second and slot, above which reading pauses for `flood_ms` at most."""
 
     heartbeat_ms: int = 10_000
@@ -115,96 +104,16 @@ class SocketSettings:
     flood_ms: int = 5000
 
 
-class WorkerSocket:
-    """The ASGI application of `/ws`."""
+class Connection(Protocol):
+    """A WebSocket, as its session sees it."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        authenticate: Callable[[str | None], Identity | None],
-        settings: SocketSettings,
-        *,
-        refusal: Callable[[Scope], str | None] = lambda _: None,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._authenticate = authenticate
-        self.settings = settings
-        self._refusal = refusal
-        self._sessions: set[Session] = set()
-        self._names = NewNames(NEW_NAMES_PER_MINUTE)
+    def say(self, text: bytes) -> None:
+        """Send a text message; nothing when the connection is over."""
+        ...
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # websocket.connect
-        try:
-            identity = self._admit(scope)
-        except _Denied as denied:
-            await _deny(scope, send, denied)
-            return
-        version = 2 if SUBPROTOCOL in scope.get("subprotocols", ()) else 1
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if version == 2 else None})
-        scope["headers"] = []  # of no use any more, for as long as the connection lasts
-        session = Session(self._dispatcher, identity, self.settings, send, version, self._names)
-        self._sessions.add(session)
-        try:
-            await session.run(receive)
-        finally:
-            self._sessions.discard(session)
-
-    def _admit(self, scope: Scope) -> Identity:
-        """Whose worker this is. Raises _Denied."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if "origin" in headers:
-            raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
-        if (refused := self._refusal(scope)) is not None:
-            raise _Denied(403, refused)
-        identity = self._authenticate(headers.get("authorization"))
-        if identity is None:
-            raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
-        if self._dispatcher.draining:
-            raise _Denied(503, "This gateway is shutting down: connect again, to another one")
-        return identity
-
-    def drain(self, grace_ms: int) -> None:
-        """Tell all workers that this gateway is going. Those of version 1 cannot be told: see `release`."""
-        frame = encoder.encode(Drain(grace_ms, reconnect=True))
-        for session in self._sessions:
-            if session.worker and session.worker.version >= 2:
-                session.worker.send(frame)
-        self.release()
-
-    def release(self) -> None:
-        """While this gateway goes: end the connections of version 1 workers that run nothing, so that they work elsewhere."""
-        for session in list(self._sessions):
-            worker = session.worker
-            if worker and worker.version == 1 and not worker.attempts and not worker.reserved:
-                session.close(CLOSE_RESTART, "the gateway stops")
-
-    def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
-        """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
-        worker = self._dispatcher.pool.get(worker_id)
-        if worker is None:
-            return False
-        if not worker.draining:
-            worker.draining = True
-            if worker.version >= 2:
-                worker.send(encoder.encode(Drain(grace_ms, reconnect=False)))
-            log.info("worker drains", worker_id=worker.id, name=worker.name, running=len(worker.attempts))
-            self._dispatcher.changed(worker)
-        return True
-
-    def close(self, reason: str) -> None:
-        """End all connections."""
-        for session in list(self._sessions):
-            session.close(CLOSE_RESTART, reason)
-
-    def check_tokens(self, renewed: Callable[[Identity], Identity | None]) -> None:
-        """The tokens were read again. `renewed`: what a token is allowed now; None when its secret is not valid any more."""
-        for session in list(self._sessions):
-            identity = renewed(session.identity)
-            if identity is None:
-                session.close(CLOSE_UNAUTHORIZED, "the worker token was revoked")
-            else:
-                session.allow(identity)
+    def hang_up(self, code: int, reason: str) -> None:
+        """End the connection from this side, once."""
+        ...
 
 
 class Session:
@@ -212,22 +121,20 @@ class Session:
 
     __slots__ = (
         "_asked",
-        "_closing",
+        "_connection",
         "_dispatcher",
+        "_flood",
         "_invalid",
         "_kept_results",
         "_names",
-        "_out",
         "_pieces",
         "_renamings",
-        "_send",
         "_settings",
         "_stale",
-        "_task",
         "_time",
         "_version",
-        "_writer",
         "identity",
+        "send",
         "worker",
     )
 
@@ -235,19 +142,15 @@ class Session:
         self,
         dispatcher: Dispatcher,
         identity: Identity,
-        settings: SocketSettings,
-        send: Send,
+        settings: SessionSettings,
+        connection: Connection,
         version: int,
         names: NewNames,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
-        self._send = send
+        self._connection = connection
         self._version = version
-        self._out: list[bytes] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._closing: tuple[int, str] | None = None
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
         self._names = names
@@ -257,131 +160,68 @@ class Session:
         self._asked: tuple[list[str], list[str] | None] = ([ANY], None)
         """The models and task types that the worker would offer."""
         self._time = dispatcher.time
+        flood_s = settings.flood_ms / 1000
+        self._flood = Flood(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
         self.identity = identity
         self.worker: Worker | None = None
+        self.send = connection.say
 
     # ---- life ----------
 
-    async def run(self, receive: Receive) -> None:
-        """Serve the connection until it ends, whoever ends it."""
-        self._task = asyncio.current_task()
-        code, reason = 1000, ""
-        try:
-            if self._version == 1:
-                self._connect_v1()
-            code = await self._read(receive)
-        except asyncio.CancelledError:
-            if self._closing is None:
-                raise
-            code, reason = self._closing
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-        finally:
-            worker, self.worker = self.worker, None
-            if worker:
-                log.info(
-                    "worker gone",
-                    worker_id=worker.id,
-                    name=worker.name,
-                    code=code,
-                    reason=reason,
-                    tasks=len(worker.attempts),
-                )
-                self._dispatcher.disconnected(worker)
-            self._task = None
-            await self._stop_writing()
-            if self._closing:
-                with contextlib.suppress(
-                    Exception
-                ):  # the peer may be gone: closing is all that was left to do
-                    async with asyncio.timeout(1.0):
-                        await self._send({"type": "websocket.close", "code": code, "reason": reason})
+    def begin(self) -> None:
+        """The connection is there. Who speaks version 1 says nothing more about itself."""
+        if self._version == 1:
+            self._connect_v1()
+
+    def register_is_due(self) -> None:
+        """The time in which a version 2 worker must have registered is over."""
+        if self.worker is None:
+            self.close(CLOSE_PROTOCOL, f"register is due within {self._settings.register_ms} ms")
+
+    def ended(self, code: int, reason: str) -> None:
+        """The connection is over, whoever ended it."""
+        worker, self.worker = self.worker, None
+        if worker:
+            log.info(
+                "worker gone",
+                worker_id=worker.id,
+                name=worker.name,
+                code=code,
+                reason=reason,
+                tasks=len(worker.attempts),
+            )
+            self._dispatcher.disconnected(worker)
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
-        if self._closing is None and self._task is not None:
-            self._closing = (code, reason[:120])
-            self._task.cancel()
+        self._connection.hang_up(code, reason[:120])
 
-    def send(self, frame: bytes) -> None:
-        """Queue a frame. Whoever is connected and has nothing to be told has no task for it."""
-        if self._task is None:
-            return
-        self._out.append(frame)
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write(), name="worker-write")
+    # ---- what comes ----------
 
-    async def _write(self) -> None:
-        try:
-            while self._out:
-                frames, self._out = self._out, []
-                for frame in frames:
-                    async with asyncio.timeout(self._settings.send_ms / 1000):
-                        await self._send({"type": "websocket.send", "text": frame.decode()})
-        except (
-            Exception
-        ) as error:  # the socket is broken: the reader ends the session, its tasks go elsewhere
-            self._out = []
-            log.info("cannot write to worker", error=repr(error))
-            self.close(1011, "cannot write")
-        finally:
-            self._writer = None
-
-    async def _stop_writing(self) -> None:
-        """End the writer; where this side closes, first what it was given to say goes out, for a second."""
-        writer = self._writer
-        if writer is not None:
-            await asyncio.wait([writer], timeout=1.0 if self._closing else 0)
-            writer.cancel()
-            await asyncio.wait([writer])
-
-    async def _read(self, receive: Receive) -> int:
-        """Take what comes until the connection ends; its close code."""
-        settings = self._settings
-        flood = Flood(settings.flood_frames, settings.flood_bytes, settings.flood_ms / 1000, self._time())
-        if self._version == 2:
-            try:
-                async with asyncio.timeout(settings.register_ms / 1000):
-                    while self.worker is None and self._closing is None:
-                        if (code := await self._read_one(receive, flood)) is not None:
-                            return code
-            except TimeoutError:
-                self.close(CLOSE_PROTOCOL, f"register is due within {settings.register_ms} ms")
-        while True:
-            if self._closing is not None:
-                await asyncio.sleep(0)  # `close` has cancelled this task: nothing that is left is read
-            if (code := await self._read_one(receive, flood)) is not None:
-                return code
-
-    async def _read_one(self, receive: Receive, flood: Flood) -> int | None:
-        """Take the next message, and pause where it is too much; the close code when there is none any more."""
-        message = await receive()
-        kind = message["type"]
-        if kind == "websocket.disconnect":
-            return int(message.get("code") or 1005)
+    def received(self, data: str | bytes, size: int) -> float:
+        """Take a message; `size`: its bytes that were not counted before. Seconds to read nothing more, where it is too much."""
         now = self._time()
-        if kind == "websocket.frames":  # of which no message has come about yet, or none will
-            size, count = message["size"], message["frames"] * PART
-        else:
-            data = _data(message)
-            size, count = message.get("size", len(data)), 1
-            if self.worker is not None:
-                self.worker.heard_at = now
-                flood.set_slots(self.worker.slots, now)
-            if self._handle(data):
-                size *= MENDING
-            if self.worker is None:
-                self.close(CLOSE_PROTOCOL, "the first frame must be register")
-        pause = flood.pause(size, now, count, self._pieces)
+        worker = self.worker
+        if worker is not None:
+            worker.heard_at = now
+            self._flood.set_slots(worker.slots, now)
+        if self._handle(data):
+            size *= MENDING
+        if self.worker is None:
+            self.close(CLOSE_PROTOCOL, "the first frame must be register")
+        return self._pause(size, 1, now)
+
+    def parts(self, count: int, size: int) -> float:
+        """So many frames have come of which no message has come about yet, or none will."""
+        return self._pause(size, count * PART, self._time())
+
+    def _pause(self, size: int, count: float, now: float) -> float:
+        pause = self._flood.pause(size, now, count, self._pieces)
         self._pieces = 0
         if pause is None:
             self.close(CLOSE_FLOOD, "too much, too fast")
-        elif pause:
-            await asyncio.sleep(pause)
-            if self.worker is not None:
-                self.worker.heard_at = self._time()
-        return None
+            return 0.0
+        return pause
 
     # ---- messages ----------
 
@@ -672,38 +512,3 @@ class Session:
     def _count_stale(self) -> None:
         if self._stale.exceeded(self._time()):
             self.close(CLOSE_PROTOCOL, "too many messages about tasks that are not yours")
-
-
-def _data(message: MutableMapping[str, Any]) -> str | bytes:
-    """What a WebSocket message holds; text and binary frames count alike."""
-    text: str | None = message.get("text")
-    if text is not None:
-        return text
-    data: bytes | None = message.get("bytes")
-    return data or b""
-
-
-class _Denied(Exception):
-    """A handshake is refused: with a status, and a sentence that says why."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-async def _deny(scope: Scope, send: Send, denied: _Denied) -> None:
-    """Refuse the handshake with an HTTP answer."""
-    status, sentence = denied.status, str(denied)
-    if "websocket.http.response" in scope.get("extensions", {}):
-        body = msgspec.json.encode({"error": sentence})
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if status == 503:
-            headers.append((b"retry-after", b"%d" % RETRY_S))
-        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": body})
-    else:
-        await send(
-            {"type": "websocket.close", "code": 4401 if status == 401 else 1008, "reason": sentence[:120]}
-        )

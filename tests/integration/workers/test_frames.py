@@ -13,7 +13,7 @@ import pytest
 from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
 from tests.support.serving import DEADLINE_S, Served, until
 
-from fairlane.gateway.protocols import SLICE, WorkerProtocol
+from fairlane.gateway.protocols import FRAMES_AT_ONCE, WorkerProtocol
 
 pytestmark = pytest.mark.anyio
 
@@ -162,7 +162,7 @@ async def test_of_many_frames_in_one_segment_few_are_parsed_at_a_time(
         turns.clear()
         worker.send(frame(TEXT, fin=False), frame(CONTINUED, fin=False) * 4000, frame(CONTINUED, b"{}"))
         await until(lambda: sum(turns) >= 6 * 4000, "all frames to be parsed")
-        assert max(turns) <= SLICE
+        assert max(turns) <= 6 * FRAMES_AT_ONCE
 
 
 async def test_a_large_message_is_not_slowed_down_by_that(served: Served, callers: Callers) -> None:

@@ -1,0 +1,180 @@
+"""Workers' WebSockets: who may connect, and which session serves whom."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
+from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.limits import NewNames
+from fairlane.workers.server.session import (
+    NEW_NAMES_PER_MINUTE,
+    Connection,
+    Identity,
+    Session,
+    SessionSettings,
+)
+
+log = structlog.get_logger("fairlane.workers")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+SOCKET = "fairlane.socket"
+"""Where the ASGI scope holds the `Socket`, once it is accepted."""
+RETRY_S = 1
+"""When a worker that a stopping gateway refuses should try again: another one may be there at once."""
+
+
+class Receiver(Protocol):
+    """Takes what comes over a connection. Both say for how many seconds nothing more is to be read."""
+
+    def received(self, data: str | bytes, size: int) -> float:
+        """A message, and its bytes that were not counted before."""
+        ...
+
+    def parts(self, count: int, size: int) -> float:
+        """So many frames have come that are no message."""
+        ...
+
+
+class Socket(Connection, Protocol):
+    """An accepted WebSocket."""
+
+    async def serve(self, receiver: Receiver | None, stuck_s: float) -> tuple[int, str]:
+        """Bring what comes to `receiver` until the connection ends, whoever ends it: the close code, and why.
+
+        A peer that does not read what it is told for `stuck_s` is given up.
+        """
+        ...
+
+
+class WorkerSocket:
+    """The ASGI application of `/ws`."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        authenticate: Callable[[str | None], Identity | None],
+        settings: SessionSettings,
+        *,
+        refusal: Callable[[Scope], str | None] = lambda _: None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._authenticate = authenticate
+        self.settings = settings
+        self._refusal = refusal
+        self._sessions: set[Session] = set()
+        self._names = NewNames(NEW_NAMES_PER_MINUTE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        try:
+            identity = self._admit(scope)
+        except _Denied as denied:
+            await _deny(scope, send, denied)
+            return
+        version = 2 if SUBPROTOCOL in scope.get("subprotocols", ()) else 1
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if version == 2 else None})
+        scope["headers"] = []  # of no use any more, for as long as the connection lasts
+        socket: Socket = scope.pop(SOCKET)
+        settings = self.settings
+        session = Session(self._dispatcher, identity, settings, socket, version, self._names)
+        self._sessions.add(session)
+        code, reason = 1006, ""
+        register_due = asyncio.get_running_loop().call_later(
+            settings.register_ms / 1000, session.register_is_due
+        )
+        try:
+            session.begin()
+            code, reason = await socket.serve(session, settings.send_ms / 1000)
+        finally:
+            register_due.cancel()
+            self._sessions.discard(session)
+            session.ended(code, reason)
+
+    def _admit(self, scope: Scope) -> Identity:
+        """Whose worker this is. Raises _Denied."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if "origin" in headers:
+            raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
+        if (refused := self._refusal(scope)) is not None:
+            raise _Denied(403, refused)
+        identity = self._authenticate(headers.get("authorization"))
+        if identity is None:
+            raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
+        if self._dispatcher.draining:
+            raise _Denied(503, "This gateway is shutting down: connect again, to another one")
+        return identity
+
+    def drain(self, grace_ms: int) -> None:
+        """Tell all workers that this gateway is going. Those of version 1 cannot be told: see `release`."""
+        frame = encoder.encode(Drain(grace_ms, reconnect=True))
+        for session in self._sessions:
+            if session.worker and session.worker.version >= 2:
+                session.worker.send(frame)
+        self.release()
+
+    def release(self) -> None:
+        """While this gateway goes: end the connections of version 1 workers that run nothing, so that they work elsewhere."""
+        for session in list(self._sessions):
+            worker = session.worker
+            if worker and worker.version == 1 and not worker.attempts and not worker.reserved:
+                session.close(CLOSE_RESTART, "the gateway stops")
+
+    def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
+        """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
+        worker = self._dispatcher.pool.get(worker_id)
+        if worker is None:
+            return False
+        if not worker.draining:
+            worker.draining = True
+            if worker.version >= 2:
+                worker.send(encoder.encode(Drain(grace_ms, reconnect=False)))
+            log.info("worker drains", worker_id=worker.id, name=worker.name, running=len(worker.attempts))
+            self._dispatcher.changed(worker)
+        return True
+
+    def close(self, reason: str) -> None:
+        """End all connections."""
+        for session in list(self._sessions):
+            session.close(CLOSE_RESTART, reason)
+
+    def check_tokens(self, renewed: Callable[[Identity], Identity | None]) -> None:
+        """The tokens were read again. `renewed`: what a token is allowed now; None when its secret is not valid any more."""
+        for session in list(self._sessions):
+            identity = renewed(session.identity)
+            if identity is None:
+                session.close(CLOSE_UNAUTHORIZED, "the worker token was revoked")
+            else:
+                session.allow(identity)
+
+
+class _Denied(Exception):
+    """A handshake is refused: with a status, and a sentence that says why."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+async def _deny(scope: Scope, send: Send, denied: _Denied) -> None:
+    """Refuse the handshake with an HTTP answer."""
+    status, sentence = denied.status, str(denied)
+    if "websocket.http.response" in scope.get("extensions", {}):
+        body = msgspec.json.encode({"error": sentence})
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if status == 503:
+            headers.append((b"retry-after", b"%d" % RETRY_S))
+        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body})
+    else:
+        await send(
+            {"type": "websocket.close", "code": 4401 if status == 401 else 1008, "reason": sentence[:120]}
+        )
