@@ -33,7 +33,7 @@ MIN_LINGER_MS = 3000
 _IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
     """What a caller may say about a task, beside its payload. None = not said."""
 

@@ -15,6 +15,8 @@ EMPTY_STRING = b'""'
 _encode = msgspec.json.encode
 _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 _list_decoder = msgspec.json.Decoder(list[Raw])
+_KINDS = {code: chr(code) for code in b'"{[-0123456789tf'}
+"""What most values begin with."""
 _BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -53,6 +55,9 @@ def kind_of(raw: bytes | None) -> str:
     """What a JSON value begins with (`"`, `{`, `[`, a digit, …); the empty string for None and null."""
     if raw is None:
         return ""
+    first = memoryview(raw)[:1]
+    if first and (kind := _KINDS.get(first[0])):
+        return kind
     head = bytes(memoryview(raw)[:64]).lstrip() or bytes(raw).lstrip()
     return "" if head.startswith(NULL) else head[:1].decode("ascii", "replace")
 

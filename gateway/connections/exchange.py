@@ -3,10 +3,13 @@
 import asyncio
 import http
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import structlog
+
+from fairlane.gateway.errors import Headers
+from fairlane.gateway.http import Whole
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -53,7 +56,7 @@ class Wire(Protocol):
     def call_soon(self, callback: Callable[[], None]) -> None: ...
 
 
-class Exchange:
+class Exchange(Whole):
     """A request that arrives and the answer to it. The head of the answer waits for the first of its body, at most until the end
     of the event loop's tick: one system call costs more than the copy.
 
@@ -153,6 +156,28 @@ class Exchange:
             finally:
                 self._waiter = None
 
+    def take_body(self) -> bytes | None:
+        if self.more or self._told_end or self.started or self.disconnected:
+            return None
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._drop_body()
+        self._told_end = True
+        return body
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> bool:
+        wire = self._wire
+        if wire.write_paused or self.started or self.disconnected:
+            return False
+        whole = self._head_of(status, headers) + self._framed(body, more=False)
+        if self._left:
+            raise RuntimeError("the answer is shorter than its content-length")
+        self.started = self.complete = True
+        self._drop_body()
+        wire.write(whole)
+        self._wake()
+        wire.answered(self)
+        return True
+
     async def send(self, message: Message) -> None:
         """Write the next part of the answer; returns at once when nobody reads it any more."""
         wire = self._wire
@@ -185,13 +210,17 @@ class Exchange:
     def _begin(self, message: Message) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"expected http.response.start, not {message['type']}")
-        status: int = message["status"]
+        self._head = self._head_of(message["status"], message.get("headers", ()))
+        self.started = True
+        self._drop_body()
+        self._wire.call_soon(self._flush)
+
+    def _head_of(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """The head of the answer, and how its body is to be framed."""
         lines = [STATUS_LINES[status], self._wire.default_lines()]
         closes = False
         measured = status in (204, 304)
-        for name, value in message.get("headers", ()):
-            if _UNFIT.search(value):
-                raise RuntimeError(f"the header {name!r} cannot be sent")
+        for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))
             name = name.lower()
             if name == b"content-length":
@@ -199,6 +228,8 @@ class Exchange:
                 self._left = int(value)
             elif name == b"connection":
                 closes = b"close" in value.lower()
+        if _UNFIT.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("a header cannot be sent: it holds a control character")
         head = self.scope["method"] == "HEAD"
         if head or status in (204, 304):
             self._left = 0
@@ -213,10 +244,7 @@ class Exchange:
         elif not self.keep_alive:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
-        self.started = True
-        self._head = b"".join(lines)
-        self._drop_body()
-        self._wire.call_soon(self._flush)
+        return b"".join(lines)
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         if self._chunked:

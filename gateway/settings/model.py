@@ -4,6 +4,7 @@ Pure values. Where they come from (flags, environment, file) is in `loading.py`;
 `docs.py`, which reads the texts under the fields.
 """
 
+import functools
 import ipaddress
 import re
 import time
@@ -685,6 +686,7 @@ def _check_keys(settings: Settings, refuse: Refuse) -> None:
             )
 
 
+@functools.lru_cache(1024)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address, without port, means this machine only."""
     if host.lower() == "localhost":
