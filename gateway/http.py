@@ -71,6 +71,15 @@ class Whole:
         """Write the answer in one piece. False: it cannot be written now, nothing was done."""
         raise NotImplementedError
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the answer has begun and its client reads what is written."""
+        raise NotImplementedError
+
+    def write_more(self, body: bytes) -> None:
+        """Write a part of the answer, while it may be written."""
+        raise NotImplementedError
+
 
 class Request:
     """One HTTP request."""

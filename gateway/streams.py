@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from fairlane.gateway.errors import Headers
-from fairlane.gateway.http import SSE_HEADERS, Departure, Request, Send
+from fairlane.gateway.http import SSE_HEADERS, Departure, Request, Send, Whole
 from fairlane.queues.errors import StoreError
-from fairlane.streaming.events import UNLOGGED, Event
+from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
 from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
 
 SLICE = 128 * 1024
@@ -115,6 +115,8 @@ async def serve(
     """
     departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
+    whole = getattr(request.send, "__self__", None)
+    take = _Live(whole, view).take if isinstance(whole, Whole) else None
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
         request.forget_head()
@@ -124,7 +126,7 @@ async def serve(
             try:
                 if view.pending is not None and ending is not None:
                     return await _finish(request.send, reader, ending)
-                body = _drawn(await reader.next(keepalive_s), view, surface, reader)
+                body = _drawn(await reader.next(keepalive_s, take), view, surface, reader)
             except Lost:
                 await _end(request.send, surface.lost())
                 return True
@@ -145,6 +147,27 @@ async def serve(
     finally:
         closing.discard(reader.interrupt)
         departure.close()
+
+
+class _Live:
+    """Draws and writes what comes while a stream waits, where it comes: without waking the stream."""
+
+    __slots__ = ("_connection", "_view")
+
+    def __init__(self, connection: Whole, view: View) -> None:
+        self._connection = connection
+        self._view = view
+
+    def take(self, events: list[Event]) -> bool:
+        """False: the stream itself must see to it. It ends, or the client does not read."""
+        last = events[-1]
+        if last.type in TERMINAL or len(last.data) > SLICE or not self._connection.may_write:
+            return False
+        feed = self._view.feed
+        self._connection.write_more(
+            feed(last) if len(events) == 1 else b"".join([feed(event) for event in events])
+        )
+        return True
 
 
 async def _finish(send: Send, reader: Reader, ending: Callable[[], Ending]) -> bool:

@@ -83,9 +83,11 @@ class Coalescer:
 
         A delta of the other sort or an unknown kind raises ValueError and changes nothing.
         """
-        if not self._runs:
+        if self._runs:
+            last: _TextRun | _RawRun | None = self._runs[-1]
+        else:
+            last = None
             self._due_at = self._earliest(now)
-        last = self._runs[-1] if self._runs else None
         if kind in TEXT_KINDS or kind == "finish":
             if not isinstance(delta, str):
                 raise ValueError(f"a {kind} delta is text")
@@ -111,8 +113,10 @@ class Coalescer:
                 self.begun += 1
         self._chunks += 1
         self._chars += len(delta)
-        if kind not in _MAY_WAIT or self._chunks >= self._max_chunks or self._chars >= self._max_chars:
-            self._due_at = min(self._due_at, now)
+        if self._due_at > now and (
+            kind not in _MAY_WAIT or self._chunks >= self._max_chunks or self._chars >= self._max_chars
+        ):
+            self._due_at = now
 
     def due(self, now: float) -> float | None:
         """When to flush: None while nothing is pending; an instant not after `now` means now."""

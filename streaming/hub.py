@@ -18,6 +18,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
 from fairlane.streaming.events import TERMINAL, Event, parse_event_id
+from fairlane.streaming.ticks import Ticks
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -25,6 +26,10 @@ KEEP_EVENTS = 256
 KEEP_BYTES = 64 * 1024
 SILENT_S = 5.0
 PAGE_AGAIN_S = 0.2
+TICK_S = 0.25
+"""How exact long waits of readers are."""
+PRECISE_S = 1.0
+"""Shorter waits have timers of their own."""
 KEEP_ALIVE_S = 5.0
 COMPARED = 500
 PAGES_AT_ONCE = 16
@@ -33,6 +38,8 @@ PAGE_BYTES = 128 * 1024
 """What a reader has in hand at most, about, and an event more: it may not go on for long."""
 
 
+Take = Callable[[list[Event]], bool]
+"""Takes events as they come, or leaves them all; see `Reader.next`."""
 NONE_YET: deque[Event] = deque()
 """Stands for the events of every feed that has none, which are most of those that wait. Never appended to."""
 
@@ -51,7 +58,7 @@ class Feed:
     __slots__ = (
         "_bytes",
         "_hub",
-        "_waiters",
+        "_waiting",
         "begun",
         "ended",
         "events",
@@ -72,7 +79,7 @@ class Feed:
     def __init__(self, hub: "Hub", task_id: str) -> None:
         self._hub = hub
         self._bytes = 0
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[Reader, None] = {}
         self.task_id = task_id
         self.events: deque[Event] = NONE_YET
         self.top = 0
@@ -174,9 +181,10 @@ class Feed:
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            _resolve(waiter)
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for reader in waiting:
+                reader.woken()
 
     def after(self, seq: int) -> list[Event] | None:
         """The events behind `seq`; None when the oldest of them are kept only in the log."""
@@ -189,15 +197,13 @@ class Feed:
         count = self.top - seq
         return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
 
-    def changed(self) -> asyncio.Future[None]:
-        """Done when something may have changed. Who stops waiting for it calls `forget`."""
-        waiter: asyncio.Future[None] = self._hub.loop.create_future()
-        self._waiters[waiter] = None
-        return waiter
+    def await_by(self, reader: "Reader") -> None:
+        """Tell a reader, once, when something may have changed."""
+        self._waiting[reader] = None
 
-    def forget(self, waiter: asyncio.Future[None]) -> None:
-        """Nobody waits for this one any more."""
-        self._waiters.pop(waiter, None)
+    def forget(self, reader: "Reader") -> None:
+        """This one waits no more."""
+        self._waiting.pop(reader, None)
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
@@ -211,6 +217,22 @@ class Reader:
     `notices`: it is shown what is not logged (`queued`, `progress`) too.
     """
 
+    __slots__ = (
+        "_broken",
+        "_deadline",
+        "_held",
+        "_hub",
+        "_interrupted",
+        "_notice",
+        "_notices",
+        "_take",
+        "_timeout",
+        "_waiter",
+        "epoch",
+        "feed",
+        "seq",
+    )
+
     def __init__(
         self, hub: "Hub", feed: Feed, epoch: int = 0, seq: int = 0, *, notices: bool = False
     ) -> None:
@@ -222,26 +244,35 @@ class Reader:
         self.epoch = epoch
         self.seq = seq
         self._held = True
+        self._waiter: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._timeout = self._deadline = 0.0
+        self._broken: Exception | None = None
 
     def begin_behind(self, epoch: int, seq: int, *, held: bool = True) -> None:
         """Go to a place in the log. `held`: behind an event that the log must hold, else there is a gap."""
         self.epoch, self.seq, self._held = epoch, seq, held
 
-    async def next(self, timeout: float) -> list[Event]:
+    async def next(self, timeout: float, take: "Take | None" = None) -> list[Event]:
         """The events behind the cursor, which moves on, at most a page of them; [] after `timeout` seconds without any.
+
+        Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here; what
+        it takes is read, and the time begins anew. What it raises is raised here.
 
         Behind them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up nobody:
         whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
         it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
-        deadline = self._hub.time() + timeout
+        hub = self._hub
+        self._timeout = timeout
+        self._deadline = hub.time() + timeout
         suspended = False
         while True:
-            pause = deadline - self._hub.time()
+            pause = self._deadline - hub.time()
             events = self.feed.after(self.seq)
             if events is None:
                 try:
-                    events = await self._hub.page(self.feed.task_id, self.epoch, self.seq, held=self._held)
+                    events = await hub.page(self.feed.task_id, self.epoch, self.seq, held=self._held)
                 except StoreError:
                     pause = min(pause, PAGE_AGAIN_S)
                 else:
@@ -262,14 +293,43 @@ class Reader:
                 if not suspended:
                     await asyncio.sleep(0)
                 return []
-            waiter = self.feed.changed()  # awaited here: another frame would cost each quiet stream 300 bytes
-            timer = self._hub.loop.call_later(pause, _resolve, waiter)
+            self._take = take
+            waiter = self._waiter = hub.loop.create_future()
+            self.feed.await_by(self)
+            due = hub.loop.time() + pause
+            timer = hub.loop.call_at(due, _resolve, waiter) if pause < PRECISE_S else None
+            slot = hub.ticks.add(due, waiter) if timer is None else 0
             try:
-                await waiter
+                await waiter  # here: another frame would cost each quiet stream 300 bytes
             finally:
-                timer.cancel()
-                self.feed.forget(waiter)
+                self._take = self._waiter = None
+                self.feed.forget(self)
+                if timer is not None:
+                    timer.cancel()
+                else:
+                    hub.ticks.discard(slot, waiter)
+            if self._broken is not None:
+                raise self._broken
             suspended = True
+
+    def woken(self) -> None:
+        """The feed's: something may have changed."""
+        feed, take = self.feed, self._take
+        shows = self._notices and self._notice != feed.notice_number
+        if take is not None and not (shows or feed.lost or self._interrupted):
+            events = feed.after(self.seq)
+            if events:
+                try:
+                    taken = take(events)
+                except Exception as error:  # whoever reads is told; the writer and the other readers go on
+                    self._broken, taken = error, False
+                if taken:
+                    self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
+                    self._deadline = self._hub.time() + self._timeout
+                    feed.await_by(self)
+                    return
+        if self._waiter is not None:
+            _resolve(self._waiter)
 
     def interrupt(self) -> None:
         """Let `next` raise Interrupted as soon as it has no more events, now and from now on."""
@@ -288,6 +348,7 @@ class Hub:
         self._pages = asyncio.Semaphore(PAGES_AT_ONCE)
         self.silent_s = SILENT_S
         self.loop = asyncio.get_running_loop()
+        self.ticks: Ticks[asyncio.Future[None]] = Ticks(self.loop, TICK_S, _resolve, early=False)
         self.time: Callable[[], float] = self.loop.time
         self._checker: asyncio.Task[None] | None = None
         self._check_now = asyncio.Event()

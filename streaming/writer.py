@@ -19,9 +19,11 @@ from fairlane.queues.scheduler import EventFields, Scheduler
 from fairlane.queues.tasks import Finished, Grant, State
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
+from fairlane.streaming.ticks import Ticks
 
 log = structlog.get_logger("fairlane.streaming")
 
+FLUSH_STEP_S = 0.005
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
 REFILL_EVENTS = 512
@@ -83,6 +85,7 @@ class TaskWriter:
         "_coalescer",
         "_end",
         "_failed",
+        "_flushes",
         "_full",
         "_grant",
         "_loop",
@@ -93,19 +96,28 @@ class TaskWriter:
         "_scheduler",
         "_sending",
         "_seq",
-        "_timer",
+        "_slot",
         "_unsent",
         "chunks",
         "logged_bytes",
     )
 
     def __init__(
-        self, scheduler: Scheduler, owner: Owner, grant: Grant, coalescer: Coalescer, *, max_bytes: int
+        self,
+        scheduler: Scheduler,
+        owner: Owner,
+        grant: Grant,
+        coalescer: Coalescer,
+        flushes: "Flushes",
+        *,
+        max_bytes: int,
     ) -> None:
+        """`flushes`: shared by all writers of an event loop."""
         self._scheduler = scheduler
         self._owner = owner
         self._grant = grant
         self._coalescer = coalescer
+        self._flushes = flushes
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._ready: list[EventFields] = []
@@ -113,7 +125,7 @@ class TaskWriter:
         self._busy = False  # a call is under way, or waits to be tried again
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
-        self._timer: asyncio.TimerHandle | None = None
+        self._slot: int | None = None
         self._retry_s = RETRY_FIRST_S
         self._end: _End | None = None
         self._full = False
@@ -159,8 +171,8 @@ class TaskWriter:
         due = self._coalescer.due(now)
         if due is not None and due <= now:
             self._collect(now)
-        elif due is not None and self._timer is None and not self._ready:
-            self._timer = self._loop.call_later((due - now) / 1000, self._on_timer)
+        elif due is not None and self._slot is None and not self._ready:
+            self._slot = self._flushes.add(due / 1000, self)
         if self._full:
             self._owner.on_unwritable(self._grant, "too_large")
         elif self._ready:
@@ -200,14 +212,17 @@ class TaskWriter:
 
     # ---- collecting ----------
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
+    def on_due(self) -> None:
+        """Its time to flush has come, or is so near that it shares a step with others'."""
+        self._slot = None
+        if not (self._busy or self._closed or self._end or self._failed):
+            self._collect(time.monotonic() * 1000)
+            self.pump()
 
     def _stop_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        if self._slot is not None:
+            self._flushes.discard(self._slot, self)
+            self._slot = None
 
     def _collect(self, now: float) -> None:
         """Make events of the output that waits."""
@@ -379,6 +394,14 @@ class TaskWriter:
         self._ready, self._sending = [], []
         self._seq = 0  # where the log ends is known to Redis alone
         self._owner.on_unwritable(self._grant, why)
+
+
+Flushes = Ticks[TaskWriter]
+
+
+def flushes(loop: asyncio.AbstractEventLoop) -> Flushes:
+    """The timers of writers: those that are due within the same few ms flush together, none too late."""
+    return Ticks(loop, FLUSH_STEP_S, TaskWriter.on_due, early=True)
 
 
 def _now_ms() -> int:

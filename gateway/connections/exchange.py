@@ -178,6 +178,16 @@ class Exchange(Whole):
         wire.answered(self)
         return True
 
+    @property
+    def may_write(self) -> bool:
+        return self.started and not (self.complete or self.disconnected or self._wire.write_paused)
+
+    def write_more(self, body: bytes) -> None:
+        data = self._head + self._framed(body, more=True) if self._head else self._framed(body, more=True)
+        self._head = b""
+        if data:
+            self._wire.write(data)
+
     async def send(self, message: Message) -> None:
         """Write the next part of the answer; returns at once when nobody reads it any more."""
         wire = self._wire
@@ -193,12 +203,13 @@ class Exchange(Whole):
         if message["type"] != "http.response.body":
             raise RuntimeError(f"expected http.response.body, not {message['type']}")
         more: bool = message.get("more_body", False)
-        data = self._framed(message.get("body", b""), more)
-        if self._head:
-            data, self._head = self._head + data, b""
-        if data:
-            wire.write(data)
-        if not more:
+        if more:
+            self.write_more(message.get("body", b""))
+        else:
+            data = self._head + self._framed(message.get("body", b""), more=False)
+            self._head = b""
+            if data:
+                wire.write(data)
             if self._left:
                 raise RuntimeError("the answer is shorter than its content-length")
             self.complete = True

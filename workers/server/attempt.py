@@ -275,10 +275,11 @@ class Attempt:
 
     def chunk(self, message: TaskChunk, *, halves: bool = False) -> str | None:
         """Take a chunk frame; returns what is wrong with it, if anything. `halves`: its text may hold half characters."""
-        if self.phase not in BEFORE_THE_END:
-            self._unread_chunks += len(message.deltas) or 1
-            return None
-        self.acknowledged()
+        if self.phase is not Phase.RUNNING:
+            if self.phase is not Phase.SENT:
+                self._unread_chunks += len(message.deltas) or 1
+                return None
+            self.acknowledged()
         self.output_at = self._effects.time()
         if halves and self._halves is None:
             self._halves = Halves()
@@ -306,7 +307,10 @@ class Attempt:
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self.writer.chunk, delta.index
         if delta.content is not None:
-            self._text(index, "text", delta.content)
+            if self._halves is None:
+                chunk(index, "text", delta.content)
+            else:
+                self._text(index, "text", delta.content)
         if delta.reasoning is not None:
             self._text(index, "reasoning", delta.reasoning)
         if delta.refusal is not None:

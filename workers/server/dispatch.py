@@ -24,7 +24,7 @@ from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
-from fairlane.streaming.writer import TaskWriter
+from fairlane.streaming.writer import TaskWriter, flushes
 from fairlane.workers.server.alarms import Alarms
 from fairlane.workers.server.attempt import Attempt, Attempts, Phase, key_of
 from fairlane.workers.server.background import Background
@@ -76,6 +76,7 @@ class Dispatcher:
         self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
         self._payloads = PayloadCache(settings.payload_cache_bytes)
         self._background = Background()
+        self._flushes = flushes(self._loop)
         self._accepting = True
         self._unheard: set[str] = set()
         self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
@@ -388,7 +389,9 @@ class Dispatcher:
     def _new_attempt(self, grant: Grant, worker: Worker) -> Attempt:
         coalescer = self.new_coalescer()
         max_bytes = self.settings.max_output_bytes
-        writer = TaskWriter(self.scheduler, self._endings, grant, coalescer, max_bytes=max_bytes)
+        writer = TaskWriter(
+            self.scheduler, self._endings, grant, coalescer, self._flushes, max_bytes=max_bytes
+        )
         span = None if self.tracer is None else trace_attempt(self.tracer, grant, worker)
         attempt = Attempt(self._endings, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt

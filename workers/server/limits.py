@@ -7,6 +7,10 @@ MIN_PAUSE_S = 0.05
 """Shorter pauses are saved up: each costs a wake-up."""
 
 
+LOOKS = 32
+"""The buckets are looked at each time when such a part of a second's worth has come."""
+
+
 class Bucket:
     """A token bucket: `rate` a second, a second's worth at once."""
 
@@ -22,6 +26,12 @@ class Bucket:
         self._left = min(self._left + (now - self._at) * self.rate, self.rate) - amount
         self._at = now
         return max(-self._left / self.rate, 0.0)
+
+    def change(self, rate: float, now: float) -> None:
+        """Go on at another rate, as full or overdrawn as it is."""
+        self.take(0, now)
+        self._left *= rate / self.rate
+        self.rate = rate
 
 
 class NewNames:
@@ -70,31 +80,55 @@ class Flood:
     output becomes in the store; more than EVENTS times the frames pause the reading, too, but are no flood: callers ask for them.
     """
 
-    __slots__ = ("_buckets", "_events", "_frames", "_overdrawn", "_patience_s", "_slots", "_volume")
+    __slots__ = (
+        "_buckets",
+        "_count",
+        "_few",
+        "_frames",
+        "_least",
+        "_little",
+        "_overdrawn",
+        "_patience_s",
+        "_pieces",
+        "_size",
+        "_slots",
+        "_volume",
+    )
 
     def __init__(self, frames: float, volume: float, patience_s: float, now: float) -> None:
         self._frames = frames
         self._volume = volume
         self._patience_s = patience_s
-        self._slots = 1
         self._overdrawn = 0.0
-        self._buckets = Bucket(frames, now), Bucket(volume, now)
-        self._events = Bucket(frames * EVENTS, now)
+        self._count = self._size = self._pieces = 0.0
+        self._buckets = Bucket(frames, now), Bucket(volume, now), Bucket(frames * EVENTS, now)
+        self._fit(1, now)
 
     def set_slots(self, slots: int, now: float) -> None:
         """More slots may send more frames; bytes and events only up to MOST_SLOTS, as the worker alone says how many it has."""
         if slots != self._slots:
-            self._slots = slots
-            few = min(slots, MOST_SLOTS)
-            self._buckets = Bucket(self._frames * slots, now), Bucket(self._volume * few, now)
-            self._events = Bucket(self._frames * few * EVENTS, now)
+            self._fit(slots, now)
+
+    def _fit(self, slots: int, now: float) -> None:
+        few = min(slots, MOST_SLOTS)
+        rates = self._frames * slots, self._volume * few, self._frames * few * EVENTS
+        self._slots = slots
+        for bucket, rate in zip(self._buckets, rates, strict=True):
+            bucket.change(rate, now)
+        self._few, self._little, self._least = (rate / LOOKS for rate in rates)
 
     def pause(self, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
         """Count a frame of `size` bytes. The seconds to pause before the next one is read; None: it is a flood."""
-        frames, volume = self._buckets
-        rest = self._events.take(events, now)
+        self._count += count
+        self._size += size
+        self._pieces += events
+        if self._count < self._few and self._size < self._little and self._pieces < self._least:
+            return 0.0  # to be looked at with what follows
+        frames, volume, pieces = self._buckets
+        rest = pieces.take(self._pieces, now)
         rest = rest if rest > MIN_PAUSE_S else 0.0
-        wait = max(frames.take(count, now), volume.take(size, now))
+        wait = max(frames.take(self._count, now), volume.take(self._size, now))
+        self._count = self._size = self._pieces = 0.0
         if wait == 0:
             self._overdrawn = 0.0
         elif wait > MIN_PAUSE_S:

@@ -241,19 +241,20 @@ class Session:
 
     def _dispatch(self, frame: FromWorker, halves: bool) -> None:
         worker = self.worker
-        if isinstance(frame, Register):
+        if isinstance(frame, TaskChunk) and worker is not None:  # most frames are one
+            attempt = worker.attempts.get((frame.task_id, frame.attempt if self._version >= 2 else 0))
+            if attempt is None or attempt.answered:
+                self._late(frame)
+                return
+            before = attempt.writer.pieces
+            wrong = attempt.chunk(frame, halves=halves)
+            self._pieces += attempt.writer.pieces - before
+            if wrong:
+                self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
+        elif isinstance(frame, Register):
             self._register(frame)
-            return
-        if worker is None:
+        elif worker is None:
             self._complain("NOT_REGISTERED", "register first")
-            return
-        if isinstance(frame, TaskChunk):
-            if attempt := self._find(frame):
-                before = attempt.writer.pieces
-                wrong = attempt.chunk(frame, halves=halves)
-                self._pieces += attempt.writer.pieces - before
-                if wrong:
-                    self._complain("PROTOCOL_ERROR", wrong, frame.task_id, fault=Fault.PUNISHED)
         elif isinstance(frame, TaskResult):
             self._result(worker, frame)
         elif isinstance(frame, TaskAck):
@@ -281,19 +282,22 @@ class Session:
         return self.worker.attempts.get(key) if self.worker else None
 
     def _find(self, frame: AboutTask) -> Attempt | None:
-        """The attempt that a frame is about. None is dealt with here.
+        """The attempt that a frame is about. None is dealt with here."""
+        attempt = self._current(self._key(frame))
+        if attempt is not None and not attempt.answered:
+            return attempt
+        self._late(frame)
+        return None
+
+    def _late(self, frame: AboutTask) -> None:
+        """A frame about no attempt that runs.
 
         What comes late for an attempt that the gateway has ended is no fault for as long as a worker may take to stop; what comes
         after that, behind the worker's own result, or for a task that it never had, is.
         """
-        key = self._key(frame)
-        attempt = self._current(key)
-        if attempt is not None and not attempt.answered:
-            return attempt
-        late_until = self.worker.past.get(key) if self.worker else None
+        late_until = self.worker.past.get(self._key(frame)) if self.worker else None
         if self._time() > (late_until or 0.0):
             self._stale_frame(frame.task_id)
-        return None
 
     def _result(self, worker: Worker, frame: TaskResult) -> None:
         """A result ends its attempt, once; any other is acknowledged, so that the worker forgets it."""

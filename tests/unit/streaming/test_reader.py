@@ -96,6 +96,51 @@ def test_a_quiet_feed_keeps_nothing_of_waits_that_are_over() -> None:
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
-        assert not feed._waiters
+        assert not feed._waiting
+
+    in_loop(work)
+
+
+def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader = Reader(hub, feed, notices=True)
+        taken: list[Event] = []
+
+        def take(found: list[Event]) -> bool:
+            if found[-1].seq == 4:
+                return False
+            taken.extend(found)
+            return True
+
+        waiting = asyncio.ensure_future(reader.next(60, take))
+        await asyncio.sleep(0)
+        feed.accept(events(1, 2))
+        assert (taken, reader.seq) == (events(1, 2), 2)
+        feed.accept(events(3))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        feed.accept(events(4))
+        assert await waiting == events(4)
+        assert taken == events(1, 2, 3)
+        waiting = asyncio.ensure_future(reader.next(60, take))
+        await asyncio.sleep(0)
+        feed.show(notice(1))
+        assert await waiting == [notice(1)]
+
+    in_loop(work)
+
+
+def test_what_fails_to_take_events_fails_whoever_reads_and_nobody_else() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        def take(_: list[Event]) -> bool:
+            raise ZeroDivisionError
+
+        broken = asyncio.ensure_future(Reader(hub, feed).next(60, take))
+        other = asyncio.ensure_future(Reader(hub, feed).next(60))
+        await asyncio.sleep(0)
+        feed.accept(events(1))
+        with pytest.raises(ZeroDivisionError):
+            await broken
+        assert await other == events(1)
 
     in_loop(work)

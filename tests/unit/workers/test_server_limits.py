@@ -36,9 +36,9 @@ def test_what_is_within_the_rate_is_not_paused() -> None:
 
 def test_a_burst_is_paused_until_the_rate_is_kept() -> None:
     watch = flood()
-    pauses = [watch.pause(1, 0) for _ in range(106)]
-    assert pauses[:105] == [0.0] * 105  # short pauses are saved up
-    assert pauses[105] == pytest.approx(0.06)
+    pauses = [watch.pause(1, 0) for _ in range(108)]  # it is looked at with every fourth
+    assert pauses[:107] == [0.0] * 107  # short pauses are saved up
+    assert pauses[107] == pytest.approx(0.08)
 
 
 def test_pauses_add_up_to_a_flood() -> None:
@@ -55,7 +55,7 @@ def test_pauses_add_up_to_a_flood() -> None:
 def test_a_rest_between_forgives() -> None:
     watch = flood()
     for at in range(0, 1000, 10):  # a burst every ten seconds
-        for _ in range(106):
+        for _ in range(108):
             assert watch.pause(1, at) is not None
 
 
@@ -92,3 +92,18 @@ def test_slots_buy_more_bytes_and_events_up_to_sixteen() -> None:
     assert flood.pause(16_000, 0.0) == pytest.approx(1.0)
     assert flood.pause(16_000, 2.0, 1, 2 * 16 * 80) == pytest.approx(1.0)
     assert flood.pause(0, 4.0, 10_000) == 0.0
+
+
+def test_another_number_of_slots_buys_nothing_new() -> None:
+    """A worker that changes it again and again may send no more than one that does not."""
+    flood, now = Flood(100, 1000, 5.0, 0.0), 0.0
+    passed = 0
+    for number in range(1000):
+        flood.set_slots(1 + number % 2, now)
+        pause = flood.pause(100, now)
+        if pause is None:
+            break
+        passed += 100
+        now += pause
+    assert passed < 2000 * (now + 2)
+    assert now > 4
