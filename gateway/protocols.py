@@ -55,6 +55,8 @@ class OneWrite:
 
 FRAMES_AT_ONCE = 64
 """Frames after which others may run before more are parsed."""
+MOST_BEHIND = 1 << 20
+"""Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
 _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 
 
@@ -71,6 +73,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
     __slots__ = (
         "_ahead",
         "_asked",
+        "_behind",
         "_deaf",
         "_ended",
         "_lost",
@@ -108,6 +111,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         """When parsing goes on, if it is not to go on with the next bytes."""
         self._deaf = False
         """Nothing that comes is parsed any more."""
+        self._behind = 0
+        """Bytes that came behind the close."""
         self._message: bytearray | None = None
         """The parts of a message so far, behind a byte that tells text or binary."""
         self._parts = 0
@@ -168,6 +173,11 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             super().data_received(data)
             return
+        if self.close_sent:
+            self._behind += len(data)
+            if self._behind > self.config.ws_max_size + MOST_BEHIND:
+                self._deaf = True
+                self.transport.abort()
         if self._deaf:
             return
         if not self._ahead:

@@ -122,6 +122,21 @@ async def test_a_message_in_parts_is_bounded_like_any_other(
         assert await worker.closed() == 1009
 
 
+async def test_who_sends_on_behind_the_close_is_cut_off(served: Served, callers: Callers) -> None:
+    async with bystander(served, callers), raw(served) as worker:
+        await until_workers(served, 2)
+        worker.send(*[frame(TEXT, b"{")] * 6)
+        assert await worker.closed() == 4400
+
+        async def send_on() -> None:
+            for _ in range(300):
+                worker.send(frame(TEXT, b"x" * (1 << 20)))
+                await worker.writer.drain()
+
+        with pytest.raises(OSError, match=r"."):
+            await send_on()
+
+
 async def test_a_text_that_is_not_utf8_closes_the_connection(served: Served, callers: Callers) -> None:
     async with bystander(served, callers), raw(served) as worker:
         await until_workers(served, 2)
