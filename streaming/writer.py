@@ -245,6 +245,8 @@ class TaskWriter:
     def _wait(self, size: int) -> None:
         """Count what waits to be sent: bytes while Redis does not answer, events always."""
         self._unsent += size
+        if self._coalescer.waiting >= CALL_EVENTS:  # so that they count for what the log may take
+            self._collect(time.monotonic() * 1000)
         too_many = len(self._ready) + self._coalescer.waiting > MAX_UNSENT_EVENTS
         if too_many or (self._unsent > MAX_UNSENT_BYTES and self._busy):
             self._fail("overflow")

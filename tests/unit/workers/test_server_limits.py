@@ -80,7 +80,9 @@ def test_events_pause_the_reading_and_are_no_flood() -> None:
         pause = flood.pause(1, now, 1, 80)
         assert pause == pytest.approx(1.0)
         now += 1.0
-    flood.set_slots(10, now)
+    flood = Flood(frames=10, volume=1e9, patience_s=5, now=0.0)
+    flood.set_slots(10, 0.0)
+    now = 1.0  # by then a second's worth is there
     assert flood.pause(1, now, 1, 800) == 0.0
     assert flood.pause(1, now, 1, 800) == pytest.approx(1.0)
 
