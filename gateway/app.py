@@ -30,7 +30,9 @@ from fairlane.gateway.errors import (
     ClientGone,
     bad_request,
     native_answer,
+    no_such_path,
     openai_answer,
+    speaks_openai,
     unauthorized,
 )
 from fairlane.gateway.http import CROWDED, JSON, Receive, Request, Scope, Send
@@ -232,10 +234,10 @@ class App:
                 "Workers connect to this path by WebSocket",
                 headers=[(b"upgrade", b"websocket"), (b"connection", b"upgrade")],
             )
-        raise ApiError(404, "NOT_FOUND", f"There is no {method} {path[:200]}")
+        raise no_such_path(method, path)
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
-        answer = openai_answer(error) if request.path.startswith("/v1/") else native_answer(error)
+        answer = openai_answer(error) if speaks_openai(request.path) else native_answer(error)
         await request.respond(answer.status, answer.body, [JSON, *answer.headers])
 
 

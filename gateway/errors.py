@@ -6,6 +6,7 @@ clients that it is not).
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,22 @@ class ClientGone(Exception):
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "INVALID_REQUEST", message, param=param)
+
+
+_OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models)(?=/*$)")
+
+
+def no_such_path(method: str, path: str) -> ApiError:
+    """A path that is none. Where it ends as a call of OpenAI's does, the client's base URL is wrong, and the answer says so."""
+    sentence = f"There is no {method} {path[:200]}"
+    if speaks_openai(path) and (call := _OPENAI_CALL.search(path)):
+        sentence += f". The call is /v1{call[0]}: the client's base URL must be the gateway's address and /v1"
+    return ApiError(404, "NOT_FOUND", sentence)
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether errors at this path have OpenAI's shape: at its calls, and where its clients land with a wrong base URL."""
+    return path.startswith("/v1/") or (not path.startswith("/api/") and _OPENAI_CALL.search(path) is not None)
 
 
 def unauthorized() -> ApiError:

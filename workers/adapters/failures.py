@@ -8,6 +8,7 @@
 | 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
 | 408, 425, 429, 503, 529, `overloaded`, time-outs | MODEL_TOO_BUSY     | yes       |
 | 409, 500, 502, 504, 520 to 524, a broken connection | UPSTREAM_ERROR  | yes       |
+| 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
 
@@ -43,6 +44,12 @@ _CONTEXT_SENTENCES = re.compile(
     r"|too many (?:input )?tokens|context window|too large to process",
     re.IGNORECASE,
 )
+_NO_PATH = re.compile(
+    r"^(?:404\W*)?(?:page |file )?(?:not found)?\W*$|^<|invalid url|cannot post|unexpected endpoint|there is no post",
+    re.IGNORECASE,
+)
+"""How servers say that they have no such path (FastAPI, Go, llama.cpp, nginx, OpenAI, Express, LM Studio, Fairlane): the base URL
+is wrong, not the request."""
 _FILTER_CODES = frozenset(
     {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed"}
 )
@@ -119,6 +126,8 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, sec
         pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(secret, "***") if secret else said.message
     sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
+    if _misdirected(said, status):
+        sentence = "The worker's base URL may be wrong (most end with /v1). " + sentence
     return TaskError(
         code,
         shorten(f"{sentence}: {message}" if message else f"{sentence}."),
@@ -150,7 +159,8 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
     if status in RETRY_STATUSES:
         return "UPSTREAM_ERROR", True
     if status is not None:
-        return ("BAD_REQUEST" if 400 <= status < 500 else "UPSTREAM_ERROR"), False
+        blames_request = 400 <= status < 500 and not _misdirected(said, status)
+        return ("BAD_REQUEST" if blames_request else "UPSTREAM_ERROR"), False
     if said.names & _BUSY_CODES:  # 4
         return "MODEL_TOO_BUSY", True
     if said.names & _AUTH_CODES:
@@ -158,6 +168,10 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
     if said.names & _REFUSED_CODES:
         return "BAD_REQUEST", False
     return "UPSTREAM_ERROR", True
+
+
+def _misdirected(said: UpstreamError, status: int | None) -> bool:
+    return status == 404 and _NO_PATH.search(said.message) is not None
 
 
 def _from_value(value: Any) -> UpstreamError:

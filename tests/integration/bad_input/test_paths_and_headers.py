@@ -49,6 +49,18 @@ def test_a_path_that_is_none_is_a_404(http: httpx.Client, method: str, path: str
     check_refused(http.request(method, path, json={} if method == "POST" else None), 404)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/chat/completions", "/v1/chat/completions/", "/v1//chat/completions", "/openai/v1/chat/completions"],
+)
+def test_a_call_of_openai_at_a_wrong_path_is_told_the_right_one(http: httpx.Client, path: str) -> None:
+    answer = http.post(path, json={})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"].startswith(
+        f"There is no POST {path}. The call is /v1/chat/completions: "
+    )
+
+
 def test_a_path_that_is_too_long_is_refused(http: httpx.Client) -> None:
     for path in ("/" + "x" * 5000, "/api/task/" + "x" * 5000, "/v1/models/" + "x" * 5000):
         check_refused(http.get(path), 414, 404)

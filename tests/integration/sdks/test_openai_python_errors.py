@@ -42,6 +42,17 @@ async def test_a_wrong_key_is_an_authentication_error(redis_url: str, tmp_path: 
             assert completion.choices[0].message.content == "Hello wörld"
 
 
+@pytest.mark.parametrize("ending", ["", "/v1/v1", "/openai"])
+async def test_a_wrong_base_url_is_told_in_the_exception(stage: Stage, kind: str, ending: str) -> None:
+    async with python_sdk(kind, stage.base_url.removesuffix("/v1") + ending) as sdk:
+        for call, path in ((CHAT, "/chat/completions"), ("models.list", "/models")):
+            with pytest.raises(openai.NotFoundError) as caught:
+                await sdk.call(call, **({"model": "talk", "messages": MESSAGES} if call == CHAT else {}))
+            assert f"{ending}{path}. The call is /v1{path}: the client's base URL must be" in str(
+                caught.value
+            )
+
+
 async def test_a_key_for_other_models_sees_and_gets_none_of_these(
     redis_url: str, tmp_path: Path, kind: str
 ) -> None:

@@ -278,6 +278,17 @@ def body(message: str = "why", **more: Any) -> dict[str, Any]:
     return {"error": {"message": message, **more}}
 
 
+NO_SUCH_PATH: list[Any] = [
+    "",
+    "404 page not found",
+    "<html><head><title>404 Not Found</title></head></html>",
+    {"detail": "Not Found"},
+    body("File Not Found", type="not_found_error", code=404),
+    body("Invalid URL (POST /chat/completions)", type="invalid_request_error"),
+    body("There is no POST /chat/completions.", type="invalid_request_error"),
+]
+"""What Go's servers, nginx, FastAPI, llama.cpp, OpenAI and Fairlane answer under a wrong base URL."""
+
 REFUSALS: list[tuple[int, Any, str, bool]] = [
     (429, body(), "MODEL_TOO_BUSY", True),
     (503, body(), "MODEL_TOO_BUSY", True),
@@ -290,6 +301,8 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (403, body(), "UPSTREAM_AUTH", False),
     (400, body(), "BAD_REQUEST", False),
     (404, body(code="model_not_found"), "BAD_REQUEST", False),
+    (404, body("The model `x` was not found", type="not_found_error"), "BAD_REQUEST", False),
+    *((404, answer, "UPSTREAM_ERROR", False) for answer in NO_SUCH_PATH),
     (413, body(), "BAD_REQUEST", False),
     (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, "BAD_REQUEST", False),
     (400, body(code="context_length_exceeded"), "CONTEXT_LENGTH", False),
@@ -323,6 +336,9 @@ async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: st
     assert (error.code, error.retryable, error.http_status) == (code, retryable, status)
     assert error.retry_after_ms == 7000
     assert str(status) in error.message
+    assert error.message.startswith("The worker's base URL may be wrong") is (
+        answer in NO_SUCH_PATH and status == 404
+    )
 
 
 @pytest.mark.parametrize(
