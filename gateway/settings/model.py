@@ -377,8 +377,9 @@ class Settings(BaseModel):
     """
 
     drain_ms: MsOrZero = 30 * SECOND_MS
-    """Milliseconds that running tasks get to finish when the gateway is asked to stop. As long as common
-    supervisors wait before they kill.
+    """Milliseconds that running tasks get to finish when the gateway is asked to stop. The supervisor must wait
+    at least 15 s longer before it kills: `stop_grace_period` (Docker's default is 10 s), `terminationGracePeriodSeconds`
+    (30 s), `TimeoutStopSec`.
     """
 
     heartbeat_ms: Ms = 10 * SECOND_MS
@@ -405,7 +406,7 @@ class Settings(BaseModel):
 
     otlp_endpoint: str | None = None
     """Where traces go: the base URL of an OpenTelemetry collector that takes OTLP over HTTP
-    (`http://collector:4318`). Needs the extra `fairlane[otel]`. Not set: no traces, and nothing of OpenTelemetry
+    (`http://collector:4318`). Needs the extra `otel` (`pip install '.[otel]'`). Not set: no traces, and nothing of OpenTelemetry
     is loaded; a caller's `traceparent` still reaches the worker. A wrong one loses the spans, with a line in the log.
     """
 

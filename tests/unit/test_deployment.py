@@ -1,0 +1,76 @@
+"""What supervisors are told (compose.yaml, deploy/) fits what the program does: tasks may finish before anything is killed."""
+
+import configparser
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fairlane.gateway.cli import app
+from fairlane.gateway.settings import Settings
+from fairlane.workers.sdk import Worker
+
+ROOT = Path(__file__).parents[2]
+DRAIN_S = max(Settings().drain_ms, Worker().drain_ms) / 1000
+REST_S = 15
+"""What the way down takes besides: sockets that close, Redis that stops."""
+
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+MANIFESTS: list[dict[str, Any]] = list(
+    yaml.safe_load_all((ROOT / "deploy/kubernetes/fairlane.yaml").read_text())
+)
+PODS = [one["spec"]["template"]["spec"] for one in MANIFESTS if one["kind"] == "Deployment"]
+
+
+@pytest.fixture
+def unit() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(ROOT / "deploy/systemd/fairlane.service")
+    return parser["Service"]
+
+
+def test_docker_gives_gateways_and_workers_the_time_to_finish() -> None:
+    ours = {name: one for name, one in SERVICES.items() if one["image"] == "fairlane:local"}
+    assert len(ours) == 4
+    for name, one in ours.items():
+        assert int(one["stop_grace_period"].removesuffix("s")) >= DRAIN_S + REST_S, name
+
+
+def test_docker_asks_no_worker_for_its_health() -> None:
+    for name, one in SERVICES.items():
+        if one.get("command", [""])[0] == "worker":
+            assert one["healthcheck"] == {"disable": True}, name
+
+
+def test_systemd_stops_the_gateway_first_and_waits_for_it(unit: configparser.SectionProxy) -> None:
+    assert unit["KillMode"] == "mixed"  # not its Redis at the same time
+    assert int(unit["TimeoutStopSec"]) >= DRAIN_S + REST_S
+
+
+def test_kubernetes_waits_for_the_tasks_and_asks_paths_that_are_there() -> None:
+    assert len(PODS) == 2
+    for pod in PODS:
+        (container,) = pod["containers"]
+        before = int(
+            container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [0, "0"])[1]
+        )
+        assert pod["terminationGracePeriodSeconds"] >= before + DRAIN_S + REST_S
+        for probe in ("readinessProbe", "livenessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["path"] in ("/health/ready", "/health/live")
+
+
+def test_the_commands_in_them_exist(unit: configparser.SectionProxy) -> None:
+    commands = [one["command"] for one in SERVICES.values() if one["image"] == "fairlane:local"]
+    commands += [pod["containers"][0]["args"] for pod in PODS]
+    commands.append(shlex.split(unit["ExecStart"])[1:])
+    for command in commands:
+        words = command[: 2 if command[0] == "worker" else 1]
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0, command
+        for option in command:
+            assert not option.startswith("--") or option in shown.output, command
