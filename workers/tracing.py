@@ -110,7 +110,9 @@ def open_tracer(endpoint: str, service: str, version: str) -> Tracer:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
-        raise TracingUnavailable(f"traces need the extra: pip install 'fairlane[otel]' ({error})") from None
+        raise TracingUnavailable(
+            f"traces need the extra `otel`: pip install '.[otel]' where Fairlane was installed from ({error})"
+        ) from None
     name = os.environ.get("OTEL_SERVICE_NAME") or service
     resource = Resource.create({"service.name": name, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -44,7 +44,7 @@ class Worker:
     the first signal (default 30 s). All may be changed until the worker runs. It reconnects by itself; tasks
     that ran on a lost connection are cancelled, because the gateway gives them to others, and finished
     results are sent again until the gateway has acknowledged them. With OTEL_EXPORTER_OTLP_ENDPOINT set and the extra
-    `fairlane[otel]` installed, each task has a span under the gateway's.
+    `otel` installed, each task has a span under the gateway's.
     """
 
     def __init__(

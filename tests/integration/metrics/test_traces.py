@@ -214,8 +214,8 @@ async def test_without_the_package_there_is_a_warning_and_everything_else(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with upstream() as provider, caplog.at_level(logging.WARNING, "fairlane.worker"):
         async with gateway(otlp_endpoint="http://127.0.0.1:9") as talk, sdk_worker(talk, provider.url):
-            assert "fairlane[otel]" in capsys.readouterr().out
-            assert "fairlane[otel]" in caplog.text
+            assert "pip install '.[otel]'" in capsys.readouterr().out
+            assert "pip install '.[otel]'" in caplog.text
             answer = await talk.http.post("/v1/chat/completions", json=CHAT, headers={"traceparent": CALLER})
             assert answer.text.endswith("data: [DONE]\n\n")
         assert provider.headers[0]["traceparent"] == CALLER
