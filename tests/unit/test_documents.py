@@ -2,15 +2,22 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic.alias_generators import to_camel
 from typer.testing import CliRunner
 
 from fairlane.gateway.app import EXACT, PATTERNS
 from fairlane.gateway.cli import app
+from fairlane.gateway.intake import OWN_FIELDS
 from fairlane.gateway.settings import settings_table
+from fairlane.streaming.failures import FAILURES
+from fairlane.streaming.schemas import NativeEvent
 
 ROOT = Path(__file__).parents[2]
+API = (ROOT / "docs" / "api.md").read_text()
+NATIVE_OPTIONS = [f"| `{name}` |" for name in ("model", "stream", *OWN_FIELDS)]
 
 
 def test_the_settings_page_is_the_generated_one() -> None:
@@ -28,6 +35,39 @@ def test_the_readme_names_every_call() -> None:
     for _, pattern, _ in PATTERNS:
         beginning = pattern.pattern.partition("(?P<")[0]
         assert beginning.rstrip("/") in readme or beginning == "/static/.+", beginning
+
+
+def test_the_api_page_names_every_native_call_and_option() -> None:
+    for pattern in ("/api/openai", "/api/tasks", "/api/sse-stream", "/api/caller", *NATIVE_OPTIONS):
+        assert pattern in API, pattern
+    for _, path, _ in PATTERNS:
+        if path.pattern.startswith("/api/task/"):
+            assert path.pattern.replace("(?P<task_id>[^/]+)", "{taskId}") in API
+
+
+def test_the_api_page_has_every_event_with_its_fields() -> None:
+    events = get_args(get_args(NativeEvent)[0])
+    rows = dict(re.findall(r"^\| `(\w+)` (\|.*)\|$", API, re.MULTILINE))
+    for event in events:
+        (name,) = get_args(event.model_fields["event"].annotation)
+        has_id = "id" in event.model_fields
+        assert (rows[name].split("|")[1].strip() != "") is has_id, name
+        data = event.model_fields["data"].annotation
+        for one in get_args(data) or [data]:  # a chunk is one of several
+            for field in set(one.model_fields) - {"task_id", "ts"}:
+                assert f"`{to_camel(field)}`" in rows[name], (name, field)
+
+
+def test_the_api_page_has_every_code_and_its_status() -> None:
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (\d+) \|", API, re.MULTILINE)
+    told = {code: int(status) for codes, status in rows for code in re.findall(r"[A-Z_]+", codes)}
+    elsewhere = {"UNAUTHORIZED", "MODEL_NOT_FOUND"}
+    assert told == {code: row.openai for code, row in FAILURES.items() if code not in elsewhere}
+    source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+    operators = {"QUEUE_NOT_FOUND", "WORKER_NOT_FOUND", "REPLICA_SILENT"}
+    readme = (ROOT / "README.md").read_text()
+    for code in set(re.findall(r'ApiError\(\s*\d+, "([A-Z_]+)"', source)) - operators:
+        assert f"`{code}`" in API or f"`{code}`" in readme, code
 
 
 @pytest.mark.parametrize(
