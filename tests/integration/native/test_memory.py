@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +10,7 @@ import pytest
 from tests.support.memory import Peak, resident, watched
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.rawworkers import RawWorker, worker_v2
+from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 from tests.support.streams import RawStream
 
@@ -40,10 +40,15 @@ def body_of(path: str, filling: bytes, stream: bool) -> bytes:
             return b'{"model":"m","input":%b}' % filling
 
 
-@contextlib.asynccontextmanager
-async def started(tmp_path: Path, redis_url: str, **settings: Any) -> AsyncIterator[GatewayProcess]:
-    async with gateway_process(tmp_path, redis_url, **settings) as gateway:
-        yield gateway
+PATIENT = {"dead_after_ms": 600_000, "lease_ms": 600_000, "no_worker_grace_ms": 600_000}
+
+
+@pytest.fixture(scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayProcess]:
+    """One for all these tests. However slow the machine is, it gives up no worker."""
+    with running_server() as redis:
+        async with gateway_process(tmp_path_factory.mktemp("gateway"), redis.url, **PATIENT) as gateway:
+            yield gateway
 
 
 async def waiting(http: httpx.AsyncClient, number: int) -> None:
@@ -86,7 +91,9 @@ async def busy_model(gateway: GatewayProcess, http: httpx.AsyncClient) -> AsyncI
     async with worker_v2(gateway.ws, "m") as worker:
         answer = await http.post("/api/tasks", json={"type": "t", "model": "m", "payload": {}, "async": True})
         assert answer.status_code == 202, answer.text
-        yield Busy(worker, await worker.skip_to("task"))
+        task = await worker.skip_to("task")
+        await worker.ack(task)
+        yield Busy(worker, task)
 
 
 class Busy:
@@ -99,12 +106,9 @@ class Busy:
     async def work_off(self, number: int) -> None:
         """End its task, and take and end so many more."""
         for _ in range(number):
-            await self._end()
+            await self._worker.result(self._task, {"content": "done"})
             self._task = await self._worker.skip_to("task")
-        await self._end()
-
-    async def _end(self) -> None:
-        await self._worker.ack(self._task)
+            await self._worker.ack(self._task)
         await self._worker.result(self._task, {"content": "done"})
 
 
@@ -121,12 +125,11 @@ class Busy:
     ],
 )
 async def test_calls_that_wait_keep_nothing_of_their_bodies(
-    tmp_path: Path, redis_url: str, path: str, stream: bool
+    gateway: GatewayProcess, path: str, stream: bool
 ) -> None:
     """Ten calls of 2 MB each. (A cache for bodies of tasks that will run here is bounded by itself.)"""
     body = body_of(path, nested(2_000_000), stream)
     async with (
-        started(tmp_path, redis_url) as gateway,
         http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http,
         busy_model(gateway, http) as model,
     ):
@@ -144,12 +147,9 @@ async def test_calls_that_wait_keep_nothing_of_their_bodies(
         assert after < memory.before * 1.2
 
 
-async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, redis_url: str) -> None:
+async def test_one_large_body_that_waits_is_held_as_bytes(gateway: GatewayProcess) -> None:
     filling = b"[" + b",".join([b"{}"] * (16_700_000 // 3)) + b"]"
-    async with (
-        started(tmp_path, redis_url) as gateway,
-        http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http,
-    ):
+    async with http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http:
         for path in ("/v1/chat/completions", "/api/openai", "/api/tasks"):
             async with busy_model(gateway, http) as model:
                 async with watched(gateway.pid) as memory:
@@ -165,17 +165,13 @@ async def test_one_large_body_that_waits_is_held_as_bytes(tmp_path: Path, redis_
             assert after < memory.before * 1.2
 
 
-READERS = 24
+READERS = 12
 PIECES, PIECE = 240, 60_000
 
 
-async def test_readers_who_do_not_read_hold_a_page_each(tmp_path: Path, redis_url: str) -> None:
-    """A log of 14 MB and two dozen readers, who stop reading, and then read all of it at once."""
-    async with (
-        started(tmp_path, redis_url) as gateway,
-        http_client(gateway.url, timeout=120) as http,
-        worker_v2(gateway.ws, "m") as worker,
-    ):
+async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess) -> None:
+    """A log of 14 MB and a dozen readers, who stop reading, and then read all of it at once."""
+    async with http_client(gateway.url, timeout=120) as http, worker_v2(gateway.ws, "m") as worker:
         asked = await http.post("/api/openai", json={"model": "m", "async": True})
         task_id = asked.json()["taskId"]
         task = await worker.skip_to("task")
