@@ -12,6 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="long runs of the property tests (or FAIRLANE_LONG=1)"
     )
+    parser.addoption(
+        "--every-server", action="store_true", help="tests of scripts on Redis and Valkey, not on one alone"
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -25,13 +28,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session", params=[redis_binary, valkey_binary], ids=["redis", "valkey"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One kind of server for tests of scripts, or each that this machine has."""
+    if "any_server" in metafunc.fixturenames:
+        kinds = {"redis": redis_binary(), "valkey": valkey_binary()}
+        found = [pytest.param(binary, id=kind) for kind, binary in kinds.items() if binary]
+        some = found if metafunc.config.getoption("every_server") else found[:1]
+        metafunc.parametrize("any_server", some, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server, one of each kind that this machine has: tests that use it run on all of them."""
-    binary = request.param()
-    if binary is None:
-        pytest.skip("not installed")
-    with running_server(binary) as server:
+    """A server for tests that are to hold on each kind."""
+    with running_server(request.param) as server:
         yield server
 
 
