@@ -25,6 +25,7 @@ from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.opencalls import OpenCalls
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tickets import Tickets
 from fairlane.gateway.tracing import tracer_for
@@ -126,6 +127,7 @@ class Gateway:
             on_change=self._store_changed,
             measures=self.measures,
         )
+        self.store = StoreWatch(self.link, self.keys, self.replica)
         limits = Limits(
             lease_ms=settings.lease_ms,
             grant_ms=settings.grant_ack_ms,
@@ -184,6 +186,7 @@ class Gateway:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
         self.loop_watch.start()
         await self.link.start()
+        self.store.start()
         await self.channel.start()
         if self.family.size > 1:
             await self._relative.start()
@@ -214,6 +217,7 @@ class Gateway:
         await self.results.close()
         await self.hub.close()
         await self.channel.close()
+        await self.store.close()
         await self.link.close()
         if self.tracer is not None:
             await self.tracer.close()

@@ -86,6 +86,14 @@ class ReplicaRow(msgspec.Struct, rename="camel"):
     configuration: ConfigurationRow | None = None
 
 
+class StoreRow(msgspec.Struct, rename="camel", frozen=True):
+    """What the gateway sees of Redis, in that answer."""
+
+    refuses: bool = False
+    since: float | None = None
+    why: str | None = None
+
+
 class State(msgspec.Struct, rename="camel"):
     """The parts of that answer that are printed; others are passed over."""
 
@@ -94,6 +102,7 @@ class State(msgspec.Struct, rename="camel"):
     workers: list[WorkerRow]
     counts: dict[str, int]
     replicas: list[ReplicaRow] = []
+    store: StoreRow = StoreRow()
     now: float = 0
 
 
@@ -149,7 +158,11 @@ def fetch_state(gateway: str, admin_key: str | None) -> tuple[str, State]:
 
 
 def print_state(state: State, console: Console) -> None:
-    """Counts and three tables."""
+    """Counts and three tables; before them what is wrong with Redis."""
+    if state.store.refuses:
+        lasts = seconds(max(state.now - (state.store.since or state.now), 0))
+        why = Text(f"Redis has refused writes for {lasts}: {state.store.why}", style="bold red")
+        console.print(why, soft_wrap=True)
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)

@@ -70,6 +70,7 @@ KEYS = (
     Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
     Key("ticket", "T:{until}:{id}", "string", "a stream ticket in use: that of a task which ends at `until`", "PX"),
+    Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
 # fmt: on

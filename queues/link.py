@@ -31,6 +31,7 @@ from redis.exceptions import (
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.measures import Measures, Recorder
+from fairlane.queues.refusals import Refusals
 from fairlane.queues.scripts import Script
 
 Arg = bytes | str | int | float
@@ -190,6 +191,7 @@ class RedisLink:
         self._trouble: Exception | None = None
         self._served = False
         self._replies = 0
+        self.refusals = Refusals()
         self.commands = 0
         self.writes = 0
 
@@ -357,6 +359,7 @@ class RedisLink:
             elif script and isinstance(reply, NoScriptError):
                 self._send(("EVAL", script.text, *args[2:]), None, future)
             elif not future.done():
+                self.refusals.saw(reply)
                 future.set_exception(_explain(reply))
                 future.exception()  # its caller may be gone
                 if isinstance(reply, _ELSEWHERE):

@@ -11,11 +11,12 @@ estimate from below.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
+from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys
@@ -111,6 +112,13 @@ class Queue:
         return bool(self.settings.values.get("paused"))
 
 
+class Memory(NamedTuple):
+    """What Redis takes, and what it may take (0: any), in bytes."""
+
+    used: int
+    most: int
+
+
 @dataclass(slots=True)
 class Survey:
     """The store at one moment, as far as it was looked at."""
@@ -135,6 +143,8 @@ class Survey:
     """The one in force."""
     configurations: dict[str, Configuration] = field(default_factory=dict)
     """Replica -> the one that it was given, where known."""
+    memory: Memory | None = None
+    """None: Redis does not tell."""
 
 
 class Shares:
@@ -262,7 +272,7 @@ class Surveyor:
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, count, present, pool, overrides, versions = await _all(
+        time, known, count, present, pool, overrides, versions, info = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             command("ZCARD", keys("models")),
@@ -270,6 +280,7 @@ class Surveyor:
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overrides")),
             command("HGETALL", keys("versions")),
+            _if_allowed(command("INFO", "memory")),
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
@@ -316,6 +327,7 @@ class Surveyor:
                 for name, packed in _pairs(versions)
                 if name.decode() in replicas
             },
+            _memory(info),
         )
 
 
@@ -439,7 +451,21 @@ def _alive(present: Sequence[bytes], now_ms: int) -> dict[str, int]:
     return {name.decode(): int(float(end)) for name, end in _pairs(present) if float(end) > now_ms}
 
 
-async def _all(*replies: "asyncio.Future[Reply]") -> list[Any]:
+async def _if_allowed(reply: Awaitable[Reply]) -> Reply:
+    """A reply, or None where the command is forbidden, as managed services do."""
+    try:
+        return await reply
+    except ResponseError:
+        return None
+
+
+def _memory(info: bytes | None) -> Memory | None:
+    found = dict(line.split(":", 1) for line in (info or b"").decode().splitlines() if ":" in line)
+    used, most = found.get("used_memory", ""), found.get("maxmemory", "")
+    return Memory(int(used), int(most)) if used.isdigit() and most.isdigit() else None
+
+
+async def _all(*replies: Awaitable[Reply]) -> list[Any]:
     """The replies of commands that were sent together. When one fails, the others are left to themselves."""
     return await asyncio.gather(*replies)
 

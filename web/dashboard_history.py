@@ -251,6 +251,11 @@ class History:
                 bucket = msgspec.json.decode(fields[5], type=Bucket)
                 self._hour.add(fields[1].decode(), int(fields[3]), bucket)
             more = len(page) == PAGE
+        for (
+            at,
+            bucket,
+        ) in self._unsent.items():  # what Redis did not take; counted once, also when it comes later
+            self._hour.add(self._replica, at, bucket)
         self._hour.forget_before(oldest)
 
 

@@ -48,6 +48,7 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
             "retainedBytes": survey.retained_bytes,
             "droppedEarly": survey.dropped,
         },
+        "store": store_row(gateway),
         "tasks": task_rows,
         "replicas": [
             {
@@ -57,6 +58,20 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
             }
             for name, end in survey.replicas.items()
         ],
+    }
+
+
+def store_row(gateway: "Gateway") -> dict[str, Any]:
+    """What this replica sees of Redis: whether it is there and takes writes, else since when not (ms), and why."""
+    refusals = gateway.link.refusals
+    since, why = gateway.store_down_since, gateway.link.trouble
+    if gateway.link.up:
+        since, why = refusals.since, refusals.why
+    return {
+        "up": gateway.link.up,
+        "refuses": gateway.store.refuses,
+        "since": None if since is None else int(since * 1000),
+        "why": None if since is None else why,
     }
 
 

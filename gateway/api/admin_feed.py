@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlane import __version__
-from fairlane.gateway.api.admin import read_state
+from fairlane.gateway.api.admin import read_state, store_row
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Departure, Request
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 async def feed(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
     """GET /api/admin/feed: an event `state` each second with what GET /api/admin/state says without its tasks, and more.
 
-    `store` {up, since}: whether Redis answers, and since when it does not (ms). `asOf`: of when the rest is, which is kept while
-    Redis is away; null when nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
+    `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
+    nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
     """
     callers = gateway.callers
     departure = Departure(request, _nothing)
@@ -94,12 +94,11 @@ class Painter:
             del state["tasks"]
             self._known, self._as_of = state, state["now"]
             self._audit = newest[0][0].decode() if newest else None
-        down = gateway.store_down_since
         now = time.time_ns() // 1_000_000
         picture = self._known | {
             "now": now,
             "asOf": self._as_of,
-            "store": {"up": gateway.link.up, "since": None if down is None else int(down * 1000)},
+            "store": store_row(gateway),
             "audit": self._audit,
             "gateway": {
                 "replica": gateway.replica,

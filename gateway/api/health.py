@@ -27,8 +27,10 @@ async def ready(gateway: "Gateway", request: Request) -> None:
         headers = [JSON, *retry_headers(at_most_a_minute(wait_ms))]
         await request.respond(503, msgspec.json.encode(answer), headers)
     else:
-        body = msgspec.json.encode({"status": "ready", "workers": len(gateway.dispatcher.pool)})
-        await request.respond(200, body, [JSON])
+        answer = {"status": "ready", "workers": len(gateway.dispatcher.pool)}
+        if gateway.store.refuses:  # every replica has the same Redis, so it is no reason to go elsewhere
+            answer["storeRefuses"] = gateway.link.refusals.why
+        await request.respond(200, msgspec.json.encode(answer), [JSON])
 
 
 def what_is_missing(gateway: "Gateway") -> list[str]:

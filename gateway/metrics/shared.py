@@ -50,6 +50,8 @@ SHARED = (
         "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
     ),
     Shared("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
+    Shared("fairlane_redis_memory_bytes", (), "Memory that Redis takes"),
+    Shared("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
     Shared("fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"),
     Shared(
         "fairlane_replicas_overruled",
@@ -106,6 +108,9 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
             sum(bool(worker.get("draining")) is drains for worker in survey.workers),
         )
     put("fairlane_replicas", (), len(survey.replicas))
+    if survey.memory is not None:
+        put("fairlane_redis_memory_bytes", (), survey.memory.used)
+        put("fairlane_redis_memory_max_bytes", (), survey.memory.most)
     put("fairlane_queued_bytes", (), survey.queued_bytes)
     put("fairlane_retained_bytes", (), survey.retained_bytes)
     in_force = survey.configuration.hash if survey.configuration else ""

@@ -43,6 +43,7 @@ def series_of(measures: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]
 GAUGES = {
     "fairlane_ready": "1 while the process may be given traffic",
     "fairlane_redis_connected": "1 while the connection to Redis is up",
+    "fairlane_redis_refusing": "1 while Redis is there and refuses writes",
     "fairlane_http_requests_open": "Answers under way that wait for a task or stream it",
     "fairlane_connections": "Connections open, workers' too",
     "fairlane_connections_limit": "Connections that may be open",
@@ -58,6 +59,7 @@ def gauges_of(gateway: "Gateway") -> dict[str, float]:
     return {
         "fairlane_ready": float(gateway.ready and gateway.link.up),
         "fairlane_redis_connected": float(gateway.link.up),
+        "fairlane_redis_refusing": float(gateway.store.refuses),
         "fairlane_http_requests_open": len(gateway.closing),
         "fairlane_connections": len(gateway.connections.open),
         "fairlane_connections_limit": gateway.connections.limits.most,

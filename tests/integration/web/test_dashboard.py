@@ -280,6 +280,25 @@ async def test_redis_may_go_and_come_back(
         await expect(page.locator("#live[data-state=live]")).to_be_visible()
 
 
+async def test_a_redis_that_refuses_writes_is_shown_with_what_it_answers(
+    own_redis: Server, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    async with talking(own_redis.url, tmp_path) as talk, talk.worker():
+        with own_redis.client() as store:
+            store.config_set("maxmemory", "1mb")
+            try:
+                assert (await talk.sync()).status_code == 503
+                page = await (await open_browser(talk.served.url)).open("/dashboard")
+                await expect(page.locator("#problem .notice")).to_contain_text(
+                    "OOM command not allowed when used memory"
+                )
+                await expect(page.locator("#live[data-state=lost]")).to_have_text("Redis refuses writes")
+            finally:
+                store.config_set("maxmemory", "0")
+        await expect(page.locator("#problem .notice")).to_have_count(0)
+        await expect(page.locator("#live[data-state=live]")).to_be_visible()
+
+
 async def test_ten_thousand_tasks_may_wait(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
     async with talking(redis_url, tmp_path, max_queue_length=20_000) as talk, talk.worker2(["m"]) as worker:
         await talk.http.patch("/api/admin/models/m", json={"paused": True})

@@ -125,10 +125,12 @@ function draw() {
   const lost = connection === "lost";
   const live = byId("live");
   const away = connection === "open" && picture && !picture.store.up;
-  live.dataset.state = lost || away ? "lost" : connection === "open" && picture ? "live" : "connecting";
+  const refuses = connection === "open" && picture?.store.refuses;
+  live.dataset.state = lost || away || refuses ? "lost" : connection === "open" && picture ? "live" : "connecting";
   if (lost) setText(live, t("live.lost"));
   else if (state.feed === null) setText(live, t("live.paused"));
   else if (away) setText(live, t("live.store", { time: duration(picture.now - (picture.store.since ?? picture.now)) }));
+  else if (refuses) setText(live, t("live.refuses"));
   else if (picture && connection === "open") setText(live, t("live.live", { replica: picture.gateway.replica, time: clock(picture.now) }));
   else setText(live, t("live.connecting"));
   drawProblems(picture, lost);
@@ -144,6 +146,8 @@ function drawProblems(picture, lost) {
   else if (picture && !picture.store.up) {
     const since = picture.store.since ?? picture.now;
     notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
+  } else if (picture?.store.refuses) {
+    notices.push(["bad", t("store.refuses", { at: clock(picture.store.since), why: picture.store.why })]);
   } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
   const box = byId("problem");
   const kinds = notices.map(([kind]) => kind).join();

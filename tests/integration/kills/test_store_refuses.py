@@ -1,0 +1,102 @@
+"""Redis is there and refuses writes: whoever looks sees it, and it is over when it takes them again."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.integration.metrics.scraping import scrape
+from tests.support.servers import Server
+from tests.support.serving import until
+from tests.support.talk import Talk, talking
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "answer"),
+    [
+        ("maxmemory", "1mb", "OOM command not allowed when used memory > 'maxmemory'"),
+        ("min-replicas-to-write", "1", "NOREPLICAS Not enough good replicas to write"),
+    ],
+)
+async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
+    own_redis: Server, tmp_path: Path, setting: str, value: str, answer: str
+) -> None:
+    with own_redis.client() as store, capture_logs() as lines:
+        async with talking(own_redis.url, tmp_path) as talk, talk.worker():
+            assert (await talk.http.get("/health/ready")).json().keys() == {"status", "workers"}
+            store.config_set(setting, value)
+            assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
+            ready = await talk.http.get("/health/ready")
+            assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+            assert ready.json()["storeRefuses"].startswith(answer)
+            seen = (await talk.state())["store"]
+            assert (seen["up"], seen["refuses"]) == (True, True)
+            assert seen["why"].startswith(answer)
+            assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
+            shown = await status(talk)
+            assert "Redis has refused writes for" in shown
+            assert answer in shown
+            await until(lambda: bool(told(lines)), "a line in the log")
+            store.config_set(setting, "0")
+            await until(lambda: not talk.served.gateway.store.refuses, "writes to be taken again")
+            assert (await talk.state())["store"] == {"up": True, "refuses": False, "since": None, "why": None}
+            assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 0
+    first, *_, last = told(lines)
+    assert (first["event"], first["log_level"]) == ("Redis refuses writes", "error")
+    assert first["why"].startswith(answer)
+    assert (last["event"], last["log_level"]) == ("Redis takes writes again", "info")
+
+
+def told(lines: Any) -> list[Any]:
+    return [line for line in lines if "writes" in line["event"]]
+
+
+async def status(talk: Talk) -> str:
+    """What `fairlane status` prints."""
+    command = [sys.executable, "-m", "fairlane.gateway.cli", "status", "--gateway", talk.served.url]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "COLUMNS": "200"}
+    )
+    printed, _ = await process.communicate()
+    assert process.returncode == 0
+    return printed.decode()
+
+
+@pytest.mark.slow
+async def test_the_history_holds_what_redis_did_not_take(own_redis: Server, tmp_path: Path) -> None:
+    with own_redis.client() as store:
+        async with talking(own_redis.url, tmp_path) as talk, talk.worker():
+            store.config_set("maxmemory", "1mb")
+            assert (await talk.sync()).json()["code"] == "STORE_UNAVAILABLE"
+
+            async def refused() -> int:
+                return int((await talk.http.get("/api/admin/history")).json()["total"]["refused"])
+
+            await until(lambda: has(refused, 1), "the refusal to be shown", 30)
+            store.config_set("maxmemory", "0")
+
+            async def written() -> bool:
+                return int(store.xlen(talk.served.gateway.keys("history"))) == 1
+
+            await until(written, "the bucket to be written", 30)
+            assert await refused() == 1
+
+
+async def has(count: Any, number: int) -> bool:
+    return bool(await count() == number)
+
+
+async def test_a_survey_tells_how_much_memory_redis_takes_and_may_take(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    with own_redis.client() as store:
+        store.config_set("maxmemory", "500mb")
+        async with talking(own_redis.url, tmp_path) as talk:
+            seen = await scrape(talk.http)
+            assert seen.value("fairlane_redis_memory_max_bytes") == 500 * 1024 * 1024
+            assert 0 < seen.value("fairlane_redis_memory_bytes") < 100e6
