@@ -4,6 +4,8 @@ Raw ASGI: one write per batch of events, nothing created per event. A stream nev
 a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -106,17 +108,21 @@ async def serve(
     first: bytes = b"",
     resumable: bool = False,
     ending: Callable[[], Ending] | None = None,
+    give_up: float = math.inf,
+    overdue: bytes = b"",
 ) -> bool:
     """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes.
 
     `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
-    end that is pending in the view. While the client does not read, no more than a page of the log is in hand, and a last frame
-    that all readers of the task share.
+    end that is pending in the view. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
+    the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
+    share.
     """
     departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
     whole = getattr(request.send, "__self__", None)
     take = _Live(whole, view).take if isinstance(whole, Whole) else None
+    now = asyncio.get_running_loop().time
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
         request.forget_head()
@@ -126,7 +132,12 @@ async def serve(
             try:
                 if view.pending is not None and ending is not None:
                     return await _finish(request.send, reader, ending)
-                body = _drawn(await reader.next(keepalive_s, take), view, surface, reader)
+                events = await reader.next(min(keepalive_s, max(give_up - now(), 0.1)), take)
+                if not events and now() > give_up:
+                    await _end(request.send, overdue)
+                    return False
+                body = _drawn(events, view, surface, reader)
+                del events
             except Lost:
                 await _end(request.send, surface.lost())
                 return True

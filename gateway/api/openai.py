@@ -1,6 +1,7 @@
 """OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.admission import submit
-from fairlane.gateway.api.native import event_time, task_info, wait_for_end
+from fairlane.gateway.api.native import OVERDUE_S, event_time, task_info, wait_for_end
 from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
@@ -218,9 +219,10 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
     hub = gateway.hub
     feed = hub.open(task.id)
     feed.keep_alive += 1
-    came_to_end = False
+    came_to_end, give_up = False, math.inf
     try:
         submitted = await submit(gateway, task, feed)
+        give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
         place = None
         if submitted.state is State.QUEUED and feed.top == 0:
             place = submitted.place
@@ -250,12 +252,14 @@ async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: Op
             headers=_ids(task),
             keepalive_s=keepalive_s,
             first=first,
+            give_up=give_up,
+            overdue=error_frame("Task timeout", "TIMEOUT"),
         )
     finally:
         feed.keep_alive -= 1
         hub.release(feed)
         if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
-            gateway.cancel_soon(task.id, "client")
+            gateway.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
 
 
 async def _first(

@@ -1,0 +1,41 @@
+"""Nobody waits past a deadline, also while Redis says nothing of a task's end."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.servers import Server
+from tests.support.serving import until
+from tests.support.talk import talking
+
+pytestmark = pytest.mark.anyio
+
+CHAT = {"model": "m", "messages": []}
+
+
+async def test_callers_are_answered_at_their_deadline_while_redis_is_away(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    limits = {"min_task_timeout_ms": 100, "redis_timeout_ms": 300}
+    async with talking(own_redis.url, tmp_path, **limits) as talk, talk.worker2(["m"], slots=3) as worker:
+        native = talk.sync(model="m", timeout=1500)
+        headers = {"X-Fairlane-Timeout": "1500"}
+        openai = talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=headers))
+        stream = talk.later(
+            talk.http.post("/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers)
+        )
+        tasks = [await worker.take() for _ in range(3)]
+        for task in tasks:
+            await worker.chunk(task, "begun")
+        with own_redis.frozen():
+            answers = await asyncio.gather(native, openai, stream)
+        await until(lambda: talk.served.gateway.link.up, "the connection to be back")
+        assert [answer.status_code for answer in answers] == [500, 504, 200]
+        assert answers[0].json()["code"] == "TIMEOUT"
+        assert answers[0].json()["taskId"] == answers[0].headers["x-task-id"]
+        assert answers[1].json()["error"]["code"] == "TIMEOUT"
+        assert answers[1].headers["x-should-retry"] == "false"
+        assert '"code":"TIMEOUT"' in answers[2].text
+        assert "[DONE]" not in answers[2].text
+        for answer in answers:  # once Redis answers, the task ends
+            assert (await talk.reaches(answer.headers["x-task-id"], "failed"))["code"] == "TIMEOUT"
