@@ -27,7 +27,7 @@ async def write_down(
     try:
         await gateway.scheduler.note(who, action, target, before, after)
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
 
 
 async def cancel_as_admin(gateway: "Gateway", caller: Caller, task_id: str, record: Record) -> State:

@@ -20,8 +20,10 @@ class ApiError(Exception):
     """An answer other than success. `code` names the cause for programs; the message is a sentence for people.
 
     `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
-    the status asks for beside.
+    the status asks for beside. `why`: what an operator is told beside the message.
     """
+
+    why = ""
 
     def __init__(
         self,
@@ -175,6 +177,8 @@ class Answer(NamedTuple):
 def native_answer(error: ApiError) -> Answer:
     """An error on the native calls."""
     body: dict[str, object] = {"error": error.message, "code": error.code}
+    if error.why:
+        body["why"] = error.why
     if error.task_id:
         body["taskId"] = error.task_id
     if error.retry_after_ms is not None:

@@ -103,7 +103,6 @@ class Gateway:
         self.pages = Pages()
         self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
-        self.store_down_since: float | None = None
         self.measures = HourRecorder(settings.models)
         self.loop_watch = LoopWatch(self.measures, self.replica)
         self.tracer = tracer_for(settings)
@@ -127,7 +126,7 @@ class Gateway:
             on_change=self._store_changed,
             measures=self.measures,
         )
-        self.store = StoreWatch(self.link, self.keys, self.replica)
+        self.store = StoreWatch(self.link, redis_url, self.keys, self.replica)
         limits = Limits(
             lease_ms=settings.lease_ms,
             grant_ms=settings.grant_ack_ms,
@@ -330,10 +329,16 @@ class Gateway:
         """The answer while Redis is away."""
         return store_unavailable(self.store_down_ms)
 
+    def store_trouble(self) -> ApiError:
+        """The same for an operator, who is told why."""
+        error = self.store_unavailable()
+        error.why = self.store.trouble
+        return error
+
     @property
     def store_down_ms(self) -> int:
         """How long Redis has been away; 0 when it is there."""
-        since = self.store_down_since
+        since = self.store.down_since
         return max(int((time.time() - since) * 1000), 0) if since else 0
 
     def going(self, task_id: str | None = None) -> ApiError:
@@ -392,18 +397,13 @@ class Gateway:
         self._overruled_by = overruled_by
 
     def _store_changed(self, up: bool) -> None:
+        self.store.changed(up, going=self.stopping)
         if up:
-            self.store_down_since = None
-            log.info("connected to Redis", replica=self.replica)
             if not self._server or self._server != self._listens_at:
                 self.channel.reconnect()  # the address leads to another server than before
             self._listens_at = self._server
             self.dispatcher.store_is_back()
             self.hub.check_soon(store_lost=True)
-        else:
-            self.store_down_since = time.time()
-            if not self.stopping:
-                log.warning("lost the connection to Redis", replica=self.replica, why=self.link.trouble)
 
     def _channel_changed(self, up: bool) -> None:
         if up:

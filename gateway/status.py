@@ -135,13 +135,15 @@ def call(
     if answer.status_code == 200:
         return answer
     try:
-        raise StatusError(msgspec.json.decode(answer.content, type=_Refusal).error)
+        refusal = msgspec.json.decode(answer.content, type=_Refusal)
+        raise StatusError(f"{refusal.error}: {refusal.why}" if refusal.why else refusal.error)
     except msgspec.MsgspecError:
         raise _stranger(gateway, f"status {answer.status_code}") from None
 
 
 class _Refusal(msgspec.Struct):
     error: str
+    why: str = ""
 
 
 def _stranger(gateway: str, why: object) -> StatusError:

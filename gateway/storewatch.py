@@ -1,9 +1,10 @@
-"""Says what is wrong with Redis for as long as it is: in the log, and to whoever asks (`trouble`)."""
+"""Says what is wrong with Redis for as long as it is: in the log, and to whoever asks."""
 
 import asyncio
 import contextlib
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -18,18 +19,23 @@ AGAIN_S = 60.0
 """How often the log repeats what lasts."""
 QUIET_S = 2.0
 """No write was refused for so long, and one was taken: it is over."""
+MOST_REASONS = 10
 
 
 class StoreWatch:
-    """Looks once a second. `start` begins it, `close` ends it."""
+    """Looks once a second. `start` begins it, `close` ends it; the link tells `changed`."""
 
-    def __init__(self, link: RedisLink, keys: Keys, replica: str) -> None:
+    def __init__(self, link: RedisLink, url: str, keys: Keys, replica: str) -> None:
         self._link = link
         self._probe = keys("probe")
         self._replica = replica
         self._task: asyncio.Task[None] | None = None
         self._refused_since: float | None = None
         self._told_at = 0.0
+        self._reasons: set[str] = set()
+        self.address = address_of(url)
+        self.down_since: float | None = None
+        """When the connection was lost, s since 1970; None while there is one."""
 
     def start(self) -> None:
         """Begin."""
@@ -46,23 +52,69 @@ class StoreWatch:
         """Whether Redis is there, and takes no writes."""
         return self._link.up and self._link.refusals.since is not None
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong now, for an operator; '' when nothing is."""
+        if self.down_since is not None:
+            away = time.time() - self.down_since
+            return f"no connection to Redis at {self.address} for {away:.0f} s: {self._link.trouble}"
+        return f"Redis refuses writes: {self._link.refusals.why}" if self.refuses else ""
+
+    def changed(self, up: bool, *, going: bool) -> None:
+        """The connection is there, or lost. `going`: this gateway gives it up itself."""
+        if up:
+            since = self.down_since
+            away = {} if since is None else {"away_s": round(time.time() - since, 1)}
+            log.info("connected to Redis", replica=self._replica, address=self.address, **away)
+            self.down_since = None
+            return
+        self.down_since = time.time()
+        self._reasons.clear()
+        if not going:
+            self._tell("lost the connection to Redis")
+
+    def _tell(self, event: str, **more: Any) -> None:
+        why = self._link.trouble
+        log.warning(event, replica=self._replica, address=self.address, **more, why=why)
+        self._told_at = time.time()
+        if len(self._reasons) < MOST_REASONS:
+            self._reasons.add(why)
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(StoreError):  # away, or this write was refused, too
-                await self._look_at_writes()
+            if self.down_since is not None:
+                self._look_at_connection(self.down_since)
+            else:
+                with contextlib.suppress(StoreError):  # away, or this write was refused, too
+                    await self._look_at_writes()
+
+    def _look_at_connection(self, since: float) -> None:
+        """Say it again now and then, and at once when the reason is a new one: Redis may be back, and unfit."""
+        now = time.time()
+        news = self._link.trouble not in self._reasons and len(self._reasons) < MOST_REASONS
+        if news or now - self._told_at >= AGAIN_S:
+            self._tell("still no connection to Redis", away_s=round(now - since, 1))
 
     async def _look_at_writes(self) -> None:
         refusals, now = self._link.refusals, time.time()
         if refusals.since is not None:
+            lasts = {
+                "replica": self._replica,
+                "address": self.address,
+                "for_s": round(now - refusals.since, 1),
+            }
             if self._refused_since is None or now - self._told_at >= AGAIN_S:
                 self._refused_since, self._told_at = refusals.since, now
-                log.error("Redis refuses writes", **self._about(now - refusals.since), why=refusals.why)
+                log.error("Redis refuses writes", **lasts, why=refusals.why)
             await self._link.command("SET", self._probe, "1", "PX", 1000)
             if now - refusals.latest >= QUIET_S:
-                log.info("Redis takes writes again", **self._about(now - refusals.since))
+                log.info("Redis takes writes again", **lasts)
                 self._refused_since = None
                 refusals.over()
 
-    def _about(self, seconds: float) -> dict[str, Any]:
-        return {"replica": self._replica, "for_s": round(seconds, 1)}
+
+def address_of(url: str) -> str:
+    """Where a URL of Redis leads to, without names and passwords."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path

@@ -28,6 +28,8 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.measures import Measures, Recorder
@@ -204,6 +206,15 @@ class RedisLink:
     def trouble(self) -> str:
         """Why it was down last."""
         return str(self._trouble or "")
+
+    @property
+    def complaint(self) -> str:
+        """The same where Redis itself is the reason, as it is set up or where it stands; it names no address. Else ''."""
+        plain = isinstance(self._trouble, OSError) or type(self._trouble) in (
+            RedisConnectionError,
+            RedisTimeout,
+        )
+        return "" if plain else self.trouble
 
     async def start(self, wait_ms: int = 10_000) -> None:
         """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).

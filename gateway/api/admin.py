@@ -27,7 +27,7 @@ async def state(gateway: "Gateway", caller: Caller, request: Request) -> None:  
     try:
         answer = await read_state(gateway, int(text))
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     await request.respond(200, msgspec.json.encode(answer), [JSON, NO_STORE])
 
 
@@ -64,7 +64,7 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
 def store_row(gateway: "Gateway") -> dict[str, Any]:
     """What this replica sees of Redis: whether it is there and takes writes, else since when not (ms), and why."""
     refusals = gateway.link.refusals
-    since, why = gateway.store_down_since, gateway.link.trouble
+    since, why = gateway.store.down_since, gateway.link.trouble
     if gateway.link.up:
         since, why = refusals.since, refusals.why
     return {

@@ -61,7 +61,7 @@ async def history(gateway: "Gateway", caller: Caller, request: Request) -> None:
     try:
         body = await gateway.history.read()
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     await request.respond(200, body, [JSON, NO_STORE])
 
 

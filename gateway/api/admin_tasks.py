@@ -59,7 +59,7 @@ async def search(gateway: "Gateway", caller: Caller, request: Request) -> None: 
             if not after or len(rows) >= limit:
                 break
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     answer = {"now": now_ms(), "tasks": rows, "next": after or None}
     await request.respond(200, msgspec.json.encode(answer), [JSON, NO_STORE])
 

@@ -47,7 +47,7 @@ async def drain(gateway: "Gateway", caller: Caller, request: Request) -> None:
             if not confirmed:
                 raise ApiError(503, "REPLICA_SILENT", SILENT, retry_after_ms=1000)
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     answer = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
     await request.respond(200, msgspec.json.encode(answer), [JSON, NO_STORE])
 

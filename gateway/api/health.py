@@ -21,7 +21,7 @@ async def ready(gateway: "Gateway", request: Request) -> None:
     missing = what_is_missing(gateway)
     if missing:
         answer: dict[str, Any] = {"status": "not ready", "missing": missing}
-        if gateway.store_down_since:
+        if gateway.store.down_since:
             answer["storeDownMs"] = gateway.store_down_ms
         wait_ms = gateway.drain_left_ms if gateway.draining else gateway.store_down_ms
         headers = [JSON, *retry_headers(at_most_a_minute(wait_ms))]
@@ -39,7 +39,8 @@ def what_is_missing(gateway: "Gateway") -> list[str]:
     if gateway.draining:
         missing.append("the gateway is shutting down")
     if not gateway.link.up:
-        missing.append("no connection to Redis")
+        why = gateway.link.complaint
+        missing.append(f"no connection to Redis: {why}" if why else "no connection to Redis")
     elif not gateway.channel.listening.is_set():
         missing.append("not subscribed to the replica's channel")
     if not gateway.ready and not missing:

@@ -60,7 +60,7 @@ async def _change(gateway: "Gateway", caller: Caller, request: Request, kind: Ki
             log.info("setting changed", who=who, target=f"{kind} {name}", **_split(changed))
             settled = await scheduler.effective(kind, name)
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     answer = {
         kind: name,
         "values": in_force(kind, settled.values),
@@ -87,7 +87,7 @@ async def audit(gateway: "Gateway", caller: Caller, request: Request) -> None:  
             "XREVRANGE", gateway.keys("audit"), newest, "-", "COUNT", limit + 1
         )
     except StoreError:
-        raise gateway.store_unavailable() from None
+        raise gateway.store_trouble() from None
     entries = [
         _entry(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in reply
     ]
