@@ -446,11 +446,14 @@ class Scheduler:
 
     async def tops(self, task_ids: Sequence[str]) -> list[Top | None]:
         """Where several tasks stand, in one round trip; None for those unknown."""
-        replies = [self._link.command("HMGET", self._keys("task", id=i), "st", "ep", "sq") for i in task_ids]
+        replies = [
+            self._link.command("HMGET", self._keys("task", id=i), "st", "ep", "sq", "at") for i in task_ids
+        ]
         found: list[Top | None] = []
         for reply in replies:
-            state, epoch, seq = await reply
-            found.append(Top(state.decode(), int(epoch or 0), int(seq or 0)) if state else None)
+            state, epoch, seq, attempt = await reply
+            top = Top(state.decode(), int(epoch or attempt or 0), int(seq or 0)) if state else None
+            found.append(top)  # without an epoch: see Record.epoch
         return found
 
     async def payload(self, task_id: str) -> bytes | None:

@@ -179,6 +179,11 @@ class Record(NamedTuple):
         """The model that was asked for."""
         return asked_model(self.fields)
 
+    @property
+    def epoch(self) -> int:
+        """The first part of the newest events' ids. Records of the release before have none: there it is the attempt's number."""
+        return self.number("ep") or self.number("at")
+
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""
         return int(float(self.fields.get(field) or 0))

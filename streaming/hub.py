@@ -412,7 +412,7 @@ class Hub:
                 yield None
                 return
             top = record.number("sq")
-            epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.fields.get('ep', 0)}-{top}")
+            epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.epoch}-{top}")
             if not feed.lost and not feed.agrees(epoch, top):
                 feed.lose()  # who reads here has seen what is not in the log any more; this reader has not
             if feed.lost:
