@@ -54,7 +54,8 @@ class OneWrite:
 
 
 FRAMES_AT_ONCE = 64
-"""Frames after which others may run before more are parsed."""
+BYTES_AT_ONCE = 4096
+"""Frames, and bytes of them, after which others may run before more are parsed."""
 MOST_BEHIND = 1 << 20
 """Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
 _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
@@ -194,12 +195,12 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
     def _parse(self) -> None:
         """Parse some frames, and go on later if there are more."""
         self._turn = None
+        self._need = 2
         data, at, frames = self._ahead, 0, 0
         pause = 0.0
-        while frames < FRAMES_AT_ONCE and not self._deaf and not pause:
+        while frames < FRAMES_AT_ONCE and at < BYTES_AT_ONCE and not self._deaf and not pause:
             left = len(data) - at
             if left < 2:
-                self._need = 2
                 break
             first, size = data[at], data[at + 1]
             if not size & 0x80:
@@ -237,7 +238,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         if pause:
             self._turn = self.loop.call_later(pause, self._parse)
             self._read_no_further()
-        elif frames == FRAMES_AT_ONCE and self._ahead:
+        elif (frames == FRAMES_AT_ONCE or at >= BYTES_AT_ONCE) and len(self._ahead) >= 2:
             self._turn = self.loop.call_soon(self._parse)
             self._read_no_further()
         else:
