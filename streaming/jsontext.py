@@ -4,11 +4,14 @@ Everything returned by `json_string` and `one_line` is safe inside one SSE `data
 split lines at the Unicode separators (U+0085, U+2028, U+2029) instead of at LF and CR only.
 """
 
+import functools
 from collections.abc import Iterable
 
 import msgspec
 from msgspec import Raw
 
+KNOWN = 40
+"""Characters: longer names are not remembered."""
 NULL = b"null"
 EMPTY_STRING = b'""'
 
@@ -94,4 +97,12 @@ def as_text(raw: bytes) -> bytes:
 
 def join_object(pairs: Iterable[tuple[str, bytes]]) -> bytes:
     """A JSON object of names and unparsed values, in the given order."""
-    return b"{%b}" % b",".join(json_string(name) + b":" + bytes(value) for name, value in pairs)
+    return b"{%b}" % b",".join(
+        [b"%b:%b" % (_name(name) if len(name) < KNOWN else json_string(name), value) for name, value in pairs]
+    )
+
+
+@functools.lru_cache(256)
+def _name(name: str) -> bytes:
+    """A member's name as JSON: most are always the same."""
+    return json_string(name)

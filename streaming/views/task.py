@@ -1,10 +1,9 @@
 """What a view knows of its task besides the events."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInfo:
+class TaskInfo(Struct, frozen=True, gc=False):
     """Fixed when the task is submitted.
 
     `created` is in Unix seconds; `metadata` is JSON, echoed to native readers; `user` is whose it is.

@@ -11,10 +11,14 @@ from fairlane.streaming.jsontext import join_object, members
 
 MAX_TOKENS = 10**9
 
+_number = msgspec.json.Decoder(float).decode
 _INPUT = ("inputTokens", "prompt_tokens", "input_tokens")
 _OUTPUT = ("outputTokens", "completion_tokens", "output_tokens")
 _TOTAL = ("totalTokens", "total_tokens")
 _KNOWN = frozenset(_INPUT + _OUTPUT + _TOTAL)
+
+
+_Counts = tuple[int | None, int | None]
 
 
 def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
@@ -22,14 +26,14 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
 
     The first that tells a count wins; when none does, the first that tells anything; else None.
     """
-    told = [usage for usage in (raw, _usage_of(result), latest) if usage is not None and members(usage)]
-    return next((usage for usage in told if _counts(usage) != (None, None)), told[0] if told else None)
+    picked = _pick(raw, result, latest)
+    return None if picked is None else picked[0]
 
 
-def normalise_usage(raw: bytes | None, result: bytes | None = None) -> tuple[int | None, int | None]:
+def normalise_usage(raw: bytes | None, result: bytes | None = None) -> _Counts:
     """Input and output tokens of a usage object, else of `result.usage`; None for what is not known."""
-    usage = pick_usage(raw, result)
-    return (None, None) if usage is None else _counts(usage)
+    picked = _pick(raw, result, None)
+    return (None, None) if picked is None else picked[2]
 
 
 def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None:
@@ -37,18 +41,32 @@ def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None
 
     One unknown count becomes 0; further members are kept.
     """
-    usage = pick_usage(raw, result)
-    if usage is None:
+    picked = _pick(raw, result, None)
+    if picked is None or picked[2] == (None, None):
         return None
-    found = members(usage) or {}
-    if _counts(usage) == (None, None):
-        return None
-    prompt, completion = (count or 0 for count in _counts(usage))
+    _, found, told = picked
+    prompt, completion = (count or 0 for count in told)
     total = max(_first(found, _TOTAL) or 0, prompt + completion)
     counts = (("prompt_tokens", prompt), ("completion_tokens", completion), ("total_tokens", total))
     pairs = [(name, b"%d" % count) for name, count in counts]
     pairs += [(name, bytes(value)) for name, value in found.items() if _worth_keeping(name, value)]
     return join_object(pairs)
+
+
+def _pick(
+    raw: bytes | None, result: bytes | None, latest: bytes | None
+) -> tuple[bytes, dict[str, msgspec.Raw], _Counts] | None:
+    """See `pick_usage`: the object, its members, and its counts."""
+    empty: tuple[bytes, dict[str, msgspec.Raw], _Counts] | None = None
+    for number in range(3):  # a result is looked into only when the worker tells nothing beside it
+        usage = raw if number == 0 else _usage_of(result) if number == 1 else latest
+        found = members(usage)
+        if usage is not None and found:
+            counts = _first(found, _INPUT), _first(found, _OUTPUT)
+            if counts != (None, None):
+                return usage, found, counts
+            empty = empty or (usage, found, counts)
+    return empty
 
 
 def _worth_keeping(name: str, value: bytes) -> bool:
@@ -63,11 +81,6 @@ def _usage_of(result: bytes | None) -> bytes | None:
     return None if usage is None else bytes(usage)
 
 
-def _counts(usage: bytes) -> tuple[int | None, int | None]:
-    found = members(usage)
-    return (None, None) if found is None else (_first(found, _INPUT), _first(found, _OUTPUT))
-
-
 def _first(found: dict[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
     for name in names:
         if name in found and (count := _count(found[name])) is not None:
@@ -77,7 +90,7 @@ def _first(found: dict[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
 
 def _count(raw: bytes) -> int | None:
     try:
-        value = msgspec.json.decode(raw, type=float)
+        value = _number(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return int(value) if 0 <= value <= MAX_TOKENS and value.is_integer() else None

@@ -1,8 +1,8 @@
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from streaming_logs import INFO, TASK, TS, Log, frames, read
 
 from fairlane.queues.tasks import Place

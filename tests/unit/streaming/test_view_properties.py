@@ -1,11 +1,11 @@
 """Promises over any log: all surfaces agree, and a resumed stream is the exact rest of the uncut one."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from openai.types.chat import ChatCompletionChunk
 from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
