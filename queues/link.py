@@ -158,9 +158,8 @@ class RedisLink:
     """The shared connection. `start` it, `await` what `command` and `run` return, `close` it.
 
     While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
-    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost, and so does one
-    on which a single reply takes ten times as long; that this process was too busy to look does not. One that leads to a server
-    that is no primary (any more) is given up, and the address asked again: what it refused had no effect, of what was under way
+    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost; that
+    replies come late, or that this process was too busy to look, does not matter. One that leads to a server that is no primary (any more) is given up, and the address asked again: what it refused had no effect, of what was under way
     behind that nobody knows.
     """
 
@@ -385,7 +384,9 @@ class RedisLink:
             looks = looks + 1 if self._pending and seen == self._replies else 0
             seen = self._replies
             waited = loop.time() - self._pending[0][1] if self._pending else 0
-            if (looks >= 4 and waited > self._timeout) or waited > 10 * self._timeout:
+            if (
+                looks >= 4 and waited > self._timeout
+            ):  # where replies come, however late, Redis has much to do
                 raise StoreUnavailable(f"no answer from Redis within {waited * 1000:.0f} ms", sent=True)
 
 

@@ -42,8 +42,8 @@ class Worker:
     `token` its worker token (default: FAIRLANE_WORKER_TOKEN), `name` what people see (default: the host's
     name), `slots` how many tasks run at a time (1 to 1024), `drain_ms` how long running tasks may go on after
     the first signal (default 30 s). All may be changed until the worker runs. It reconnects by itself; tasks
-    that ran on a lost connection are cancelled, because the gateway gives them to others. With OTEL_EXPORTER_OTLP_ENDPOINT set and the extra
-    `otel` installed, each task has a span under the gateway's.
+    that ran on a lost connection are cancelled, because the gateway gives them to others. With
+    OTEL_EXPORTER_OTLP_ENDPOINT set and the extra `otel` installed, each task has a span under the gateway's.
     """
 
     def __init__(
