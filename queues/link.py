@@ -158,9 +158,9 @@ class RedisLink:
     """The shared connection. `start` it, `await` what `command` and `run` return, `close` it.
 
     While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
-    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost; that
-    replies come late, or that this process was too busy to look, does not matter. One that leads to a server that is no primary (any more) is given up, and the address asked again: what it refused had no effect, of what was under way
-    behind that nobody knows.
+    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost; that replies come
+    late, or that this process was too busy to look, does not matter. One that leads to a server that is no primary (any more) is
+    given up, and the address asked again: what it refused had no effect, of what was under way behind that nobody knows.
     """
 
     def __init__(
