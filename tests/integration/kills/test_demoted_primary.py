@@ -111,7 +111,10 @@ async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, 
             for gateway in (talk, other):
                 await until(lambda gateway=gateway: ready(gateway), "the gateway to be ready again")
                 channel = gateway.served.gateway.keys.channel(gateway.served.gateway.replica)
-                assert couple.listening(channel) == [0, 1]
+                await until(
+                    lambda channel=channel: couple.listening(channel) == [0, 1],
+                    "the channel to follow the commands",
+                )
             await worker.chunk(task, "after", 3)
             await worker.answer(task, None, lastSeq=3)
             frames += await stream.rest()

@@ -94,7 +94,7 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
         await submit(talk, "ben")
         state = await talk.state()
         picture = (await pictures(talk.http, 2))[-1]
-    assert picture["store"] == {"up": True, "since": None}
+    assert picture["store"] == {"up": True, "refuses": False, "since": None, "why": None}
     assert picture["gateway"]["replica"] == talk.served.gateway.replica
     assert picture["counts"] == state["counts"]
     assert "tasks" not in picture
