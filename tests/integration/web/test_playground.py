@@ -398,6 +398,41 @@ async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBr
         await expect(page.locator("#burst-send")).to_be_enabled()
 
 
+async def test_a_burst_begins_with_the_model_of_the_fewest_slots(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["big"], slots=8), talk.worker2(["small"], slots=2):
+        page = await (await open_browser(talk.served.url)).open()
+        await page.locator("#tab-burst").click()
+        model = page.locator("#burst-model")
+        await expect(model).to_have_value("small")
+        await model.select_option("big")
+        await page.locator("#language").select_option("zh")
+        await expect(page.locator("#burst-title")).to_have_text("突发")
+        await expect(model).to_have_value("big")
+
+
+async def test_ids_and_commands_can_be_copied(talk: Talk, open_browser: OpenBrowser) -> None:
+    watched = await open_browser(talk.served.url, permissions=["clipboard-read", "clipboard-write"])
+    copied = "navigator.clipboard.readText()"
+    empty = await watched.open("/dashboard")
+    await empty.locator("#workers").get_by_role("button", name="Copy").click()
+    await expect(empty.locator(".toast")).to_have_text("Copied")
+    command = await empty.evaluate(copied)
+    assert command == f"fairlane worker simulate --model demo --gateway {talk.served.url}"
+    await accessible(empty)
+    async with talk.worker2(["m"]) as worker:
+        page = await watched.open()
+        await ask(page)
+        task = await worker.take()
+        await page.get_by_role("button", name="Copy the task's id").click()
+        await expect(page.locator(".toast")).to_have_text("Copied")
+        assert await page.evaluate(copied) == task["taskId"]
+        await page.locator("#code").get_by_role("button", name="Copy").click()
+        await expect(page.locator(".toast")).to_have_count(2)
+        assert await page.evaluate(copied) == await page.locator("#code pre").evaluate("e => e.textContent")
+
+
 async def test_a_burst_can_be_cancelled(talk: Talk, open_browser: OpenBrowser) -> None:
     async with talk.worker2(["m"]) as worker:
         page = await (await open_browser(talk.served.url)).open("/#burst")

@@ -51,11 +51,11 @@ export const hourMinute = ms => new Date(ms).toLocaleTimeString(language(), { ho
 /** Date and time of day. */
 export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
-/** 1.5 MB */
+/** 180B, 1.5MB */
 export function bytes(value) {
   const names = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const step = value > 0 ? Math.min(Math.floor(Math.log10(value) / 3), names.length - 1) : 0;
-  return formatter({ style: "unit", unit: names[step], unitDisplay: "short", maximumFractionDigits: step ? 1 : 0 }).format(
+  return formatter({ style: "unit", unit: names[step], unitDisplay: "narrow", maximumFractionDigits: step ? 1 : 0 }).format(
     value / 1000 ** step,
   );
 }

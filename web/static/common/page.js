@@ -217,8 +217,8 @@ export function toast(text, kind = "") {
   setTimeout(() => note.remove(), 6000);
 }
 
-/** A button that copies what `text()` returns. */
-export function copyButton(text) {
+/** A button that copies what `text()` returns. `what`: its name for screen readers, where the word on it does not say enough. */
+export function copyButton(text, what = null) {
   const copyIt = async () => ((await copy(text())) ? toast(t("copied"), "good") : toast(t("copy.failed"), "bad"));
-  return h("button", { type: "button", class: "quiet small", on: { click: copyIt } }, t("copy"));
+  return h("button", { type: "button", class: "quiet small", "aria-label": what, dataset: { t: "copy" }, on: { click: copyIt } }, t("copy"));
 }

@@ -93,9 +93,10 @@ function target(entry) {
 }
 
 function changes(entry) {
-  return Object.keys(entry.after).map(name =>
-    h("div", { class: "change" }, `${settingName(name)} `, h("code", {}, valueText(entry.before[name])), " → ", h("code", {}, valueText(entry.after[name]))),
-  );
+  return Object.keys(entry.after)
+    .map(name => [settingName(name), valueText(entry.before[name]), valueText(entry.after[name])])
+    .filter(([, before, after]) => before !== after) // a limit that was taken back and had not been changed
+    .map(([name, before, after]) => h("div", { class: "change" }, `${name} `, h("code", {}, before), " → ", h("code", {}, after)));
 }
 
 const auditTable = () =>
@@ -105,7 +106,7 @@ const auditTable = () =>
       { name: "audit.who", sign: row => (row.who === OPEN ? t("audit.open") : row.who), draw: row => h("span", { class: "who" }, row.who === OPEN ? t("audit.open") : row.who) },
       { name: "audit.action", sign: row => known(row.action) },
       { name: "audit.target", sign: row => row.target, draw: target },
-      { name: "audit.change", sign: row => row.id, draw: row => h("div", {}, changes(row)) },
+      { name: "audit.change", class: "wide", sign: row => row.id, draw: row => h("div", {}, changes(row)) },
     ],
     "audit.title",
   );

@@ -4,6 +4,7 @@ import { call } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
 import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
+import { copyButton } from "../common/page.js";
 import { change, drain, pause, settingName } from "./actions.js";
 import { LatencyPlot, RatePlot } from "./charts.js";
 import { LiveTable, gauge, meter, rowButton } from "./table.js";
@@ -18,6 +19,14 @@ const MOST_CODES = 6;
 const MANY = 0.02;
 const NOTHING = { endedLastMinute: 0, outputTokensLastMinute: 0 };
 
+const sentence = key => h("p", { dataset: { t: key } }, t(key));
+
+/** What to do while no worker is connected. */
+function firstWorker() {
+  const command = `fairlane worker simulate --model demo --gateway ${location.origin}`;
+  return [sentence("workers.empty"), sentence("workers.first"), h("p", {}, h("code", { class: "command" }, command), " ", copyButton(() => command))];
+}
+
 export class Overview {
   constructor() {
     this._history = null;
@@ -28,7 +37,7 @@ export class Overview {
     this._times = new LatencyPlot();
     this._codes = h("div");
     this._tables = [queueTable(), modelTable(), workerTable()];
-    this._empties = ["queues.empty", "models.empty", "workers.empty"].map(key => h("p", { class: "empty", dataset: { t: key }, hidden: true }, t(key)));
+    this._empties = [sentence("queues.empty"), sentence("models.empty"), firstWorker()].map(content => h("div", { class: "empty", hidden: true }, content));
     this._counts = ["queues", "models", "workers"].map(() => h("span", { class: "muted small" }));
     this.element = h(
       "div",
@@ -326,7 +335,7 @@ const modelTable = () =>
         sign: row => (row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
         draw: row => h("span", { title: t("model.jain.long") }, row.jain === null || row.jain === undefined ? "–" : number(row.jain, 3)),
       },
-      { name: "model.workers", class: "num", sign: row => (row.workers ? t("model.workers.n", { n: row.workers, slots: number(row.slots) }) : "0") },
+      { name: "model.workers", class: "num", sign: row => (row.workers ? t("model.workers.n", { n: row.workers, slots: t("slots.n", { n: row.slots }) }) : "0") },
       { name: "", class: "end", sign: row => String(row.paused), draw: row => limitButtons("model", row.model, row.paused) },
     ],
     "models.title",

@@ -35,6 +35,7 @@ export class Burst {
     this._headersFor = headersFor;
     this._me = undefined;
     this._models = [];
+    this._model = ""; // what the reader chose, or the model with the fewest slots
     this._groups = EXAMPLE.map(group => ({ ...group }));
     this._run = null;
     this._chart = null;
@@ -48,11 +49,24 @@ export class Burst {
   setMe(me) {
     this._me = me;
     this._drawForm();
+    this._chooseModel();
   }
 
   setModels(models) {
     this._models = models;
     this._drawForm();
+    this._chooseModel();
+  }
+
+  /** Begin with the model that has the fewest slots, where the reader may see them: tasks that find a free slot show nothing. */
+  async _chooseModel() {
+    if (this._model || !this._me?.admin) return;
+    const state = await call("/api/admin/state?tasks=1").catch(() => ({ models: [] })); // then it is the first one
+    const slots = model => Math.min(model.slots, model.limit ?? model.slots);
+    const offered = state.models.filter(model => model.slots > 0 && this._models.includes(model.model));
+    if (this._model || !offered.length) return;
+    this._model = offered.reduce((least, model) => (slots(model) < slots(least) ? model : least)).model;
+    byId("burst-model").value = this._model;
   }
 
   draw() {
@@ -65,7 +79,8 @@ export class Burst {
 
   _drawForm() {
     const value = (id, otherwise) => byId(id)?.value ?? otherwise;
-    const [model, prompt, tokens] = [value("burst-model", ""), value("burst-prompt", ""), value("burst-tokens", "24")];
+    const [prompt, tokens] = [value("burst-prompt", ""), value("burst-tokens", "24")];
+    const change = event => (this._model = event.target.value);
     const names = this._models.length ? this._models : ["default"];
     const focused = document.activeElement?.id;
     replace(
@@ -76,7 +91,7 @@ export class Burst {
         "div",
         { class: "field" },
         h("label", { for: "burst-model" }, t("ask.model")),
-        h("select", { id: "burst-model" }, names.map(name => h("option", { value: name, selected: name === model }, name))),
+        h("select", { id: "burst-model", on: { change } }, names.map(name => h("option", { value: name, selected: name === this._model }, name))),
       ),
       h(
         "div",
@@ -304,9 +319,9 @@ export class Burst {
       const cells = [
         group.tier || "–",
         `${number(mine.filter(task => task.state === "completed").length)} / ${number(mine.length)}`,
-        first < 0 ? "–" : number(first + 1),
-        waits.length ? duration(Math.min(...waits)) : "–",
         waits.length ? duration(waits.reduce((sum, wait) => sum + wait, 0) / waits.length) : "–",
+        waits.length ? duration(Math.min(...waits)) : "–",
+        first < 0 ? "–" : number(first + 1),
         served.length ? percent(started.length / served.length) : "–",
       ];
       return h(
@@ -316,7 +331,7 @@ export class Burst {
         cells.map(cell => h("td", { class: "num" }, cell)),
       );
     });
-    const heads = ["user", "tier", "done", "turn", "firstWait", "meanWait", "share"].map((name, index) =>
+    const heads = ["user", "tier", "done", "meanWait", "firstWait", "turn", "share"].map((name, index) =>
       h("th", { scope: "col", class: index ? "num" : null }, t(`burst.head.${name}`)),
     );
     const box = byId("burst-table");

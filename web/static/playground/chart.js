@@ -9,10 +9,11 @@ const RIGHT = 12;
 const TOP = 8;
 const AXIS = 26;
 const GAP = 12;
-const STEPS_MS = [250, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000];
+const TICK_WIDTH = 56;
+const STEPS_MS = [200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000];
 
-/** Distances of the ticks of a time axis: at most seven of them. */
-const stepFor = spanMs => STEPS_MS.find(step => spanMs / step <= 7) ?? STEPS_MS.at(-1);
+/** Distances of the ticks of a time axis: at most seven of them, fewer where `width` px would not hold their names. */
+const stepFor = (spanMs, width) => STEPS_MS.find(step => spanMs / step <= Math.min(7, width / TICK_WIDTH)) ?? STEPS_MS.at(-1);
 
 export class Chart {
   constructor(element) {
@@ -45,7 +46,7 @@ export class Chart {
     }
     const height = y - GAP + AXIS;
     const ticks = [];
-    const step = stepFor(span);
+    const step = stepFor(span, width - LEFT - RIGHT);
     for (let at = 0; at <= span; at += step) {
       const place = x(from + at);
       ticks.push(svg("line", { x1: place, x2: place, y1: TOP - 4, y2: height - AXIS + 4, class: "tick" }));

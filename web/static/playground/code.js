@@ -33,15 +33,15 @@ export class CodePanel {
         "div",
         { class: "panel-head" },
         h("h2", { id: this._titleId }, t("code.title")),
-        h("div", { class: "end" }, h("div", { class: "segmented compact", role: "group", "aria-labelledby": this._titleId }, choices)),
+        h(
+          "div",
+          { class: "end" },
+          copyButton(() => scripts[this._language]),
+          h("div", { class: "segmented compact", role: "group", "aria-labelledby": this._titleId }, choices),
+        ),
       ),
       this._story.key ? h("p", { class: "hint" }, t("code.key")) : null,
-      h(
-        "div",
-        { class: "code-box" },
-        h("pre", { class: "code", tabindex: 0, "aria-label": LANGUAGES[this._language] }, h("code", {}, scripts[this._language])),
-        copyButton(() => scripts[this._language]),
-      ),
+      h("pre", { class: "code", tabindex: 0, "aria-label": LANGUAGES[this._language] }, h("code", {}, scripts[this._language])),
     );
   }
 

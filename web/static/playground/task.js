@@ -5,7 +5,7 @@ import { byId, copy, h, replace, setText } from "../common/dom.js";
 import { duration, number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
-import { toast } from "../common/page.js";
+import { copyButton, toast } from "../common/page.js";
 import { Follower, numberOf } from "../common/sse.js";
 import { chatStream } from "./chat.js";
 import { TaskFold, placeOf, tokensOf } from "./fold.js";
@@ -275,7 +275,7 @@ export class TaskPanel {
           button("cancel-task", t("task.cancel"), () => this._cancel(), "danger"),
         ),
       ),
-      h("p", { class: "task-id muted small" }, h("span", { class: "visually-hidden" }, t("task.id") + " "), h("code", { id: "task-id" }, this._task.taskId)),
+      h("p", { class: "task-id muted small" }, h("span", { class: "visually-hidden" }, t("task.id") + " "), h("code", { id: "task-id" }, this._task.taskId), copyButton(() => this._task.taskId, t("task.id.copy"))),
       h("div", { id: "connection", class: "notice", hidden: true }),
       h("div", { id: "place", class: "place", hidden: true }),
       h("p", { id: "failure", class: "notice bad", hidden: true }),
