@@ -14,10 +14,13 @@ worker = Worker(slots=4)
 
 @worker.handler(models=["shout"])
 async def shout(task: Task, context: Context) -> AsyncIterator[str | Delta | Usage]:
-    messages = task.payload.get("messages", [])
-    if not messages:
+    messages = task.payload.get("messages")
+    content = messages[-1]["content"] if messages else task.payload.get("prompt")
+    if isinstance(content, list):  # of parts: texts, images
+        content = " ".join(part.get("text", "") for part in content)
+    if not content:
         raise TaskError("BAD_REQUEST", "There is nothing to shout.")
-    words = messages[-1]["content"].split()
+    words = content.split()
     for number, word in enumerate(words):
         await context.progress(pct=100 * number / len(words))
         await asyncio.sleep(0.02)  # the model thinks; a cancelled task ends here

@@ -1,18 +1,37 @@
-// A worker in fifteen lines: version 1 of the protocol, one task at a time. Needs `npm install ws`.
+// A worker in version 1 of the protocol, one task at a time: answers in capitals. Needs `npm install ws`.
 import WebSocket from "ws";
 
 const gateway = process.env.FAIRLANE_GATEWAY ?? "http://127.0.0.1:8080";
 const url = gateway.replace(/^http/, "ws").replace(/(\/ws)?\/?$/, "/ws");
 const token = process.env.FAIRLANE_WORKER_TOKEN;
-const socket = new WebSocket(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+const FOR_GOOD = [4400, 4401, 4426]; // close codes after which it is no use to come back
 
-socket.on("message", (data) => {
-  const { taskId, payload } = JSON.parse(data);
-  const question = payload.messages?.at(-1)?.content ?? "";
-  for (const word of question.split(/\s+/).filter(Boolean)) {
-    socket.send(JSON.stringify({ type: "taskChunk", taskId, delta: word.toUpperCase() + " " }));
-  }
-  socket.send(JSON.stringify({ type: "taskResult", taskId, result: null, error: null }));
-});
-socket.on("error", (error) => console.error(error.message));
-socket.on("close", (code) => process.exit(code === 1000 ? 0 : 1));
+/** The last message, whose content is a text or a list of parts; or the `prompt`. */
+function question({ messages, prompt }) {
+  const content = messages ? messages.at(-1).content : prompt;
+  return typeof content === "string" ? content : content.map(part => part.text ?? "").join(" ");
+}
+
+function work() {
+  const socket = new WebSocket(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  socket.on("message", data => {
+    const { taskId, payload } = JSON.parse(data);
+    let error = null;
+    try {
+      for (const word of question(payload).split(/\s+/).filter(Boolean)) {
+        socket.send(JSON.stringify({ type: "taskChunk", taskId, delta: word.toUpperCase() + " " }));
+      }
+    } catch (problem) {
+      error = `I do not understand this request: ${problem.message}`; // an odd request ends no worker
+    }
+    socket.send(JSON.stringify({ type: "taskResult", taskId, result: null, error }));
+  });
+  socket.on("unexpected-response", (_, { statusCode }) => {
+    console.error(`The gateway answers ${statusCode}.`);
+    if (statusCode === 401) process.exit(1); // a wrong token stays wrong
+    socket.terminate();
+  });
+  socket.on("error", problem => console.error(problem.message));
+  socket.on("close", code => (FOR_GOOD.includes(code) ? process.exit(1) : setTimeout(work, 2000)));
+}
+work();

@@ -1,27 +1,38 @@
-"""A worker in fifteen lines: version 1 of the protocol, a task at a time. Needs `pip install websockets`."""
+"""A worker in version 1 of the protocol, a task at a time: answers in capitals. Needs `pip install websockets`."""
 
 import asyncio
+import contextlib
 import json
 import os
 
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 GATEWAY = os.environ.get("FAIRLANE_GATEWAY", "http://127.0.0.1:8080")
 TOKEN = os.environ.get("FAIRLANE_WORKER_TOKEN")
 
 
+def question(payload: dict) -> str:
+    """The last message, whose content is a text or a list of parts; or the `prompt`."""
+    content = payload["messages"][-1]["content"] if "messages" in payload else payload["prompt"]
+    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+
+
 async def main() -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"} if TOKEN else {}
     url = GATEWAY.rstrip("/").removesuffix("/ws").replace("http", "ws", 1) + "/ws"
-    async with connect(url, additional_headers=headers) as socket:
-        async for message in socket:
-            task = json.loads(message)
-            words = [m["content"] for m in task["payload"].get("messages", [])][-1:]
-            for word in " ".join(words).split():
-                chunk = {"type": "taskChunk", "taskId": task["taskId"], "delta": word.upper() + " "}
-                await socket.send(json.dumps(chunk))
-            result = {"type": "taskResult", "taskId": task["taskId"], "result": None, "error": None}
-            await socket.send(json.dumps(result))
+    async for socket in connect(url, additional_headers=headers):  # connects again, with growing pauses
+        with contextlib.suppress(ConnectionClosed):
+            async for message in socket:
+                task = json.loads(message)
+                end = {"type": "taskResult", "taskId": task["taskId"], "result": None, "error": None}
+                try:
+                    for word in question(task["payload"]).split():
+                        chunk = {"type": "taskChunk", "taskId": task["taskId"], "delta": word.upper() + " "}
+                        await socket.send(json.dumps(chunk))
+                except (AttributeError, LookupError, TypeError) as problem:  # an odd request ends no worker
+                    end["error"] = f"I do not understand this request: {problem!r}"
+                await socket.send(json.dumps(end))
 
 
 asyncio.run(main())

@@ -1,6 +1,8 @@
 """The documents say what the program does: what can be generated is compared, what is named must exist."""
 
+import itertools
 import re
+import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -83,8 +85,60 @@ def test_every_command_explains_itself(command: str) -> None:
     assert len(result.output) > 200
 
 
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    *(ROOT / "docs").glob("*.md"),
+    ROOT / "workers/PROTOCOL.md",
+]
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", page.read_text()):
+            if target.startswith("http"):
+                continue
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+                slugs = ["#" + re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
+                assert anchor in slugs, f"{page.name}: {target}{anchor}"
+
+
+def test_the_words_that_are_ours_are_explained() -> None:
+    terms = (ROOT / "docs" / "terms.md").read_text()
+    explained = set(re.findall(r"\*\*([\w ]+)\*\*", terms))
+    ours = {
+        "task",
+        "tier",
+        "mode",
+        "slot",
+        "lane",
+        "flow",
+        "grant",
+        "lease",
+        "lift",
+        "hold",
+        "pace",
+        "drain",
+        "replica",
+    }
+    assert ours <= explained
+    assert "(docs/terms.md)" in (ROOT / "README.md").read_text()
+
+
+def test_the_commands_of_the_documents_exist_with_their_options() -> None:
+    """Every `fairlane …` line of a shell block is understood as far as its options go."""
+    seen = 0
+    for page in PAGES:
+        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for line in re.findall(r"fairlane ((?!demo)[a-z].*)", block.replace("\\\n", " ")):
+                words = shlex.split(line, comments=True)
+                command = list(itertools.takewhile(lambda word: re.fullmatch(r"[a-z]+", word), words))
+                shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+                assert shown.exit_code == 0, line
+                for option in (word for word in words if word.startswith("--")):
+                    assert option in shown.output, f"{page.name}: {line}"
+                seen += 1
+    assert seen > 5

@@ -191,11 +191,20 @@ async def test_try_tells_a_failure_and_exits_with_1(tmp_path: Path) -> None:
     assert "No handler for model 'other'" in err
 
 
+PARTS = [{"type": "text", "text": "hello"}, {"type": "image_url"}, {"type": "text", "text": "out there"}]
+ORDINARY = [HELLO, {"messages": [{"role": "user", "content": PARTS}]}, {"prompt": "hello out there"}]
+
+
 async def check_shouting(gateway: FakeGateway, model: str) -> None:
-    for _ in range(2):
-        outcome = await gateway.run("openaiLike", HELLO, model=model, stream=True)
-        assert outcome.text == "HELLO OUT THERE "
+    """What ordinary requests hold is answered, an odd one ends no worker, and a closed connection is made again."""
+    for payload in ORDINARY:
+        outcome = await gateway.run("openaiLike", payload, model=model, stream=True)
+        assert outcome.text.split() == ["HELLO", "OUT", "THERE"]
         assert outcome.error is None
+    assert (await gateway.run("openaiLike", {"messages": ["odd"]}, model=model, stream=True)).error
+    await gateway.links[0].close(1012, "restart")
+    outcome = await gateway.run("openaiLike", HELLO, model=model, stream=True)
+    assert outcome.text == "HELLO OUT THERE "
 
 
 async def test_the_python_example_of_version_1_works() -> None:
@@ -203,8 +212,8 @@ async def test_the_python_example_of_version_1_works() -> None:
         FakeGateway(token="secret") as gateway,
         process(str(EXAMPLES / "worker_v1.py"), FAIRLANE_GATEWAY=gateway.url, FAIRLANE_WORKER_TOKEN="secret"),
     ):
+        assert (await gateway.worker("default")).version == 1
         await check_shouting(gateway, "default")
-        assert gateway.links[0].version == 1
 
 
 async def test_the_sdk_example_works() -> None:
@@ -213,8 +222,8 @@ async def test_the_sdk_example_works() -> None:
         async with process(
             str(EXAMPLES / "worker_sdk.py"), FAIRLANE_GATEWAY=http, FAIRLANE_WORKER_TOKEN="secret"
         ):
+            assert (await gateway.worker("shout")).slots == 4
             await check_shouting(gateway, "shout")
-            assert gateway.links[0].slots == 4
 
 
 async def test_the_node_example_of_version_1_works(tmp_path: Path) -> None:
@@ -230,8 +239,8 @@ async def test_the_node_example_of_version_1_works(tmp_path: Path) -> None:
         async with process(
             "worker_v1.mjs", program=node, cwd=tmp_path, FAIRLANE_GATEWAY=http, FAIRLANE_WORKER_TOKEN="secret"
         ):
+            assert (await gateway.worker("default")).version == 1
             await check_shouting(gateway, "default")
-            assert gateway.links[0].version == 1
 
 
 class Upstream:
