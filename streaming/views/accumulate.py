@@ -14,8 +14,27 @@ _MAX_INDEX = 1023
 _MAX_DEPTH = 16
 _LONG = 1 << 20
 _MANY = 100_000
+MOST_PARTS = 20_000
 _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
 """Members that say the same in each piece instead of going on."""
+
+
+class Room:
+    """How many parts are still kept apart, over all choices of an answer; further ones are left out. Each takes a hundred bytes,
+    and a log of 16 MiB could name a million.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, most: int = MOST_PARTS) -> None:
+        self._left = most
+
+    def take(self, count: int = 1) -> bool:
+        """Whether there is room for so many more; they are counted."""
+        if count > self._left:
+            return False
+        self._left -= count
+        return True
 
 
 class ToolIndex:
@@ -24,7 +43,8 @@ class ToolIndex:
     A delta with an id that was not seen begins the next call; one without id goes on with the latest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._by_id: dict[bytes, int] = {}
         self._latest = -1
         self._top = -1
@@ -41,7 +61,9 @@ class ToolIndex:
             if index > _MAX_INDEX:
                 continue
             if kind_of(found.get("id")):
-                self._by_id[bytes(found["id"])] = index
+                call_id = bytes(found["id"])
+                if call_id in self._by_id or self._room.take():
+                    self._by_id[call_id] = index
             self._latest = index
             self._top = max(self._top, index)
             placed.append((index, call if told is not None else with_index(index, found)))
@@ -56,13 +78,19 @@ class ToolIndex:
 class ToolCalls:
     """The tool calls of one choice, built up from deltas."""
 
-    def __init__(self) -> None:
-        self._index = ToolIndex()
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._index = ToolIndex(room)
         self._calls: dict[int, _ToolCall] = {}
 
     def add(self, delta: bytes) -> None:
         for index, call in self._index.place(delta):
-            self._calls.setdefault(index, _ToolCall()).add(members(call) or {})
+            known = self._calls.get(index)
+            if known is None:
+                if not self._room.take():
+                    continue
+                known = self._calls[index] = _ToolCall(self._room)
+            known.add(members(call) or {})
 
     def finished(self) -> list[bytes]:
         """Whole tool call objects as a message holds them, in the order of their indices."""
@@ -70,12 +98,12 @@ class ToolCalls:
 
 
 class _ToolCall:
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
         self._id: bytes | None = None
         self._type: bytes | None = None
         self._name = bytearray()
         self._arguments = bytearray()
-        self._others = Value(b"{}")
+        self._others = Value(b"{}", room)
 
     def add(self, found: dict[str, Raw]) -> None:
         for name, value in found.items():
@@ -111,12 +139,14 @@ class Value:
     """A JSON value that further pieces are added to: objects member by member, lists one after the other, null changes nothing.
 
     With `join`, strings go on (as in a choice's delta), except members that name the thing; without, and for everything else,
-    the newer value counts. So it does for objects that have more than 100,000 members and 1 MiB: they are not looked into.
+    the newer value counts. So it does for objects that have more than 100,000 members and 1 MiB, and for those for which there is
+    no room: they are not looked into.
     """
 
-    __slots__ = ("_inside", "_kind", "_members", "_raw")
+    __slots__ = ("_inside", "_kind", "_members", "_raw", "_room")
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, room: Room) -> None:
+        self._room = room
         self._set(raw)
 
     def _set(self, raw: bytes) -> None:
@@ -148,15 +178,18 @@ class Value:
             return
         known = self._members.get(name)
         if known is None:
-            self._members[name] = Value(raw)
+            if self._room.take():
+                self._members[name] = Value(raw, self._room)
         else:
             known.add(raw, join=join and name not in _REPEATED, depth=depth - 1)
 
     def _opened(self) -> bool:
         """Whether this is an object that can be added to, member by member."""
         if self._members is None and self._kind == "{" and not _too_wide(self._raw):
-            self._members = {name: Value(value) for name, value in (members(self._raw) or {}).items()}
-            self._raw = b""
+            found = members(self._raw) or {}
+            if self._room.take(len(found)):
+                self._members = {name: Value(value, self._room) for name, value in found.items()}
+                self._raw = b""
         return self._members is not None
 
     def _append(self, inside: bytes, between: bytes) -> None:

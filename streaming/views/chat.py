@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
-from fairlane.streaming.views.accumulate import ToolIndex, with_index
+from fairlane.streaming.views.accumulate import Room, ToolIndex, with_index
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
 from fairlane.streaming.views.openai_common import ChoiceState, OpenAIFold, OpenAIStream
 from fairlane.streaming.views.task import TaskInfo
@@ -25,6 +25,7 @@ class ChatStreamView(OpenAIStream):
     def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
         super().__init__(info, include_usage)
         self._tools: dict[int, ToolIndex] = {}
+        self._room = Room()
 
     def _opening(self, index: int) -> bytes:
         return self._frame(index, _ROLE)
@@ -43,7 +44,10 @@ class ChatStreamView(OpenAIStream):
             state.shown_content = True
             return self._frame(index, b'"delta":{"refusal":%b}' % delta)
         if kind == "tool":
-            placed = self._tools.setdefault(index, ToolIndex()).place(delta)
+            tools = self._tools.get(index)
+            if tools is None:
+                tools = self._tools[index] = ToolIndex(self._room)
+            placed = tools.place(delta)
             return self._tool_frames(index, state, [call for _, call in placed])
         if kind == "finish":
             return self._finish_frame(index, state, bytes(delta))

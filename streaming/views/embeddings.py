@@ -35,14 +35,21 @@ class EmbeddingFold(ResultFold):
         if found is not None:
             data = items(found.get("data"))
             return result if data is None else self._converted(result, dict(found), data)
-        vectors = items(result)
+        if kind_of(result) != "[":
+            return result
+        one = kind_of(bytes(memoryview(result)[:64]).lstrip()[1:]) not in ("[", "]")
+        vectors = [result] if one else items(result)
         if vectors is None:
             return result
-        if vectors and kind_of(vectors[0]) != "[":
-            vectors = [result]
-        if any(_unpacked(vector) is None for vector in vectors):
-            return result
-        return self._object([self._encoded(vector) or vector for vector in vectors])
+        encoded = []
+        for vector in vectors:
+            one_encoded = (
+                _to_base64(vector) if self._base64 else vector if _unpacked(vector) is not None else None
+            )
+            if one_encoded is None:
+                return result
+            encoded.append(one_encoded)
+        return self._object(encoded)
 
     def _converted(self, result: bytes, found: dict[str, bytes], data: list[bytes]) -> bytes:
         changed = False

@@ -24,7 +24,7 @@ from fairlane.streaming.events import (
     read_usage,
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
-from fairlane.streaming.views.accumulate import ToolCalls, Value
+from fairlane.streaming.views.accumulate import Room, ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import pick_usage
@@ -38,9 +38,10 @@ class _Output:
     Texts are kept as insides of JSON strings, so nothing is decoded.
     """
 
-    __slots__ = ("extra", "finish", "reasoning", "refusal", "text", "tools")
+    __slots__ = ("_room", "extra", "finish", "reasoning", "refusal", "text", "tools")
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self.text: bytearray | None = None
         self.reasoning: bytearray | None = None
         self.refusal: bytearray | None = None
@@ -56,7 +57,7 @@ class _Output:
         elif kind == "refusal":
             self.refusal = _longer(self.refusal, delta)
         elif kind == "tool":
-            self.tools = self.tools or ToolCalls()
+            self.tools = self.tools or ToolCalls(self._room)
             self.tools.add(delta)
         elif kind == "finish":
             self.finish = bytes(delta)
@@ -65,7 +66,7 @@ class _Output:
 
     def _add_extra(self, found: dict[str, Raw]) -> None:
         if found and self.extra is None:
-            self.extra = Value(b"{}")
+            self.extra = Value(b"{}", self._room)
         of_delta = found.pop("delta", None)
         for name, value in found.items():
             assert self.extra is not None
@@ -105,6 +106,7 @@ class ResultFold:
 
     def _forget(self) -> None:
         self._outputs: dict[int, _Output] = {}
+        self._room = Room()
         self._result: bytes | None = None
         self._told_usage: bytes | None = None
         self._latest_usage: bytes | None = None
@@ -127,7 +129,7 @@ class ResultFold:
         """What `feed` does with a chunk event, for those who have read it already."""
         output = self._outputs.get(chunk.index)
         if output is None:
-            output = self._outputs[chunk.index] = _Output()
+            output = self._outputs[chunk.index] = _Output(self._room)
         output.add(chunk.kind, chunk.delta)
 
     def _end(self, event: Event) -> None:

@@ -34,6 +34,7 @@ from fairlane.workers.protocol import (
     encoder,
     task_frame,
 )
+from fairlane.workers.server.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
 from fairlane.workers.server.frames import Halves
 from fairlane.workers.server.pool import Misfit, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -296,7 +297,8 @@ class Attempt:
             self._frames = message.seq
             for delta in message.deltas:
                 if fault := self._delta(delta):
-                    self.broken("The worker sent output that cannot be read")
+                    if self.phase is Phase.RUNNING:
+                        self.broken("The worker sent output that cannot be read")
                     return fault
         if not self.first_output_at and self.writer.has_output:
             self.first_output_at = self.output_at
@@ -318,10 +320,14 @@ class Attempt:
         if delta.tool_calls is not UNSET and (tool_calls := bytes(delta.tool_calls)) != b"null":
             if not tool_calls.startswith(b"["):
                 return "toolCalls must be a list"
+            if excess := excess_of_tools(tool_calls):
+                return self._excess(f"A list of tool calls has {excess}")
             chunk(index, "tool", tool_calls)
         if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
             if not extra.startswith(b"{"):
                 return "extra must be an object"
+            if excess := excess_of_extra(extra):
+                return self._excess(f"The extra of a delta has {excess}")
             chunk(index, "extra", extra)
         if delta.finish_reason is not None:
             self._flush_halves()
@@ -382,6 +388,7 @@ class Attempt:
     def result(self, message: TaskResult) -> None:
         """The worker is done. Also the confirmation that a stopped task has stopped."""
         self.answered = True
+        excess = self._cut(message)
         if self.phase is Phase.STOPPING:
             self._release(self._used(message))
             return
@@ -391,10 +398,13 @@ class Attempt:
         if self.worker.version >= 2 and message.last_seq > self._frames:
             self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=False)
             return
-        usage = _raw(message.usage)
         if message.error or message.error_info is not None:
-            self._failed(message, usage)
+            self._failed(message, _raw(message.usage))
             return
+        if excess:
+            self._excess(excess)
+            return
+        usage = _raw(message.usage)
         self._flush_halves()
         has_result = bytes(message.result) != b"null"
         result = bytes(message.result) if has_result or not self.writer.has_output else None
@@ -405,6 +415,22 @@ class Attempt:
             self._finish(end)
         else:
             self._too_large(end.used)
+
+    def _cut(self, message: TaskResult) -> str | None:
+        """Take out of a result what is too large to be looked into; a sentence that says what it was."""
+        sentence = None
+        if message.usage is not UNSET and len(bytes(message.usage)) > MAX_USAGE:
+            message.usage = UNSET
+            sentence = f"The usage is larger than {MAX_USAGE} bytes"
+        if excess := excess_of_result(bytes(message.result), self.grant.task_type):
+            message.result = Raw(b"null")
+            sentence = f"The result has {excess}"
+        return sentence
+
+    def _excess(self, sentence: str) -> str:
+        """What came for the task holds too much: it ends, and stops if its worker still runs it. Returns the sentence."""
+        self._end_anyhow("OUTPUT_TOO_LARGE", sentence, self._estimate())
+        return sentence
 
     def _failed(self, message: TaskResult, usage: bytes | None) -> None:
         info = message.error_info

@@ -236,3 +236,57 @@ async def test_usage_that_cannot_be_told_is_an_error_that_is_not_fatal(
         assert "usage" in (await worker.expect("error", code="PROTOCOL_ERROR"))["message"]
         await worker.result(task, 1, lastSeq=0)
         assert await answer.ok() == 1
+
+
+def named(count: int) -> dict[str, int]:
+    return {str(number): number for number in range(count)}
+
+
+WIDE: dict[str, dict[str, Any]] = {
+    "choices": {"result": {"choices": [[]] * 200_000}},
+    "members": {"result": named(50_000)},
+    "usage": {"result": "x", "usage": named(50_000)},
+    "usage in the result": {"result": {"content": "x", "usage": named(50_000)}},
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+async def test_a_result_of_too_many_parts_fails_its_task_and_not_its_worker(
+    served: Served, callers: Callers, kind: str
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        for stream in (False, True):
+            if stream:
+                watch = await callers.watch()
+            else:
+                answer = callers.ask()
+            task = await worker.skip_to("task")
+            await worker.send("taskResult", **key(task), error=None, lastSeq=0, **WIDE[kind])
+            await worker.expect("resultAck", status="accepted")
+            if stream:
+                assert (await watch.until_event("error"))["code"] == "OUTPUT_TOO_LARGE"
+            else:
+                await answer.error("OUTPUT_TOO_LARGE")
+        answer = callers.ask()
+        await worker.result(await worker.skip_to("task"), "works", lastSeq=0)
+        assert await answer.ok() == "works"
+
+
+@pytest.mark.parametrize(
+    "delta", [{"toolCalls": [{"index": 0}] * 1025}, {"extra": named(1025)}], ids=["tools", "extra"]
+)
+async def test_a_delta_of_too_many_parts_fails_its_task_and_not_its_worker(
+    served: Served, callers: Callers, delta: dict[str, Any]
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        for _ in range(7):
+            answer = callers.ask()
+            task = await worker.skip_to("task")
+            await worker.ack(task)
+            await worker.chunk(task, 1, "x", **delta)
+            await worker.skip_to("cancel")
+            await answer.error("OUTPUT_TOO_LARGE")
+            await worker.result(task, lastSeq=1)
+        answer = callers.ask()
+        await worker.result(await worker.skip_to("task"), "works", lastSeq=0)
+        assert await answer.ok() == "works"
