@@ -117,6 +117,7 @@ RECORD = {
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then, tokens, 1: counted",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
+    "aw": "end of the last gap that moved its time, ms",
     "ls": "the worker that was lost with it last",
     "hi": "earlier attempts: worker|granted|ended|why; …",
     "ed": "ended, ms",
@@ -193,6 +194,8 @@ POOL = {
     "ruling": "where to go on among the models that a change of a queue concerns; absent: nowhere",
     "tidied": "where the sweep goes on to tidy up among the models",
     "moving": "where it goes on to move offers after a gap, and from which instant (ms), by how much (ms); absent: nowhere",
+    "away": "gaps in which nobody could renew anything: when each ended (ms), by how much it moves (ms), …",
+    "setback": "where the sweep goes on after the clock went back: line, cursor, by how much (ms); absent: nowhere",
     "stranded": "where it goes on to look for tasks of * that nobody serves",
 }
 """Fields of the pool's hash."""

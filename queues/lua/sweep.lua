@@ -19,78 +19,82 @@ local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
 local look, pool = key_look(), key_pool()
 
 even_if_full()
-local before = call('HMGET', pool, 'swept', 'moving')
-local last, moving = num(before[1]), before[2]
+local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
+local last, moving, away, setback = num(before[1]), before[2], before[3], before[4]
 call('HSET', pool, 'swept', NOW)
 
--- 1. After a gap: move what must be renewed and would be due before its owner's turn comes (renewals come every 5 s, and as soon as
--- an owner is back), but never beyond what a renewal now would give.
-local gap, excess, soon = last > 0 and NOW - last or 0, 0, NOW + 5000
-local function moved(at, most) return math.max(at, math.min(at + excess, NOW + most)) end
-local function move_all(key, from)
+-- 1. After a gap: what must be renewed moves when it is due, and never beyond what a renewal at the gap's end would have given. So
+-- gaps are remembered for as long as anything holds: when each ended, and by how much it moves. A task's field `aw` is the end of
+-- the last one that has moved it.
+local gap = last > 0 and NOW - last or 0
+local gaps = {}
+for ended, by in string.gmatch(gap > -500 and away or '', '(%d+) (%d+)') do
+  if tonumber(ended) > NOW - math.max(lease, grace) then gaps[#gaps + 1] = { tonumber(ended), tonumber(by) } end
+end
+if gap > 1500 then gaps[#gaps + 1] = { NOW, gap - 500 } end
+if away or gaps[1] then
+  local kept = {}
+  for i, entry in ipairs(gaps) do kept[i] = whole(entry[1]) .. ' ' .. whole(entry[2]) end
+  if kept[1] then call('HSET', pool, 'away', table.concat(kept, ' ')) else call('HDEL', pool, 'away') end
+end
+
+local function moved(at, by, most) return math.max(at, math.min(at + by, most)) end
+
+-- Those of a set's members that were alive before the gap and are due in the next five seconds.
+local function move_all(key, from, by)
+  local soon = NOW + 5000
   local members = call('ZRANGEBYSCORE', key, '(' .. from, soon, 'WITHSCORES')
-  for i = 1, #members, 2 do call('ZADD', key, moved(tonumber(members[i + 1]), lease), members[i]) end
+  for i = 1, #members, 2 do
+    local at = tonumber(members[i + 1])
+    call('ZADD', key, moved(at, by, NOW + lease), members[i])
+  end
 end
 
 if gap > 1500 then
-  excess = gap - 500
-
-  for _, id in ipairs(call('ZRANGEBYSCORE', look, '-inf', soon)) do
-    local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
-    local t, live = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'queued' or f[1] == 'executing'
-    if live and t.lv then
-      t.lv = whole(moved(num(t.lv), num(f[3])))
-      call('HSET', key_task(id), 'lv', t.lv)
-    end
-    local lease_end = f[7] and call('ZSCORE', key_slots(f[7]), id)
-    if lease_end then
-      lease_end = moved(tonumber(lease_end), live and lease or grace)
-      call('ZADD', key_slots(f[7]), lease_end, id)
-      call('ZADD', look, live and run_instant(t, lease_end) or lease_end, id)
-    elseif live then
-      call('ZADD', look, wait_instant(t), id)
-    end
-  end
-  move_all(key_replicas(), last)
+  local added = gap - 500
+  move_all(key_replicas(), last, added)
   local from, by = string.match(moving or '', '^%d+ (%d+) (%d+)$')
-  moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(excess + num(by))
-elseif gap < -500 then -- the clock went back: nothing holds for longer than a renewal now would give, nor is waited for
-  for _, model in ipairs(call('ZRANGE', key_models(), 0, -1)) do
-    local held = call('ZRANGE', key_slots(model), 0, -1, 'WITHSCORES')
-    for i = 1, #held, 2 do
-      local id = held[i]
-      local f = call('HMGET', key_task(id), 'st', 'xd', 'lv', 'lg')
-      local running = f[1] == 'executing'
-      local lease_end = math.min(tonumber(held[i + 1]), NOW + (running and lease or grace))
-      local leave = f[3] and whole(math.min(num(f[3]), NOW + num(f[4])))
-      if running and leave then call('HSET', key_task(id), 'lv', leave) end
-      call('ZADD', key_slots(model), lease_end, id)
-      call('ZADD', look, running and run_instant({ xd = f[2], lv = leave }, lease_end) or lease_end, id)
-    end
-    for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
-      local at = call('HGET', key_model(model), field)
-      if at then call('HSET', key_model(model), field, whole(num(at) + gap * per_ms)) end
+  moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(added + num(by))
+elseif gap < -500 then
+  local by = string.match(setback or '', '(%d+)$')
+  setback = 'tasks 0 ' .. whole(num(by) - gap)
+  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), NOW + lease, '+inf')) do
+    call('ZADD', key_replicas(), NOW + lease, replica)
+  end
+end
+
+-- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease. (An instant
+-- to come is one from before the clock went back.)
+local function after_gaps(id, t, lease_end)
+  local function since(instant) return num(instant) <= NOW and num(instant) or 0 end
+  local seen, granted, enqueued = since(t.aw), since(t.ga), since(t.en)
+  local running = t.st == 'executing'
+  for _, entry in ipairs(gaps) do
+    local ended, by = entry[1], entry[2]
+    if ended > seen then
+      t.aw = whole(ended)
+      if t.lv and ended > enqueued then t.lv = whole(moved(num(t.lv), by, ended + num(t.lg))) end
+      if lease_end > 0 and ended > granted then lease_end = moved(lease_end, by, ended + (running and lease or grace)) end
     end
   end
-  local function shorten(key)
-    local members = call('ZRANGEBYSCORE', key, '(' .. NOW + lease, '+inf')
-    for _, member in ipairs(members) do call('ZADD', key, NOW + lease, member) end
-    return members
+  if gaps[1] and num(t.aw) > seen then
+    call('HSET', key_task(id), 'aw', t.aw)
+    if t.lv then call('HSET', key_task(id), 'lv', t.lv) end
+    if lease_end > 0 then call('ZADD', key_slots(t.m), lease_end, id) end
   end
-  shorten(key_replicas())
-  for _, model in ipairs(shorten(key_offered())) do shorten(key_offers(model)) end
+  return lease_end
 end
 
 -- Offers move, too: those of some hundred models in each pass, as there may be many.
 if moving then
   local cursor, from, by = string.match(moving, '^(%d+) (%d+) (%d+)$')
   local found = call('ZSCAN', key_offered(), cursor, 'COUNT', '500')
-  excess = tonumber(by)
+  by = tonumber(by)
   for i = 1, #found[2], 2 do
     local model, at = found[2][i], tonumber(found[2][i + 1])
-    if at > tonumber(from) and at <= soon then
-      call('ZADD', key_offered(), moved(at, lease), model)
-      move_all(key_offers(model), from)
+    if at > tonumber(from) and at <= NOW + 5000 then
+      call('ZADD', key_offered(), moved(at, by, NOW + lease), model)
+      move_all(key_offers(model), from, by)
     end
   end
   if found[1] == '0' then
@@ -99,6 +103,54 @@ if moving then
   else
     call('HSET', pool, 'moving', found[1] .. ' ' .. from .. ' ' .. by)
   end
+end
+
+-- The clock went back: nothing holds for longer than a renewal now would give, nor is waited for. Some hundred of the tasks,
+-- models or offers are looked at in each pass. (One may be looked at twice: then it holds for less.)
+local SETBACK = {}
+
+function SETBACK.tasks(_, id)
+  local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
+  local t, running = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'executing'
+  if t.lv and (running or f[1] == 'queued') then
+    t.lv = whole(math.min(num(t.lv), NOW + num(f[3])))
+    call('HSET', key_task(id), 'lv', t.lv)
+  end
+  local lease_end = f[7] and call('ZSCORE', key_slots(f[7]), id)
+  if lease_end then
+    lease_end = math.min(tonumber(lease_end), NOW + (running and lease or grace))
+    call('ZADD', key_slots(f[7]), lease_end, id)
+    call('ZADD', look, running and run_instant(t, lease_end) or lease_end, id)
+  elseif f[1] == 'queued' then
+    call('ZADD', look, wait_instant(t), id)
+  end
+end
+
+function SETBACK.models(by, model)
+  for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
+    local at, now = num(call('HGET', key_model(model), field)), NOW * per_ms
+    if at > now then call('HSET', key_model(model), field, whole(math.max(at - by * per_ms, now))) end
+  end
+end
+
+function SETBACK.offers(_, model)
+  local most = NOW + lease
+  if num(call('ZSCORE', key_offered(), model)) <= most then return end
+  call('ZADD', key_offered(), most, model)
+  for _, replica in ipairs(call('ZRANGEBYSCORE', key_offers(model), '(' .. most, '+inf')) do
+    call('ZADD', key_offers(model), most, replica)
+  end
+end
+
+if setback then
+  local lines = { tasks = look, models = key_models(), offers = key_offered() }
+  local next_line = { tasks = 'models', models = 'offers' }
+  local line, cursor, by = string.match(setback, '^(%a+) (%d+) (%d+)$')
+  local found = call('ZSCAN', lines[line], cursor, 'COUNT', '200')
+  for i = 1, #found[2], 2 do SETBACK[line](tonumber(by), found[2][i]) end
+  if found[1] == '0' then line = next_line[line] end
+  setback = line and line .. ' ' .. found[1] .. ' ' .. by
+  if setback then call('HSET', pool, 'setback', setback) else call('HDEL', pool, 'setback') end
 end
 
 -- 2. Tasks whose instant has come.
@@ -147,9 +199,10 @@ for _, id in ipairs(due) do
   if not t or before == 'gone' then
     call('ZREM', look, id)
   elseif before == 'queued' then
+    after_gaps(id, t, 0)
     look_at_queued(id, t)
   else
-    local lease_end = num(call('ZSCORE', key_slots(t.m), id))
+    local lease_end = after_gaps(id, t, num(call('ZSCORE', key_slots(t.m), id)))
     touched[t.m], freed[t.q .. ':' .. t.m] = true, t
     if before == 'executing' then
       look_at_running(id, t, lease_end)
@@ -252,7 +305,7 @@ end
 local dropped, more = keep_within(budget, 500)
 
 local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-local next_at = (more or moving or #aside == 100) and NOW or NOW + 1000
+local next_at = (more or moving or setback or #aside == 100) and NOW or NOW + 1000
 if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
 local back = call('ZRANGE', key_aside(), 0, 0, 'WITHSCORES')
 if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end

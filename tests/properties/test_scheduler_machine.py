@@ -70,6 +70,29 @@ SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
 )
 
 
+def after_gaps(shot: Snapshot, task: str, at: int, began: str, most: int) -> int:
+    """An instant of a task as it counts: moved by the gaps by which the sweep has still to move it."""
+    record, numbers = shot.one("task", task), iter(shot.one("pool").get("away", "").split())
+    marks = [int(record.get(field) or 0) for field in ("aw", began)]
+    seen = max(mark if mark <= shot.now_ms else 0 for mark in marks)
+    for ended, by in zip(numbers, numbers, strict=True):
+        if int(ended) > seen:
+            at = max(at, min(at + int(by), int(ended) + most))
+    return at
+
+
+def lease_end_of(shot: Snapshot, task: str, lease_end: int) -> int:
+    limits = Limits()
+    running = shot.one("task", task)["st"] == "executing"
+    return after_gaps(shot, task, lease_end, "ga", limits.lease_ms if running else limits.stop_grace_ms)
+
+
+def left_by(shot: Snapshot, task: str) -> int:
+    """When the readers of a task count as gone."""
+    record = shot.one("task", task)
+    return after_gaps(shot, task, int(record["lv"]), "en", int(record["lg"])) if record.get("lv") else FAR
+
+
 @dataclass
 class Replica:
     """What one gateway knows: its workers' slots, the grants it holds, the wake-ups it has not looked at."""
@@ -555,18 +578,20 @@ class Life(RuleBasedStateMachine):
         taken = gap if gap <= 1500 else 500
         for (model,), held in shot.by_kind["slots"].items():
             for task, lease_end in held.items():
-                record, left = shot.one("task", task), lease_end - last
+                record = shot.one("task", task)
+                left = lease_end_of(shot, task, lease_end) - last
                 state = after.one("task", task).get("st")
                 if gap >= 0 and state == record["st"] and task in after.one("slots", model):
-                    assert after.one("slots", model)[task] - now <= max(left - taken, 0), (task, gap, left)
+                    left_now = lease_end_of(after, task, after.one("slots", model)[task]) - now
+                    assert left_now <= max(left - taken, 0), (task, gap, left)
                 if record["st"] != "executing" or gap < 0 or 0 < int(record["xd"]) <= now:
                     continue
-                if left > taken and int(record.get("lv", FAR)) - last > taken:
+                if left > taken and left_by(shot, task) - last > taken:
                     assert state == "executing", (task, gap, left)
         for (task,), record in shot.by_kind["task"].items():
             due = min(int(record.get(field, FAR)) for field in ("wd", "dl"))
             if record["st"] == "queued" and gap >= 0 and due > now:
-                if int(record.get("lv", FAR)) - last > taken:
+                if left_by(shot, task) - last > taken:
                     assert task not in self.ended or task in ended, (task, gap)
 
     @rule()

@@ -34,6 +34,7 @@ class Snapshot:
     """Every key of a pool, at one moment, by name of its kind and by its parts."""
 
     def __init__(self, world: World) -> None:
+        self.now_ms = world.now_ms
         self.ttls: dict[tuple[str, tuple[str, ...]], int] = {}
         self.by_kind: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         for name, kind, ttl, value in world.call("EVAL", _READ, 0):
