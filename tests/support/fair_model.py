@@ -107,6 +107,7 @@ class FairModel:
         self.virtual = 0
         self.running: dict[str, Task] = {}
         self.pace = 0.0
+        self.mean_output = 0.0
         self.user_means: dict[str, float] = {}
         self.mean_ms = 0.0
         self.user_ms: dict[str, float] = {}
@@ -229,8 +230,10 @@ class FairModel:
             return 1
         if self.unit == "slot_seconds":
             return ran_ms
-        ahead = 15 * self.pace or 256
-        likely = min(self.user_means.get(task.user, 0) or math.inf, task.max_output or math.inf)
+        ahead = 15 * self.pace or (256 if output else 16)
+        likely = min(
+            self.user_means.get(task.user) or self.mean_output or math.inf, task.max_output or math.inf
+        )
         paid = min(output + ahead, likely) if output <= likely else output + ahead / 2
         return max(math.floor(task.cost_in + 2 * paid + 0.5), 1)
 
@@ -253,6 +256,7 @@ class FairModel:
         self.settle(lane, flow, task, used - task.charged)
         if completed and self.unit != "requests":
             self.user_means[task.user] = _mean(self.user_means.get(task.user, 0), used_out, 0.3)
+            self.mean_output = _mean(self.mean_output, used_out, 0.05)
             self.pace = _mean(self.pace, min(used_out * 1000 / max(ran_ms, 1), 1000), 0.1)
         if completed and self.unit == "slot_seconds":
             self.user_ms[task.user] = _mean(self.user_ms.get(task.user, 0), ran_ms, 0.3)
