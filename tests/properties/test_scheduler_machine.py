@@ -180,6 +180,8 @@ class Life(RuleBasedStateMachine):
         self.unwatched: set[str] = set()
         """Models whose instant has come with nobody to ask: the next sweep wakes for them."""
         self.wake_was_lost = False
+        self.stale: set[str] = set()
+        """Replicas that had no free slot when the store lost its last second: it may know them as idle, as they were before."""
         self.history = History()
         self.written: dict[str, Written] = {}
         """By grant token."""
@@ -625,6 +627,7 @@ class Life(RuleBasedStateMachine):
         self.calls.clear()
         self.only_time.clear()
         self.wake_was_lost = True
+        self.stale = {replica.name for replica in self.replicas if replica.free <= 0}
         for replica in self.replicas:
             replica.idle_for.clear()
             if replica.offering:
@@ -815,6 +818,7 @@ class Life(RuleBasedStateMachine):
     def check_woken(self, shot: Snapshot, model: str) -> None:
         """Free lease and eligible task: no replica is recorded as idle, unless a wake-up is under way."""
         idle = {*shot.one("idle", model), *shot.one("idle", ANY_MODEL)}
+        idle -= {replica.name for replica in self.replicas if replica.free <= 0} & self.stale
         alive = [replica for replica in self.replicas if replica.name in idle]
         under_way = any(woken == model for replica in self.replicas for _, woken in replica.wakes)
         assert not alive or under_way, (model, idle)
