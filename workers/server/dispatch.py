@@ -74,7 +74,7 @@ class Dispatcher:
         self.attempts = Attempts()
         self.deliver = hub.deliver
         self.stop_grace_s = scheduler.limits.stop_grace_ms / 1000
-        self._payloads = PayloadCache(settings.payload_cache_bytes)
+        self.payloads = PayloadCache(settings.payload_cache_bytes, self.time)
         self._background = Background()
         self._flushes = flushes(self._loop)
         self._accepting = True
@@ -171,13 +171,13 @@ class Dispatcher:
         done: asyncio.Future[Submitted | Refused] = self._loop.create_future()
         reserved = self.pool.reserve(task.model, 1, task.task_type) if self._accepting else None
         worker, want = reserved or (None, 0)
-        self._payloads.put(task.id, task.payload)
+        self.payloads.put(task.id, task.payload)
         try:
             named = worker is not None and worker.models != (ANY,)
             nonce, worker_id = self.scheduler.nonce(), worker.id if worker else ""
             reply = self.scheduler.submit(task, want, nonce, worker_id, named=named)
         except StoreUnavailable:
-            self._payloads.pop(task.id)
+            self.payloads.pop(task.id)
             if worker:
                 worker.reserved -= want
             raise
@@ -197,7 +197,7 @@ class Dispatcher:
             worker.reserved -= want
         error = reply.exception()
         if error is not None:
-            self._payloads.pop(task_id)
+            self.payloads.pop(task_id)
             if isinstance(error, StoreError) and error.sent:
                 self._background.spawn(self._withdraw(task_id))
             if not done.done():
@@ -206,7 +206,7 @@ class Dispatcher:
             return
         answer = self.scheduler.submitted(reply.result())
         if isinstance(answer, Refused):
-            self._payloads.pop(task_id)
+            self.payloads.pop(task_id)
         elif worker:
             self._start_all(answer.grants, worker)
             if not answer.grants:
@@ -380,7 +380,7 @@ class Dispatcher:
 
     def _begin(self, grant: Grant, worker: Worker) -> None:
         attempt = self._new_attempt(grant, worker)
-        payload = self._payloads.pop(grant.task_id)
+        payload = self.payloads.pop(grant.task_id)
         if payload is not None:
             attempt.send(payload)
         else:
@@ -418,7 +418,7 @@ class Dispatcher:
 
     def keep_payload(self, task_id: str, payload: bytes) -> None:
         """Keep a body at hand for the next worker that its task is given to."""
-        self._payloads.put(task_id, payload)
+        self.payloads.put(task_id, payload)
 
     def misfit(self, attempt: Attempt, why: Misfit) -> None:
         """An attempt's worker cannot run it: bring it to a worker that can, here or elsewhere, or end it.

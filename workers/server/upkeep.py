@@ -159,6 +159,7 @@ class Upkeep:
                 log.exception("upkeep failed")
             try:
                 self.check_limits()
+                self._dispatcher.payloads.expire()
             except Exception:  # the same: leases must be renewed whatever happens here
                 log.exception("checking time limits failed")
             try:
