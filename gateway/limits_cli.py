@@ -110,13 +110,13 @@ def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
         rows = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[f"{kind}s"]
         typer.echo(msgspec.json.format(bytes(rows), indent=0).decode())
     elif kind == "queue":
-        _print_queues(state, Console())
+        _print_queues(state)
     else:
-        _print_models(state, Console())
+        _print_models(state)
 
 
-def _print_queues(state: "State", console: Console) -> None:
-    from fairlane.gateway.status import add_row, make_table, seconds  # noqa: PLC0415
+def _print_queues(state: "State") -> None:
+    from fairlane.gateway.status import add_row, make_table, seconds, wide_enough  # noqa: PLC0415
 
     table = make_table(
         *("queue", "weight", "share", "waiting", "most waiting", "oldest", "longest wait"),
@@ -140,11 +140,11 @@ def _print_queues(state: "State", console: Console) -> None:
             marked("borrow", row.borrow),
             marked("admission", row.admission),
         )
-    console.print(table)
+    wide_enough(table).print(table)
 
 
-def _print_models(state: "State", console: Console) -> None:
-    from fairlane.gateway.status import add_row, make_table  # noqa: PLC0415
+def _print_models(state: "State") -> None:
+    from fairlane.gateway.status import add_row, make_table, wide_enough  # noqa: PLC0415
 
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
@@ -166,7 +166,7 @@ def _print_models(state: "State", console: Console) -> None:
             "-" if row.jain is None else f"{row.jain:.2f}",
             _condition(row, state.now),
         )
-    console.print(table if state.models else "no models yet")
+    wide_enough(table).print(table if state.models else "no models yet")
 
 
 def _condition(row: "ModelRow", now: float) -> str:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -209,6 +210,19 @@ def make_table(*columns: str) -> Table:
         justify: Literal["left", "right"] = "right" if column in _NUMERIC else "left"
         table.add_column(column, justify=justify, overflow="fold")
     return table
+
+
+def wide_enough(table: Table) -> Console:
+    """A console that breaks no cell of this table, only headings of several words, however narrow the terminal is (which may
+    break lines then), and in a pipe."""
+    console = Console()
+    for column in table.columns:
+        heading = str(column.header)
+        widths = [cell.cell_len for cell in column.cells if isinstance(cell, Text)]
+        column.min_width = max([*widths, *map(len, heading.split())])
+        column.no_wrap = column.min_width >= len(heading)
+    needed = Measurement.get(console, console.options.update(width=10_000), table).minimum
+    return Console(width=max(console.width, needed))
 
 
 def add_row(table: Table, *cells: object) -> None:

@@ -78,10 +78,13 @@ def run(
 
     Example: a file app.py with
 
+    \b
       from fairlane import Worker
 
+    \b
       worker = Worker()
 
+    \b
       @worker.handler(models=["shout"])
       async def shout(task, context):
           for word in task.payload["messages"][-1]["content"].split():

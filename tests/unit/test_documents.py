@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+import textwrap
 from pathlib import Path
 from typing import get_args
 
@@ -83,6 +84,12 @@ def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert len(result.output) > 200
+
+
+def test_the_example_of_worker_run_is_shown_as_it_is() -> None:
+    shown = CliRunner().invoke(app, ["worker", "run", "--help"]).output
+    example = shown.partition("app.py with\n")[2].partition("is run with")[0]
+    compile(textwrap.dedent(example), "app.py", "exec")
 
 
 PAGES = [

@@ -38,10 +38,10 @@ async def test_limits_are_listed_changed_and_taken_back(gateway: Start) -> None:
         done = await fairlane(talk, "models", "set", "m", "concurrency=8", "requests_per_minute=60")
         assert re.search(r"^m +concurrency +4 +8 *$", done.stdout, re.MULTILINE)
 
-        listed = (await fairlane(talk, "queues")).stdout
+        listed = (await fairlane(talk, "queues", COLUMNS="60")).stdout  # names stay whole
         assert re.search(r"^free_batch \(paused\) +0\.5\* ", listed, re.MULTILINE)
         assert re.search(r"^paid_stream +8 ", listed, re.MULTILINE)
-        listed = (await fairlane(talk, "models", "list")).stdout
+        listed = (await fairlane(talk, "models", "list", COLUMNS="60")).stdout
         assert re.search(r"^m +0 +8\* +0 +tokens +60\* ", listed, re.MULTILINE)
         rows = json.loads((await fairlane(talk, "queues", "--json")).stdout)
         assert {row["queue"]: row["weight"] for row in rows}["free_batch"] == 0.5
