@@ -23,12 +23,13 @@ except ImportError:  # no compiled wheel for this platform
 class OneWrite:
     """A transport that joins all frames of a tick of the event loop: one system call costs more than the copy."""
 
-    __slots__ = ("_held", "_loop", "_transport", "abort")
+    __slots__ = ("_held", "_held_bytes", "_loop", "_transport", "abort")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []
+        self._held_bytes = 0
         self.abort = transport.abort
 
     def write(self, data: bytes) -> None:
@@ -36,6 +37,12 @@ class OneWrite:
         if not held:
             self._loop.call_soon(self.flush)
         held.append(data)
+        self._held_bytes += len(data)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._held_bytes + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
         """Write what was held back; nothing when the peer has gone meanwhile."""
@@ -44,6 +51,7 @@ class OneWrite:
             if not self._transport.is_closing():
                 self._transport.write(held[0] if len(held) == 1 else b"".join(held))
             held.clear()
+            self._held_bytes = 0
 
     def close(self) -> None:
         self.flush()
@@ -58,6 +66,8 @@ BYTES_AT_ONCE = 4096
 """Frames, and bytes of them, after which others may run before more are parsed."""
 MOST_BEHIND = 1 << 20
 """Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
+MOST_UNREAD = 128 << 20
+"""Bytes that may wait to be written beside one message: beyond them a worker of many slots that reads nothing is given up at once."""
 _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 
 
@@ -151,6 +161,10 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         elif size < 65536:
             self.transport.write(b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text))
         else:
+            if self._waiting > MOST_UNREAD:
+                self._give_up()
+                self.transport.abort()  # what waits is let go at once
+                return
             self.transport.write(b"\x81\x7f" + size.to_bytes(8, "big"))
             self.transport.write(text)
 
@@ -347,14 +361,20 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
         self._not_stuck()
 
+    @property
+    def _waiting(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        transport: Any = self.transport
+        return transport.waiting if isinstance(transport, OneWrite) else transport.get_write_buffer_size()
+
     def _not_stuck(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
 
     def _give_up(self) -> None:
-        self._stuck = None
-        self.hang_up(1011, "cannot write")
+        self._not_stuck()
+        self.hang_up(1011, f"it does not read what it is told: {self._waiting} bytes wait")
 
     def _cut_off(self) -> None:
         """The peer has had its time to close, too."""

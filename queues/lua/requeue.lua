@@ -8,7 +8,7 @@
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
 -- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); of those that share the line of
---          '*' only the one that was asked for
+--          '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
@@ -30,17 +30,19 @@ local failures = {
   no_worker = { rest = ARGV[11], code = ARGV[12] },
   timeout = { rest = ARGV[13], code = ARGV[14] },
 }
-local hold = tonumber(ARGV[8])
-if hold > 0 and t.an then
-  even_if_full()
+local hold, alone_until = tonumber(ARGV[8]), nil
+if hold > 0 then even_if_full() end
+local refused = hold > 0 and call('HINCRBY', key_task(id), 'rf', '1') or 0
+if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
+  alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
+elseif hold > 0 and t.an then
   hold_name(t.an, hold)
 elseif hold > 0 then
-  even_if_full()
   local held = call('HGET', key_model(t.m), 'held')
   call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
 end
 local freed = t.m
-local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0)
+local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until)
 local at = wake(t.m)
 if t.m ~= freed then wake(freed) end
 wake_elsewhere(t)

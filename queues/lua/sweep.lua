@@ -215,7 +215,7 @@ for _, id in ipairs(due) do
   if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t) end
 end
 
--- Tasks of '*' that stood aside, as their name was held; those that would for too long, as the clock went back.
+-- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.
 local aside = call('ZRANGEBYSCORE', key_aside(), '-inf', NOW_TEXT, 'LIMIT', '0', '100')
 if not aside[1] then aside = call('ZRANGEBYSCORE', key_aside(), NOW + 600000, '+inf', 'LIMIT', '0', '100') end
 for _, id in ipairs(aside) do

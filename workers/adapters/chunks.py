@@ -11,16 +11,27 @@ from fairlane.workers.sdk.values import Delta, Usage
 _NULL = Raw(b"null")
 
 
-class Chunk(msgspec.Struct):
-    """The members of a chunk, or of a whole answer, that matter here."""
+class Answer(msgspec.Struct):
+    """The members of a whole answer that matter here."""
 
-    choices: list[dict[str, Raw]] | None = None
     usage: Raw = _NULL
     error: Raw = _NULL
 
 
+class Chunk(Answer):
+    """Those of a chunk."""
+
+    choices: list[dict[str, Raw]] | None = None
+
+
+LARGE = 1 << 20
+MOST_COLONS = 250_000
+"""In a large event: at least as many as the members that it would become."""
+MOST_CHOICES = 1024
+MOST_USAGE = 16 * 1024
 _chunk = msgspec.json.Decoder(Chunk)
 _members = msgspec.json.Decoder(dict[str, Raw] | None)
+_items = msgspec.json.Decoder(list[Raw])
 _value = msgspec.json.Decoder()
 _index = msgspec.json.Decoder(Index)
 
@@ -42,7 +53,11 @@ class ChunkReader:
         """The deltas of one event. Raises `StreamError` for an `error` object, `ValueError` if unreadable."""
         if not event.isascii():
             event.decode()  # strings are passed on unparsed, and nothing else would look into them
+        if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MOST_COLONS:
+            raise ValueError(f"an event of more than {MOST_COLONS} members")
         chunk = _chunk.decode(event)
+        if chunk.choices is not None and len(chunk.choices) > MOST_CHOICES:
+            raise ValueError(f"an event of more than {MOST_CHOICES} choices")
         if not is_null(chunk.error):
             raise StreamError(chunk.error)
         if not is_null(chunk.usage):
@@ -89,7 +104,9 @@ def delta_of(choice: dict[str, Raw]) -> Delta:
 
 
 def usage_of(raw: Raw) -> Usage | None:
-    """An upstream's `usage` with our names beside its own members; None when it is not an object."""
+    """An upstream's `usage` with our names beside its own members; None when it is not an object, ValueError when it is too large."""
+    if len(bytes(raw)) > MOST_USAGE:
+        raise ValueError(f"usage has more than {MOST_USAGE} bytes")
     members = _value.decode(raw)
     if not isinstance(members, dict):
         return None
@@ -118,6 +135,8 @@ def _read_delta(delta: Delta, members: dict[str, Raw]) -> dict[str, Raw]:
         elif name == "tool_calls":
             if bytes(raw)[:1] not in (b"[", b"n"):
                 raise ValueError("tool_calls is no list")
+            if bytes(raw).count(b"{") > MOST_CHOICES and len(_items.decode(raw)) > MOST_CHOICES:
+                raise ValueError(f"tool_calls has more than {MOST_CHOICES} items")
             if not is_null(raw) and bytes(raw) != b"[]":
                 delta.tool_calls = raw
         elif name != "role" and not is_null(raw):

@@ -3,6 +3,7 @@
 | upstream                                         | code               | retryable |
 |--------------------------------------------------|--------------------|-----------|
 | the prompt is too long (any status, see below)   | CONTEXT_LENGTH     | no        |
+| 413, 429 for one request above a limit per minute | CONTEXT_LENGTH    | no        |
 | a content filter's refusal                       | CONTENT_FILTERED   | no        |
 | 401, 403                                         | UPSTREAM_AUTH      | no        |
 | 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
@@ -44,6 +45,9 @@ _CONTEXT_SENTENCES = re.compile(
     r"|too many (?:input )?tokens|context window|too large to process",
     re.IGNORECASE,
 )
+_ABOVE_LIMIT = re.compile(r"\blimit:? ([0-9][0-9,]*)\b.{0,40}?\brequested:? ([0-9][0-9,]*)\b", re.IGNORECASE)
+"""How OpenAI and Groq say what a limit is and what a request would take of it. One that takes more than all of it never fits, and
+is no reason for others to wait."""
 _NO_PATH = re.compile(
     r"^(?:404\W*)?(?:page |file )?(?:not found)?\W*$|^<|invalid url|cannot post|unexpected endpoint|there is no post",
     re.IGNORECASE,
@@ -138,7 +142,7 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, sec
 
 
 def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
-    """1. the prompt's length; 2. filters; 3. the status; 4. without one, the error's name."""
+    """1. the prompt's length, also beyond a limit per minute; 2. filters; 3. the status; 4. without one, the error's name."""
     may_be_length = status is None or 400 <= status < 500 or status == 500
     if (
         status not in BUSY_STATUSES
@@ -147,6 +151,8 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
             said.names & _CONTEXT_CODES or _CONTEXT_SENTENCES.search(said.message)
         )
     ):
+        return "CONTEXT_LENGTH", False
+    if status in (None, 413, 429) and _never_fits(said.message):
         return "CONTEXT_LENGTH", False
     if said.names & _FILTER_CODES:  # 2
         return "CONTENT_FILTERED", False
@@ -168,6 +174,11 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
     if said.names & _REFUSED_CODES:
         return "BAD_REQUEST", False
     return "UPSTREAM_ERROR", True
+
+
+def _never_fits(message: str) -> bool:
+    found = _ABOVE_LIMIT.search(message)
+    return found is not None and int(found[2].replace(",", "")) > int(found[1].replace(",", ""))
 
 
 def _misdirected(said: UpstreamError, status: int | None) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.workers.adapters import failures
-from fairlane.workers.adapters.chunks import Chunk, ChunkReader, StreamError, is_null, usage_of
+from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, is_null, usage_of
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
@@ -189,7 +189,7 @@ class OpenAIAdapter:
         """A complete answer: its usage, and itself as the result."""
         try:
             body.decode()
-            answer = msgspec.json.decode(body, type=Chunk)
+            answer = msgspec.json.decode(body, type=Answer)
             usage = None if is_null(answer.usage) else usage_of(answer.usage)
         except (ValueError, RecursionError) as error:
             raise failures.unreadable(str(error)) from error

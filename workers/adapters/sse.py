@@ -59,7 +59,7 @@ class EventParser:
         if line.startswith(b"data:"):
             value = line[6:] if line.startswith(b"data: ") else line[5:]
             self._data.append(value)
-            self._data_bytes += len(value)
+            self._data_bytes += len(line)  # also of a line that says nothing
         elif not line and self._data:
             event = b"\n".join(self._data)
             self._data.clear()

@@ -182,7 +182,8 @@ class Session:
         """The connection is over, whoever ended it."""
         worker, self.worker = self.worker, None
         if worker:
-            log.info(
+            cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
+            (log.warning if cut_off else log.info)(
                 "worker gone",
                 worker_id=worker.id,
                 name=worker.name,

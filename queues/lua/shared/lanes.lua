@@ -136,7 +136,7 @@ local function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
   local flow = key_flow(q, m, u)
   local in_flow = call('ZREM', flow, id) == 1
-  if not in_flow and not (t.an and call('ZREM', key_aside(), id) == 1) then return end
+  if not in_flow and call('ZREM', key_aside(), id) == 0 then return end
   call('HINCRBY', key_model(m), 'n:' .. q, '-1')
   call('HINCRBY', key_queue(q), 'n', '-1')
   if not in_flow then

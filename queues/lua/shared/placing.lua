@@ -32,7 +32,7 @@ local function place(id, t)
   local q, m = t.q, t.m
   local rank = call('ZRANK', key_flow(q, m, t.u), id)
   if not rank then
-    local back = t.an and call('ZSCORE', key_aside(), id)
+    local back = call('ZSCORE', key_aside(), id)
     if not back then return { 0, 0, 0, 0 } end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }

@@ -11,9 +11,9 @@ end
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
 -- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
--- model is held. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
+-- model is held; `alone_until`: it stands aside until then. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
-local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
+local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until)
   release(id, t)
   local key = key_task(id)
   call('HSET', key, 'hi', history(t, why))
@@ -50,7 +50,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held)
     call('HSET', key, 'wd', t.wd)
   end
   call('HDEL', key, 'wk', 'bg', 'ga')
-  local aside_until = held and name_held_until(t)
+  local aside_until = alone_until or (held and name_held_until(t))
   if aside_until then
     stand_aside(id, t, aside_until)
   elseif t.an and scheduled_as(t.an) == t.an then -- somebody offers it by its name now

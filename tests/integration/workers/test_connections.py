@@ -30,6 +30,7 @@ from tests.support.rawworkers import (
 from tests.support.serving import Served, serving, until
 from websockets.asyncio.client import connect
 
+import fairlane.gateway.protocols
 from fairlane.gateway.callers import Callers as Keys
 from fairlane.gateway.server import make_server
 
@@ -405,6 +406,25 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
             assert await answer.ok() == "elsewhere"
             await until_workers(served, 2)
         wire.cut()
+
+
+async def test_what_waits_for_a_worker_that_reads_nothing_is_bounded(
+    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fairlane.gateway.protocols, "MOST_UNREAD", 1 << 20)
+    tune(served, send_ms=60_000, ack_ms=60_000)
+    async with Wire(served.ws) as wire, worker_v2(wire.url, instance="stuck", slots=8) as stuck:
+        await stuck.nothing_more()
+        wire.go_dead()
+        task_ids = [await callers.later(text="x" * (8 << 20)) for _ in range(2)]
+        await until_workers(served, 0)
+        async with worker_v2(served.ws, instance="other", slots=8) as other:
+            for _ in task_ids:
+                await other.result(await other.skip_to("task"), "elsewhere", lastSeq=0)
+            for task_id in task_ids:
+                assert (await callers.until_status(task_id, "completed"))["result"] == "elsewhere"
+        wire.cut()
+    assert "it does not read what it is told" in capsys.readouterr().out
 
 
 async def test_a_result_that_was_not_acknowledged_is_sent_again_and_answered(

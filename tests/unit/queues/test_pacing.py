@@ -311,12 +311,37 @@ def test_a_task_that_is_refused_for_ever_ends_at_last(world: World, hold_ms: int
     for _ in range(9):
         (grant,) = pool.take()
         assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "queued"
-        world.advance(hold_ms)
+        pool.pass_time(hold_ms * 6)  # it waits by itself from the fourth refusal on
     (grant,) = pool.take()
     assert grant.attempt == most
     assert pool.requeue(grant, "declined", hold_ms=hold_ms).outcome == "ended"
     assert (pool.state("a"), pool.code("a")) == (State.FAILED, "WORKER_LOST")
     audit(world, "a")
+
+
+def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("bad", user="mallory")
+    for _ in range(3):
+        (grant,) = pool.take()
+        assert pool.requeue(grant, "declined", hold_ms=2000).later == (("m", 2000),)
+        pool.pass_time(2000)
+    for times in (1, 2, 3):
+        (grant,) = pool.take()
+        assert pool.requeue(grant, "declined", hold_ms=2000).later == ()
+        pool.submit(f"good{times}", user="bob")
+        (other,) = pool.take(want=4)
+        assert other.task_id == f"good{times}", "nobody else is held"
+        pool.finish(other)
+        assert pool.place("bad").wait_ms == 2000 * times
+        audit(world, ["bad", *(f"good{number}" for number in range(1, times + 1))])
+        pool.pass_time(2000 * times)
+    (grant,) = pool.take()
+    assert (grant.task_id, grant.attempt) == ("bad", 7)
+    pool.requeue(grant, "declined", hold_ms=300_000)
+    assert pool.place("bad").wait_ms == 300_000
+    pool.cancel("bad")
+    audit(world, ["bad", "good1", "good2", "good3"])
 
 
 def test_a_hold_also_stands_when_its_task_ends(world: World) -> None:

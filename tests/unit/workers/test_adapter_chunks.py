@@ -112,7 +112,12 @@ def test_an_error_object_stops_the_reading() -> None:
         b'{"choices":[{"delta":{"tool_calls":{"a":1}}}]}',
         b'{"choices":[{"delta":{"tool_calls":"a"}}]}',
         b'{"choices":[{"delta":{"audio":"\xff\xfe"}}]}',
+        b'{"choices":[' + b",".join([b"{}"] * 1025) + b"]}",
+        b'{"choices":[' + b",".join([b"{}"] * 400_000) + b"]}",
+        b'{"choices":[{"delta":{"tool_calls":[' + b",".join([b"{}"] * 1025) + b"]}}]}",
+        b'{"usage":{' + b",".join(b'"%d":1' % number for number in range(3000)) + b"}}",
     ],
+    ids=range(15),
 )
 def test_what_is_not_a_chunk_is_a_value_error(event: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

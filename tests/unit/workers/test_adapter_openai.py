@@ -289,6 +289,15 @@ NO_SUCH_PATH: list[Any] = [
 ]
 """What Go's servers, nginx, FastAPI, llama.cpp, OpenAI and Fairlane answer under a wrong base URL."""
 
+TOO_LARGE = (
+    "Request too large for gpt-4 in organization org-x on tokens per min (TPM): Limit 10000, Requested 13000. The input or output"
+    " tokens must be reduced in order to run successfully."
+)
+TOO_MUCH = (
+    "Rate limit reached for gpt-4 in organization org-x on tokens per min (TPM): Limit 10000, Used 9000, Requested 2000. Please"
+    " try again in 6s."
+)
+
 REFUSALS: list[tuple[int, Any, str, bool]] = [
     (429, body(), "MODEL_TOO_BUSY", True),
     (503, body(), "MODEL_TOO_BUSY", True),
@@ -296,6 +305,14 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (408, body(), "MODEL_TOO_BUSY", True),
     (429, body(code="insufficient_quota"), "UPSTREAM_QUOTA", False),
     (429, body("Request too large: too many tokens per minute"), "MODEL_TOO_BUSY", True),
+    (429, body(TOO_LARGE, type="tokens", code="rate_limit_exceeded"), "CONTEXT_LENGTH", False),
+    (
+        413,
+        body(TOO_LARGE.replace("13000", "13,000"), type="tokens", code="rate_limit_exceeded"),
+        "CONTEXT_LENGTH",
+        False,
+    ),
+    (429, body(TOO_MUCH, type="tokens", code="rate_limit_exceeded"), "MODEL_TOO_BUSY", True),
     (402, body("Insufficient Balance"), "UPSTREAM_QUOTA", False),
     (401, body(), "UPSTREAM_AUTH", False),
     (403, body(), "UPSTREAM_AUTH", False),

@@ -56,7 +56,7 @@ def test_an_event_without_its_blank_line_is_given_at_the_end() -> None:
     assert parser.close() is None
 
 
-@pytest.mark.parametrize("part", [b"x" * 30, b"data: xxxxxxxx\n"])
+@pytest.mark.parametrize("part", [b"x" * 30, b"data: xxxxxxxx\n", b"data:\n"])
 def test_an_endless_event_is_refused(part: bytes) -> None:
     parser = EventParser(max_event_bytes=100)
 
