@@ -24,6 +24,13 @@ from fairlane.streaming.turns import Caller, Turns
 Members = dict[str, Raw]
 """The members of a JSON object, values unparsed. They keep the whole text alive."""
 
+
+class Split(Members):
+    """The members of a large body. `image`: whether its messages hold one, which was looked for while it was split."""
+
+    image = False
+
+
 LARGE = 256 * 1024
 MANY = 16_384
 MAX_MEMBERS = 10_000
@@ -52,8 +59,11 @@ _COLON = re.compile(rb"\s*+:\s*+")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _WHITE = b" \t\r\n"
+_IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _PIECE = 1 << 20
+_OVERLAP = 4096
+"""Bytes of the next piece in which a type may end that began in the one before."""
 _DEPTH_PIECE = 64 * 1024
 _WHITE_AT_ONCE = 4096
 
@@ -239,13 +249,13 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
             if depth > MAX_DEPTH:
                 raise _deep(what)
             await asyncio.sleep(0)
-        found: Members = {}
+        found = Split()
         text, at, count, since = memoryview(body), 0, 0, 0
         while True:
             with spent():
                 name = _BEFORE_NAME.match(body, at).end()  # type: ignore[union-attr]
                 if body[name : name + 1] != b'"':
-                    return found
+                    break
                 colon = _end_of_value(text, name)
                 value = _COLON.match(body, colon).end()  # type: ignore[union-attr]
                 at = _end_of_value(text, value)
@@ -256,8 +266,31 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
             if at - since > LARGE:
                 since = at
                 await asyncio.sleep(0)
+        messages = bytes(found.get("messages") or b"")
+        for at in range(0, len(messages), _PIECE):
+            with spent():
+                found.image = found.image or _image_in(messages, at, at + _PIECE + _OVERLAP)
+            await asyncio.sleep(0)
+        return found
     except _WRONG as error:
         raise _explained(error, body, what) from None
+
+
+def has_image(fields: Members) -> bool:
+    """True when the messages hold an image: an object of such a type. They are searched, not parsed."""
+    if isinstance(fields, Split):
+        return fields.image
+    messages = bytes(fields.get("messages") or b"")
+    return _image_in(messages, 0, len(messages))
+
+
+def _image_in(messages: bytes, begin: int, end: int) -> bool:
+    """Whether a part of a list of messages holds an image."""
+    if kind_of(messages) != "[" or (
+        messages.find(b'"image', begin, end) < 0 and messages.find(b'"input_image"', begin, end) < 0
+    ):
+        return False
+    return _IMAGE.search(messages, begin, end) is not None
 
 
 def _depths(body: bytes) -> Iterator[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairlane.gateway.bodies import Members, value_of
+from fairlane.gateway.bodies import Members, has_image, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import MODES, Settings
@@ -30,7 +30,6 @@ READER_LEASE_MS = 15_000
 """The least linger of a task whose caller cannot come back: its end shows at once, this is for the loss of a whole replica."""
 MIN_LINGER_MS = 3000
 """The least linger of others: readers renew it several times within it, on a clock of seconds."""
-_IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 
 
 @dataclass(slots=True)
@@ -127,15 +126,6 @@ def check_choices(fields: Members) -> None:
     else:
         return
     raise bad_request(f"Invalid 'n': {sentence}, but got {value} instead.", "n")
-
-
-def has_image(fields: Members) -> bool:
-    """True when the messages hold an image: an object of such a type. They are searched, not parsed."""
-    raw = fields.get("messages")
-    if kind_of(raw) != "[":
-        return False
-    messages = bytes(raw or b"")
-    return (b'"image' in messages or b'"input_image"' in messages) and _IMAGE.search(messages) is not None
 
 
 def make_task(

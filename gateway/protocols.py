@@ -67,7 +67,7 @@ BYTES_AT_ONCE = 4096
 MOST_BEHIND = 1 << 20
 """Bytes that may come behind the close beside one largest message: a peer that had no time to hear of it sends no more."""
 MOST_UNREAD = 128 << 20
-"""Bytes that may wait to be written beside one message: beyond them a worker of many slots that reads nothing is given up at once."""
+"""Bytes that may wait to be written beside one message: beyond them a worker that reads nothing is given up at once."""
 _TEXT, _CONTROL, _FIN, _RESERVED = 0x81, 0x08, 0x80, 0x70
 
 

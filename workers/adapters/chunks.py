@@ -104,7 +104,7 @@ def delta_of(choice: dict[str, Raw]) -> Delta:
 
 
 def usage_of(raw: Raw) -> Usage | None:
-    """An upstream's `usage` with our names beside its own members; None when it is not an object, ValueError when it is too large."""
+    """An upstream's `usage`, our names beside its own members; None when it is no object, ValueError when it is too large."""
     if len(bytes(raw)) > MOST_USAGE:
         raise ValueError(f"usage has more than {MOST_USAGE} bytes")
     members = _value.decode(raw)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from fairlane.gateway.bodies import (
     LARGE,
@@ -17,12 +18,13 @@ from fairlane.gateway.bodies import (
     MAX_WAITING,
     OVERSIZED,
     Bodies,
+    has_image,
     is_large,
     parse_object,
     value_of,
 )
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.intake import has_image, is_name, split_payload
+from fairlane.gateway.intake import is_name, split_payload
 
 FILLING = "x" * LARGE
 
@@ -195,6 +197,20 @@ def test_messages_with_an_image_are_told_from_others(messages: Any, seen: bool) 
     for indent in (None, 2):
         body = json.dumps({"messages": messages}, indent=indent).encode()
         assert has_image(parse_object(body)) is seen
+
+
+@pytest.mark.parametrize("before", [0, (1 << 20) - 40, 3 << 20])
+def test_images_of_a_large_body_are_looked_for_in_its_turn(before: int) -> None:
+    content: list[Any] = [
+        {"type": "text", "text": "x" * before},
+        {"type": "image_url", "image_url": {"url": "u" * LARGE}},
+    ]
+    for seen in (True, False):
+        body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
+        fields = parse(body)
+        fields["messages"] = Raw(b"[]")  # it is not searched again
+        assert has_image(fields) is seen
+        content[1]["type"] = "text"
 
 
 @pytest.mark.parametrize("text", ["", "a\0", "a\nb", "\x7f", "a\x85b", "\u2028", "x" * 101])
