@@ -37,7 +37,8 @@ def end_request(span: Span, status: int) -> None:
 
 
 def follow(request: Request, task: TaskSpec) -> None:
-    """Let what is done for a request's task belong to its trace, or to its caller's where none is made here."""
+    """Let what is done for a request's task belong to it: to its trace, or to its caller's where none is made here."""
+    task.request_id = request.id.decode()
     span = request.span
     if span is None:
         task.traceparent = read_traceparent(request.header(b"traceparent"))

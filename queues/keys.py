@@ -102,6 +102,7 @@ RECORD = {
     "wt": "1: a caller waits for it",
     "sf": "1: the caller wants tokens as they come",
     "md": "metadata, JSON",
+    "rq": "id of the request that submitted it, for the log",
     "tp": "traceparent of the trace that it belongs to",
     "pb": "bytes of the payload",
     "rd": "replicas with readers, comma-separated",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from fairlane.queues.tasks import State
 
 MOST_MODELS = 100
@@ -18,6 +20,35 @@ OTHER = "other"
 
 OPERATIONS = {"openaiLike": "chat", "openaiCompletion": "text_completion", "openaiEmbedding": "embeddings"}
 """Task types by OpenTelemetry's names of operations; others are counted as OTHER."""
+
+
+class Whose(NamedTuple):
+    """Which task ended, for the log."""
+
+    task_id: str
+    request_id: str
+    user: str
+    model: str
+    """As its caller named it."""
+    worker: str
+    attempt: int
+    sentence: str
+    """What the caller reads; '' where it is not at hand."""
+
+
+class _Failure(msgspec.Struct):
+    error: str = ""
+
+
+_failure = msgspec.json.Decoder(_Failure)
+
+
+def sentence_of(error: bytes) -> str:
+    """The sentence of an `error` event's data; '' of anything else."""
+    try:
+        return _failure.decode(error).error
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ""
 
 
 class TaskEnd(NamedTuple):
@@ -37,6 +68,7 @@ class TaskEnd(NamedTuple):
     """From the first output; -1 = unknown, or there was none."""
     used: tuple[int, int] = (-1, -1)
     """Tokens of input and output; -1 = unknown."""
+    whose: Whose | None = None
 
 
 class Measures(Protocol):

@@ -11,7 +11,7 @@ import structlog
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
-from fairlane.queues.measures import Measures, Recorder, TaskEnd
+from fairlane.queues.measures import Measures, Recorder, TaskEnd, Whose, sentence_of
 from fairlane.queues.presence import PresenceNews
 from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
 from fairlane.queues.sums import SummedLine
@@ -151,6 +151,7 @@ class Scheduler:
             worker,
             task.traceparent,
             b"1" if named else b"0",
+            task.request_id,
         )
 
     @staticmethod
@@ -296,7 +297,7 @@ class Scheduler:
             self.measures.held(grant.model)
         if outcome == "ended":
             if len(reply) > 4:
-                self.measures.ended(_task_end(reply[4]))
+                self.measures.ended(_task_end(reply[4], reply[3]))
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
             self.measures.returned(grant.queue, grant.model, cause)
@@ -312,7 +313,7 @@ class Scheduler:
         )
         outcome = reply[0].decode()
         if outcome == "ended":
-            self.measures.ended(_task_end(reply[4]))
+            self.measures.ended(_task_end(reply[4], reply[3]))
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
@@ -602,11 +603,14 @@ def _grant(raw: list[Any]) -> Grant:
         raw[17],
         raw[18].decode(),
         raw[19].decode(),
+        raw[20].decode(),
     )
 
 
-def _task_end(account: list[Any]) -> TaskEnd:
-    queue, model, task_type, state, code, total_ms, ran_ms = account
+def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
+    """What an account says (ending.lua). `error`: the end's data, where it is at hand."""
+    queue, model, task_type, state, code, total_ms, ran_ms, *whose = account
+    task_id, request_id, user, asked, worker, attempt = (value.decode() for value in whose)
     return TaskEnd(
         queue.decode(),
         model.decode(),
@@ -615,6 +619,7 @@ def _task_end(account: list[Any]) -> TaskEnd:
         code.decode(),
         total_ms,
         ran_ms,
+        whose=Whose(task_id, request_id, user, asked, worker, int(attempt), sentence_of(error)),
     )
 
 

@@ -55,6 +55,8 @@ class TaskSpec:
     metadata: bytes = b""
     traceparent: str = ""
     """The trace that it belongs to (W3C Trace Context); '' = none."""
+    request_id: str = ""
+    """Of the HTTP request that brought it; for the log."""
 
 
 class Grant(NamedTuple):
@@ -88,6 +90,7 @@ class Grant(NamedTuple):
     traceparent: str = ""
     asked: str = ""
     """The model as its caller named it: what people and workers are told."""
+    request_id: str = ""
 
 
 class Place(NamedTuple):

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failed import FailedTasks
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.measures import OTHER, Recorder, TaskEnd
@@ -122,10 +123,12 @@ class HourRecorder(Recorder):
 
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)
+        self.failed = FailedTasks()
         self._bucket = Bucket()
 
     def take(self) -> Bucket:
         """What came together since this was called last."""
+        self.failed.add_up()
         bucket, self._bucket = self._bucket, Bucket()
         return bucket
 
@@ -155,6 +158,7 @@ class HourRecorder(Recorder):
             bucket.completed += 1
             bucket.total.add(end.total_ms)
         elif end.state is State.FAILED:
+            self.failed.tell(end)
             count(bucket.failures, end.code)
             bucket.total.add(end.total_ms)
         else:

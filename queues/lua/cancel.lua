@@ -29,4 +29,4 @@ else
   event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
   tell_owner(id, t, why)
 end
-return { 'ended', state, event_id, data, account_of_end(t) }
+return { 'ended', state, event_id, data, account_of_end(t, id) }

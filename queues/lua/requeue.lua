@@ -48,4 +48,4 @@ if t.m ~= freed then wake(freed) end
 wake_elsewhere(t)
 local later = at and { t.m, math.max(at - NOW, 1) } or {}
 if outcome == 'queued' then return { outcome, later } end
-return { outcome, event_id, kind, data, account_of_end(t) }
+return { outcome, event_id, kind, data, account_of_end(t, id) }

@@ -14,7 +14,7 @@ local keep_ms, linger_ms, waiting, stream = ARGV[14], tonumber(ARGV[15]), ARGV[1
 local metadata, payload = ARGV[18], ARGV[19]
 local replica, want, nonce, grant_ms = ARGV[20], tonumber(ARGV[21]), ARGV[22], tonumber(ARGV[23])
 local default_length, byte_limit, follow, worker = tonumber(ARGV[24]), tonumber(ARGV[25]), ARGV[26], ARGV[27]
-local traceparent, named = ARGV[28], ARGV[29]
+local traceparent, named, request_id = ARGV[28], ARGV[29], ARGV[30]
 
 local key = key_task(id)
 if call('EXISTS', key) == 1 then
@@ -78,6 +78,7 @@ if waiting == '1' then put('wt', '1') end
 if stream == '1' then put('sf', '1') end
 if metadata ~= '' then put('md', metadata) end
 if traceparent ~= '' then put('tp', traceparent) end
+if request_id ~= '' then put('rq', request_id) end
 if m ~= asked then put('an', asked) end
 if follow == '1' then put('rd', replica) end
 

@@ -212,7 +212,7 @@ for _, id in ipairs(due) do
       settle(t, -1, -1, false)
     end
   end
-  if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t) end
+  if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t, id) end
 end
 
 -- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.

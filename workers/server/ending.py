@@ -10,7 +10,7 @@ import structlog
 
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import TaskEnd
+from fairlane.queues.measures import TaskEnd, Whose, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Finished, Grant, Later, State
 from fairlane.streaming.events import Event, compose, fragment_cancelled, parse_event_id, progress_event
@@ -137,9 +137,6 @@ class Endings:
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         worker = attempt.worker
-        if end.code in ("OUTPUT_TOO_LARGE", "STORE_LOST"):
-            task_id = attempt.grant.task_id
-            log.warning("task given up", task_id=task_id, worker_id=worker.id, code=end.code)
         attempt.writer.finish(
             end.state,
             end.code,
@@ -302,7 +299,22 @@ class Endings:
                 (now - attempt.granted_at) * 1000,
                 (now - attempt.first_output_at) * 1000 if attempt.first_output_at else -1,
                 used,
+                self._whose(attempt) if state is State.FAILED else None,
             )
+        )
+
+    @staticmethod
+    def _whose(attempt: Attempt) -> Whose:
+        grant, end = attempt.grant, attempt.end
+        sentence = sentence_of(b"{%b}" % end.fragment) if end is not None else ""
+        return Whose(
+            grant.task_id,
+            grant.request_id,
+            grant.user,
+            grant.asked,
+            attempt.worker.id,
+            grant.attempt,
+            sentence,
         )
 
 

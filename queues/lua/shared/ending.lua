@@ -145,9 +145,12 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
 end
 
 -- How a task of this table came to its state, for those who count: queue, model, type, state, code, ms since its submission, ms
--- since its last grant (-1: it was not running).
-local function account_of_end(t)
-  return { t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1 }
+-- since its last grant (-1: it was not running); and whose it was: id, request, user, model that was asked for, worker, attempt.
+local function account_of_end(t, id)
+  return {
+    t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1,
+    id, t.rq or '', t.u, t.an or t.m, t.wk or '', t.at or '0',
+  }
 end
 
 -- End a task that waits.

@@ -4,7 +4,7 @@ local function describe(id, t, event_id, start)
   if left > 0 then left = math.max(left - NOW, 1) end
   return {
     id, t.at, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en,
-    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m,
+    event_id, t.md or '', t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '',
   }
 end
 

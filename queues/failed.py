@@ -1,0 +1,69 @@
+"""One line in the log for each task that failed, and few lines where thousands fail."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from fairlane.queues.measures import TaskEnd
+
+log = structlog.get_logger("fairlane.tasks")
+
+AT_ONCE = 20
+PER_SECOND = 2.0
+SUMMED_S = 10.0
+MAX_CHARS = 300
+"""Of a sentence. It is the one that the caller reads."""
+QUOTING = frozenset({"BAD_REQUEST", "CONTENT_FILTERED", "CONTEXT_LENGTH", "WORKER_ERROR"})
+"""Failures that may quote the request: of what a worker or its upstream says, what stands before the first colon is written."""
+
+
+class FailedTasks:
+    """Writes a line for a failed task: at most 20 at once and two a second; the others are added up by code, in a line each ten
+    seconds at most. `now` in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._left = float(AT_ONCE)
+        self._at = self._summed_at = now()
+        self._untold: Counter[str] = Counter()
+
+    def tell(self, end: TaskEnd) -> None:
+        """Write what is known of a task that failed."""
+        now = self._now()
+        self._left = min(self._left + (now - self._at) * PER_SECOND, AT_ONCE)
+        self._at = now
+        whose = end.whose
+        if self._left >= 1 and whose is not None:
+            self._left -= 1
+            log.info(
+                "task failed",
+                code=end.code,
+                task_id=whose.task_id,
+                request_id=whose.request_id,
+                model=whose.model,
+                queue=end.queue,
+                user=whose.user,
+                worker_id=whose.worker,
+                attempt=whose.attempt,
+                waited_and_ran_ms=round(end.total_ms),
+                error=_sentence(end.code, whose.sentence),
+            )
+        else:
+            if not self._untold:
+                self._summed_at = now
+            self._untold[end.code] += 1
+        self.add_up()
+
+    def add_up(self) -> None:
+        """Write how many got no line of their own, if that is due. Call it now and then, too."""
+        now = self._now()
+        if self._untold and now - self._summed_at >= SUMMED_S:
+            log.info("more tasks failed", codes=dict(self._untold), within_s=round(now - self._summed_at))
+            self._untold.clear()
+
+
+def _sentence(code: str, sentence: str) -> str:
+    return (sentence.partition(": ")[0] if code in QUOTING else sentence)[:MAX_CHARS]

@@ -1,0 +1,65 @@
+"""Who has nothing but the log finds each task that failed, and the request that brought it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.support.rawworkers import Callers, callers_of, worker_v2
+from tests.support.serving import Served, serving, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def served(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(redis_url, tmp_path, min_task_timeout_ms=100) as served:
+        yield served
+
+
+@pytest.fixture
+async def callers(served: Served) -> AsyncIterator[Callers]:
+    async with callers_of(served) as callers:
+        yield callers
+
+
+async def test_a_worker_s_failure_is_told_with_request_user_and_worker(
+    served: Served, callers: Callers
+) -> None:
+    with capture_logs() as logs:
+        async with worker_v2(served.ws) as worker:
+            answer = callers.ask()
+            task = await worker.expect("task")
+            info = {"code": "UPSTREAM_ERROR", "retryable": False}
+            await worker.result(task, error="The upstream answered 501: no", errorInfo=info, lastSeq=0)
+            response = await answer.response()
+            line = await _line(logs)
+            assert line["task_id"] == task["taskId"]
+            assert line["request_id"] == response.headers["x-request-id"]
+            assert (line["code"], line["error"]) == ("UPSTREAM_ERROR", "The upstream answered 501: no")
+            assert (line["model"], line["attempt"]) == ("m", 1)
+            assert line["user"]
+            assert line["worker_id"] == worker.registered["workerId"]
+
+
+async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Served, callers: Callers) -> None:
+    with capture_logs() as logs:
+        async with worker_v2(served.ws) as worker:
+            busy = callers.ask()
+            task = await worker.expect("task")
+            await worker.ack(task)
+            answer = callers.ask(timeout=100)
+            response = await answer.response()
+            line = await _line(logs)
+            assert (line["code"], line["request_id"]) == ("TIMEOUT", response.headers["x-request-id"])
+            await worker.result(task, 1, lastSeq=0)
+            await busy.ok()
+
+
+async def _line(logs: list[Any]) -> Any:
+    def failed() -> list[Any]:
+        return [line for line in logs if line["event"] == "task failed"]
+
+    await until(lambda: len(failed()) == 1, "the line")
+    return failed()[0]
