@@ -1,15 +1,17 @@
-"""What the scheduling scripts of one task cost Redis, by the server's own command statistics: `python -m bench.scriptcost`.
+"""What the scheduling scripts of one task cost Redis, as a ratio to a yardstick in the same run: `python -m bench.scriptcost`.
 
-Redis runs one script at a time, so its time is the one thing that replicas cannot add. Counted are the microseconds of EVALSHA
-per task, all scripts of its life together (submit, the take in finish, finish), and the memory of a task that waits beside its
-payload. Three situations: nobody waits (the task is granted by its submit), a short queue, and 100,000 waiting tasks of 10,000
-users.
+Redis runs one script at a time, so its time is the one thing that replicas cannot add. Counted are the microseconds of scripts
+per task by the server's own command statistics, all scripts of its life together (submit, the take in finish, finish), and the
+memory of a task that waits beside its payload. The yardstick is a fixed script of fifty plain commands, 25 HSET and 25 ZADD; it
+runs in turns with them, so ratios of different machines can be compared. Three situations: nobody waits (the task is granted by
+its submit), a short queue, and 100,000 waiting tasks of 10,000 users.
 """
 
 import argparse
 import itertools
 import json
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,6 @@ from fairlane.queues.tasks import Grant, State, TaskSpec
 QUEUES = ("paid_stream", "paid_batch", "free_stream", "free_batch")
 SLOTS = 16
 PAYLOAD_BYTES = 200
-REACH_SHORT_US, REACH_LONG_US, REACH_BYTES = 60.0, 90.0, 1024
 
 
 class Batch:
@@ -116,14 +117,22 @@ class Load:
         drive(self.world.scheduler("r1").renew([(grant, "w", True, -1) for grant in self.running]))
 
 
-def stats(world: World) -> tuple[float, int]:
-    """Microseconds and calls of EVALSHA since the last reset."""
-    text = world.call("INFO", "commandstats").decode()
-    for line in text.splitlines():
-        if line.startswith("cmdstat_evalsha:"):
-            fields = dict(pair.split("=") for pair in line.partition(":")[2].split(","))
-            return float(fields["usec"]), int(fields["calls"])
-    return 0.0, 0
+YARDSTICK = """
+for i = 1, 25 do
+  redis.call('HSET', KEYS[1], 'field' .. i, i)
+  redis.call('ZADD', KEYS[2], i, 'member' .. i)
+end
+"""
+
+
+def micros(world: World, *commands: str) -> float:
+    """Microseconds of these commands since the last reset."""
+    total = 0.0
+    for line in world.call("INFO", "commandstats").decode().splitlines():
+        name, _, fields = line.partition(":")
+        if name.removeprefix("cmdstat_") in commands:
+            total += float(dict(pair.split("=") for pair in fields.split(","))["usec"])
+    return total
 
 
 def memory(world: World) -> int:
@@ -131,24 +140,32 @@ def memory(world: World) -> int:
     return int(next(line for line in text.splitlines() if line.startswith("used_memory:")).partition(":")[2])
 
 
-def per_task(world: World, tasks: int, live: Callable[[], None]) -> float:
-    """Microseconds per task: the tenth percentile of rounds of SLOTS tasks, as whatever else the machine does only adds."""
-    rounds = []
+def per_task(world: World, tasks: int, live: Callable[[], None]) -> dict[str, float]:
+    """Of a task: microseconds (the tenth percentile of rounds of SLOTS tasks, as whatever else the machine does only adds), and
+    their ratio to the yardstick (the median of the rounds').
+    """
+    yardstick = [("EVAL", YARDSTICK, 2, f"{world.prefix}yard:h", f"{world.prefix}yard:z")] * SLOTS
+    rounds, ratios = [], []
     for _ in range(max(tasks // SLOTS, 10)):
         world.call("CONFIG", "RESETSTAT")
         live()
-        rounds.append(stats(world)[0] / SLOTS)
-    return sorted(rounds)[len(rounds) // 10]
+        world.connection.pipeline(yardstick)
+        rounds.append(micros(world, "evalsha", "fcall") / SLOTS)
+        ratios.append(rounds[-1] * SLOTS / micros(world, "eval"))
+    return {
+        "us": round(sorted(rounds)[len(rounds) // 10], 1),
+        "of the yardstick": round(statistics.median(ratios), 2),
+    }
 
 
-def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str, float]:
+def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str, Any]:
     """The three situations, on an empty database of this server."""
     world = World(
         server.socket_path, limits=Limits(max_queue_length=10**7, max_queued_bytes=10**12), real_clock=True
     )
     world.call("FLUSHALL")
     load = Load(world)
-    result = {"nobody waits": per_task(world, tasks, lambda: load.live(10, 1))}
+    result: dict[str, Any] = {"nobody waits": per_task(world, tasks, lambda: load.live(10, 1))}
     for want in [1] * SLOTS + [0] * 32:
         load.submit(10, want)
     load.submitted()
@@ -159,11 +176,11 @@ def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str,
         for _ in range(100):
             load.submit(users, 0)
         load.submitted()
-    result["bytes per waiting task"] = (memory(world) - before) / queued - PAYLOAD_BYTES
+    result["bytes per waiting task"] = round((memory(world) - before) / queued - PAYLOAD_BYTES)
     load.renew()
     result["long queues"] = per_task(world, tasks, lambda: load.live(users, 0))
     world.close()
-    return {name: round(value, 1) for name, value in result.items()}
+    return result
 
 
 def main() -> None:
