@@ -119,7 +119,7 @@ def _print_queues(state: "State") -> None:
     from fairlane.gateway.status import add_row, make_table, seconds, wide_enough  # noqa: PLC0415
 
     table = make_table(
-        *("queue", "weight", "share", "waiting", "most waiting", "oldest", "longest wait"),
+        *("queue", "weight", "share", "waiting", "most waiting", "oldest", "wait limit"),
         *("running", "most running", "reserved", "lendable", "borrow", "admission"),
     )
     for row in state.queues:

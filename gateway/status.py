@@ -176,7 +176,7 @@ def print_state(state: State, console: Console) -> None:
         if replica.configuration is not None and not replica.configuration.in_force:
             console.print(f"replica {replica.replica} has an older configuration, which is not in force")
 
-    queues = make_table("queue", "weight", "waiting", "running", "most waiting", "longest wait")
+    queues = make_table("queue", "weight", "waiting", "running", "most waiting", "wait limit")
     for queue in state.queues:
         wait = seconds(queue.max_wait_ms) if queue.max_wait_ms else "-"
         most = queue.max_length or "-"
@@ -191,7 +191,7 @@ def print_state(state: State, console: Console) -> None:
         add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots)
     console.print(models if state.models else "no models yet")
 
-    workers = make_table("worker", "replica", "running", "slots", "models", "heard of")
+    workers = make_table("worker", "replica", "running", "slots", "models", "last seen")
     for worker in state.workers:
         heard = "-" if worker.heartbeat_age_ms is None else f"{seconds(worker.heartbeat_age_ms)} ago"
         name = (worker.name or worker.worker_id) + (" (draining)" if worker.draining else "")

@@ -127,7 +127,7 @@ async def test_a_limit_is_changed_and_obeyed(talk: Talk, open_browser: OpenBrows
         await page.get_by_role("button", name="Review…").click()
         await confirm(page)
         await expect(cell(page, "queues", "paid_batch", "Weight")).to_have_text("2.5")
-        await page.get_by_role("link", name="Changes").click()
+        await page.get_by_role("link", name="Audit log").click()
         await expect(page.locator("#audit tbody tr").first).to_contain_text("Weight 4 → 2.5")
         await accessible(page)
 
@@ -343,7 +343,7 @@ async def test_hostile_names_are_text(talk: Talk, open_browser: OpenBrowser) -> 
         info = {"code": HOSTILE[:60], "retryable": False}
         await worker.answer(task, error=HOSTILE, errorInfo=info)
         await expect(page.locator("#task .chip")).to_have_text("failed")
-        await page.get_by_role("link", name="Changes").click()
+        await page.get_by_role("link", name="Audit log").click()
         await expect(page.locator("#audit .empty")).to_be_visible()
         assert await page.locator("img, main script").count() == 0
 
@@ -401,7 +401,7 @@ async def test_it_fits_a_phone_in_chinese_and_in_the_dark(talk: Talk, open_brows
         await expect(row(page, "queues", "paid_batch")).to_contain_text("3 / 1,000")
         await fits(page)
         await accessible(page)
-        for view in ("任务", "变更"):
+        for view in ("任务", "审计日志"):
             await page.get_by_role("link", name=view, exact=True).click()
             await expect(page.locator("#view tbody tr").first).to_be_visible()
             await fits(page)

@@ -88,7 +88,7 @@ async def test_changes_are_read_when_the_store_is_back_and_pages_stay(
         await expect(page.locator("#live[data-state=live]")).to_be_visible()
         with own_redis.frozen():
             await expect(page.locator("#view.stale")).to_be_visible()
-            await page.get_by_role("link", name="Changes").click()
+            await page.get_by_role("link", name="Audit log").click()
             await expect(page.locator("#audit .notice")).to_be_visible()
         rows = page.locator("#audit tbody tr")
         await expect(rows).to_have_count(50)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,8 @@ async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBr
         order = []
         await talk.waiting(9)
         await expect(page.locator("#burst-bars .waited")).to_have_count(10)
+        await expect(page.locator("#burst-table tbody tr")).to_have_text([re.compile(r"\d")] * 3)
+        assert "–" not in await page.locator("#burst-table td:nth-child(4)").all_inner_texts()
         await accessible(page)
         for _ in range(10):
             task = await worker.take()

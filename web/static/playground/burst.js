@@ -310,16 +310,19 @@ export class Burst {
   }
 
   _drawTable() {
-    const served = this._run.served();
-    const rows = this._run.groups.map((group, index) => {
-      const mine = this._run.tasks.filter(task => task.group === index);
+    const run = this._run;
+    const served = run.served();
+    const rows = run.groups.map((group, index) => {
+      const mine = run.tasks.filter(task => task.group === index);
       const started = mine.filter(task => task.startedAt !== null);
       const waits = started.map(task => task.startedAt - task.sentAt);
+      const sent = mine.filter(task => task.sentAt !== null); // in the mean those that still wait count with what they have waited
+      const waited = sent.reduce((sum, task) => sum + Math.max(0, (task.startedAt ?? task.endedAt ?? run.now()) - task.sentAt), 0);
       const first = served.findIndex(task => task.group === index);
       const cells = [
         group.tier || "–",
         `${number(mine.filter(task => task.state === "completed").length)} / ${number(mine.length)}`,
-        waits.length ? duration(waits.reduce((sum, wait) => sum + wait, 0) / waits.length) : "–",
+        sent.length ? duration(waited / sent.length) : "–",
         waits.length ? duration(Math.min(...waits)) : "–",
         first < 0 ? "–" : number(first + 1),
         served.length ? percent(started.length / served.length) : "–",
