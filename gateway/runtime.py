@@ -24,6 +24,7 @@ from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.opencalls import OpenCalls
+from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
@@ -126,6 +127,8 @@ class Gateway:
             on_change=self._store_changed,
             measures=self.measures,
         )
+        self._where = here(self.started_at)
+        self._replicas = Replicas(self.link, self.keys, self.replica, self._where)
         self.store = StoreWatch(self.link, redis_url, self.keys, self.replica)
         limits = Limits(
             lease_ms=settings.lease_ms,
@@ -195,8 +198,15 @@ class Gateway:
         self.history.start()
         self.dispatcher.start()
         self._comparing = asyncio.create_task(self._compare_configurations(), name="configuration")
+        self._replicas.start()
         self.ready = True
-        log.info("gateway ready", replica=self.replica)
+        log.info(
+            "gateway ready",
+            replica=self.replica,
+            host=self._where.host,
+            pid=self._where.pid,
+            version=self._where.version,
+        )
 
     async def stop(self) -> None:
         """Let go of everything. Workers and streams have been told before, by `drain`."""
@@ -208,6 +218,7 @@ class Gateway:
             self._comparing.cancel()
             await asyncio.gather(self._comparing, return_exceptions=True)
         await self.dispatcher.close()
+        await self._replicas.close()
         await self._leave()
         await self.watch.close()
         await self.surveyor.close()

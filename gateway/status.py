@@ -84,6 +84,10 @@ class ReplicaRow(msgspec.Struct, rename="camel"):
     """A replica in that answer."""
 
     replica: str
+    host: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    age_ms: int = 0
     configuration: ConfigurationRow | None = None
 
 
@@ -197,6 +201,12 @@ def print_state(state: State, console: Console) -> None:
         name = (worker.name or worker.worker_id) + (" (draining)" if worker.draining else "")
         add_row(workers, name, worker.replica, worker.running, worker.slots, " ".join(worker.models), heard)
     console.print(workers if state.workers else "no workers are connected")
+
+    replicas = make_table("replica", "host", "pid", "version", "heard of")
+    for replica in state.replicas:
+        where = (replica.host or "-", replica.pid or "-", replica.version or "-")
+        add_row(replicas, replica.replica, *where, f"{seconds(replica.age_ms)} ago")
+    console.print(replicas)
 
 
 def _paused(paused: bool) -> str:

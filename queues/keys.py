@@ -66,6 +66,7 @@ KEYS = (
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
     Key("versions", "versions", "hash", "replica -> version of its configuration: modified, read (ms), hash", "sweep"),
+    Key("hosts", "hosts", "hash", "replica -> JSON of where it runs: host, pid, version, startedAt (ms)", "sweep"),
     Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 from redis.exceptions import ResponseError
 
@@ -112,6 +113,24 @@ class Queue:
         return bool(self.settings.values.get("paused"))
 
 
+class Whereabouts(msgspec.Struct, rename="camel", frozen=True):
+    """Where a replica runs."""
+
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    """ms since 1970."""
+
+
+_whereabouts = msgspec.json.Decoder(Whereabouts)
+
+
+def read_whereabouts(reply: Sequence[bytes]) -> dict[str, Whereabouts]:
+    """Replica -> where it runs, from the reply to HGETALL of `hosts`."""
+    return {name.decode(): _whereabouts.decode(told) for name, told in _pairs(reply)}
+
+
 class Memory(NamedTuple):
     """What Redis takes, and what it may take (0: any), in bytes."""
 
@@ -143,6 +162,8 @@ class Survey:
     """The one in force."""
     configurations: dict[str, Configuration] = field(default_factory=dict)
     """Replica -> the one that it was given, where known."""
+    hosts: dict[str, Whereabouts] = field(default_factory=dict)
+    """Replica -> where it runs, where known."""
     memory: Memory | None = None
     """None: Redis does not tell."""
 
@@ -272,7 +293,7 @@ class Surveyor:
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, count, present, pool, overrides, versions, info = await _all(
+        time, known, count, present, pool, overrides, versions, hosts, info = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             command("ZCARD", keys("models")),
@@ -280,6 +301,7 @@ class Surveyor:
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overrides")),
             command("HGETALL", keys("versions")),
+            command("HGETALL", keys("hosts")),
             _if_allowed(command("INFO", "memory")),
         )
         now_ms = _ms(time)
@@ -327,6 +349,7 @@ class Surveyor:
                 for name, packed in _pairs(versions)
                 if name.decode() in replicas
             },
+            {name: where for name, where in read_whereabouts(hosts).items() if name in replicas},
             _memory(info),
         )
 

@@ -10,6 +10,7 @@ from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import JSON, NO_STORE, Request
 from fairlane.gateway.overview import configuration_row, model_row, queue_row
 from fairlane.queues.errors import StoreError
+from fairlane.queues.survey import Whereabouts
 from fairlane.queues.tasks import TERMINAL, State, asked_model
 
 if TYPE_CHECKING:
@@ -54,11 +55,19 @@ async def read_state(gateway: "Gateway", tasks: int) -> dict[str, Any]:
             {
                 "replica": name,
                 "ageMs": max(15_000 - (end - survey.now_ms), 0),
+                **host_row(survey.hosts.get(name)),
                 "configuration": configuration_row(survey.configurations.get(name), survey.configuration),
             }
             for name, end in survey.replicas.items()
         ],
     }
+
+
+def host_row(where: Whereabouts | None) -> dict[str, Any]:
+    """Where a replica runs: null for one that has not told it yet."""
+    if where is None:
+        return {"host": None, "pid": None, "version": None, "startedAt": None}
+    return {"host": where.host, "pid": where.pid, "version": where.version, "startedAt": where.started_at}
 
 
 def store_row(gateway: "Gateway") -> dict[str, Any]:

@@ -54,6 +54,12 @@ SHARED = (
     Shared("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
     Shared("fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"),
     Shared(
+        "fairlane_replica_info",
+        ("replica", "host", "pid", "version"),
+        "1; where each live gateway process runs",
+        max,
+    ),
+    Shared(
         "fairlane_replicas_overruled",
         (),
         "Gateway processes with a configuration of queues and models that is not in force: another one is newer",
@@ -108,6 +114,8 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
             sum(bool(worker.get("draining")) is drains for worker in survey.workers),
         )
     put("fairlane_replicas", (), len(survey.replicas))
+    for replica, where in survey.hosts.items():
+        put("fairlane_replica_info", (replica, where.host, str(where.pid), where.version), 1)
     if survey.memory is not None:
         put("fairlane_redis_memory_bytes", (), survey.memory.used)
         put("fairlane_redis_memory_max_bytes", (), survey.memory.most)

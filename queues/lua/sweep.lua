@@ -251,6 +251,7 @@ if woken >= 900 or woken < 0 then
   for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do
     for _, model in ipairs(call('ZRANGE', key_offered(), 0, 999)) do call('ZREM', key_idle(model), replica) end
     call('HDEL', key_versions(), replica)
+    call('HDEL', key_hosts(), replica)
     call('ZREM', key_replicas(), replica)
   end
   for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 1000)) do

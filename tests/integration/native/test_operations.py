@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.serving import until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+
+from fairlane import __version__
 
 pytestmark = pytest.mark.anyio
 
@@ -114,7 +117,10 @@ async def test_the_state_shows_queues_models_workers_counts_and_tasks(gateway: S
         state = await talk.state()
         assert (state["counts"]["executing"], state["counts"]["completed"]) == (0, 1)
         assert state["tasks"][0]["endedAt"] >= state["tasks"][0]["startedAt"]
-        assert len(state["replicas"]) == 1
+        [replica] = state["replicas"]
+        assert replica["host"] == socket.gethostname()
+        assert replica["pid"] > 1
+        assert replica["version"] == __version__
 
 
 async def test_the_state_never_shows_prompts_or_results(gateway: Start) -> None:

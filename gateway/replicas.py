@@ -1,0 +1,108 @@
+"""Where the replicas run, and a line in the log when one is gone: by those that stay, as it cannot tell itself."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Collection, Mapping
+
+import msgspec
+import structlog
+
+from fairlane import __version__
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import Keys
+from fairlane.queues.link import RedisLink
+from fairlane.queues.survey import Whereabouts, read_whereabouts
+
+log = structlog.get_logger("fairlane.gateway")
+
+LOOK_S = 2.0
+LEFT = 1.0
+"""When the presence of a replica ends that has left in order (`Gateway._leave`). The sweep forgets it at once, and one that died
+after a minute.
+"""
+
+
+def here(started_at: float) -> Whereabouts:
+    """Where this process runs. `started_at` in seconds since 1970."""
+    return Whereabouts(socket.gethostname(), os.getpid(), __version__, int(started_at * 1000))
+
+
+class Goings:
+    """Says which replicas are gone. One counts as gone when two looks in a row do not see it alive: after an outage of Redis all
+    need a moment to say that they are there. Pure.
+    """
+
+    def __init__(self) -> None:
+        self._alive: set[str] = set()
+        self._missed: set[str] = set()
+
+    def look(self, alive: Collection[str]) -> list[str]:
+        """Take in who is alive now; who is gone since the looks before."""
+        missing = self._alive.difference(alive)
+        gone = sorted(missing & self._missed)
+        self._missed = missing.difference(gone)
+        self._alive = (self._alive | set(alive)).difference(gone)
+        return gone
+
+
+class Replicas:
+    """Tells the others where this replica runs, and the log who of them is gone."""
+
+    def __init__(self, link: RedisLink, keys: Keys, replica: str, where: Whereabouts) -> None:
+        self._link = link
+        self._keys = keys
+        self._replica = replica
+        self._where = msgspec.json.encode(where)
+        self._goings = Goings()
+        self._seen: dict[str, Whereabouts] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._watching = asyncio.create_task(self._watch(), name="replicas")
+
+    async def close(self) -> None:
+        """End."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except StoreError:
+                pass  # again when it answers
+            except Exception:  # what is lost is a line of the log
+                log.exception("cannot look at the replicas")
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        command = self._link.command
+        told = command("HSET", self._keys("hosts"), self._replica, self._where)
+        time = command("TIME")
+        present = command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+        hosts = command("HGETALL", self._keys("hosts"))
+        seconds, flat, where = (await asyncio.gather(told, time, present, hosts))[1:]
+        now_ms = int(seconds[0]) * 1000
+        ends = {name.decode(): float(end) for name, end in zip(flat[::2], flat[1::2], strict=True)}
+        self._seen.update(read_whereabouts(where))
+        self.note(ends, now_ms)
+
+    def note(self, ends: Mapping[str, float], now_ms: int) -> None:
+        """Write who is gone. `ends`: when the presence of each replica ends, ms."""
+        alive = {name for name, end in ends.items() if end > now_ms} - {self._replica}
+        for name in self._goings.look(alive):
+            where = self._seen.pop(name, None)
+            more = {} if where is None else {"host": where.host, "pid": where.pid, "version": where.version}
+            if ends.get(name, LEFT) == LEFT:
+                log.info("a replica has left", gone=name, replica=self._replica, **more)
+            else:
+                log.warning(
+                    "a replica died: what ran on it goes back to its queue, or ends if it had output",
+                    gone=name,
+                    replica=self._replica,
+                    **more,
+                )
+        self._seen = {name: where for name, where in self._seen.items() if name in ends}
