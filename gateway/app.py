@@ -1,111 +1,93 @@
-"""The ASGI application: finds the call, the caller, and the shape in which errors are told.
+"""The FastAPI application: its routers, its document, and who answers what.
 
-The calls are plain ASGI without a framework between: what is not needed per request is not paid per request.
+Operators', account and page calls are FastAPI's. The hot calls are raw ASGI: they are found by one look-up and pay for nothing
+that stands between. Access, failures, request ids and measures are the same for both, in one place: `_http`.
 """
 
-import asyncio
-import re
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from typing import Any
 
 import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.routing import iter_route_contexts
 
-from fairlane.gateway.api import (
-    admin,
-    admin_feed,
-    admin_tasks,
-    admin_workers,
-    health,
-    limits,
-    metrics,
-    native,
-    openai,
-    pages,
-)
-from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import (
-    ApiError,
-    ClientGone,
-    bad_request,
-    native_answer,
-    no_such_path,
-    openai_answer,
-    speaks_openai,
-    unauthorized,
-)
-from fairlane.gateway.http import CROWDED, JSON, Receive, Request, Scope, Send
+from fairlane import __version__
+from fairlane.gateway.access import Access, let_in
+from fairlane.gateway.api import account, health, hot, metrics, operators, pages
+from fairlane.gateway.api.framing import REQUEST, invalid
+from fairlane.gateway.calls import Call, Calls
+from fairlane.gateway.errors import ApiError, ClientGone, native_answer, openai_answer, speaks_openai
+from fairlane.gateway.http import JSON, Message, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tracing import end_request, trace_request
-from fairlane.web.pages import PAGES
+from fairlane.queues.errors import StoreError
 
 log = structlog.get_logger("fairlane.gateway")
 
-Call = Callable[[Gateway, Caller, Request], Awaitable[None]]
-OpenCall = Callable[[Gateway, Request], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One call. `access`: caller, admin, reader (a key or a stream ticket), page (no key), open (nothing is asked)."""
-
-    call: Callable[..., Awaitable[None]]
-    access: str
-    submits: bool = False
-
-
-EXACT: dict[tuple[str, str], Route] = {
-    ("POST", "/v1/chat/completions"): Route(openai.chat_completions, "caller", True),
-    ("POST", "/v1/completions"): Route(openai.completions, "caller", True),
-    ("POST", "/v1/embeddings"): Route(openai.embeddings, "caller", True),
-    ("GET", "/v1/models"): Route(openai.models, "caller"),
-    ("POST", "/api/openai"): Route(native.openai, "caller", True),
-    ("POST", "/api/tasks"): Route(native.tasks, "caller", True),
-    ("GET", "/api/sse-stream"): Route(native.events, "reader"),
-    ("GET", "/api/admin/state"): Route(admin.state, "admin"),
-    ("GET", "/api/admin/audit"): Route(limits.audit, "admin"),
-    ("GET", "/api/admin/feed"): Route(admin_feed.feed, "admin"),
-    ("GET", "/api/admin/history"): Route(admin_feed.history, "admin"),
-    ("GET", "/api/admin/tasks"): Route(admin_tasks.search, "admin"),
-    ("GET", "/metrics"): Route(metrics.metrics, "admin"),
-    ("GET", "/health/live"): Route(health.live, "open"),
-    ("GET", "/health/ready"): Route(health.ready, "open"),
-    ("HEAD", "/health/live"): Route(health.live, "open"),
-    ("HEAD", "/health/ready"): Route(health.ready, "open"),
-    ("GET", "/api/caller"): Route(pages.caller, "caller"),
-    **{(method, path): Route(pages.page, "page") for path in PAGES for method in ("GET", "HEAD")},
-}
-PATTERNS: list[tuple[str, re.Pattern[str], Route]] = [
-    ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)"), Route(native.status, "caller")),
-    ("POST", re.compile(r"/api/task/(?P<task_id>[^/]+)/cancel"), Route(native.cancel, "caller")),
-    ("GET", re.compile(r"/api/task/(?P<task_id>[^/]+)/events"), Route(native.events, "reader")),
-    ("GET", re.compile(r"/v1/models/(?P<model>.+)"), Route(openai.model, "caller")),
-    ("GET", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)"), Route(admin_tasks.detail, "admin")),
-    ("POST", re.compile(r"/api/admin/tasks/(?P<task_id>[^/]+)/cancel"), Route(admin_tasks.cancel, "admin")),
-    (
-        "POST",
-        re.compile(r"/api/admin/workers/(?P<worker_id>[^/]+)/drain"),
-        Route(admin_workers.drain, "admin"),
-    ),
-    ("GET", re.compile(r"/static/.+"), Route(pages.page, "page")),
-    ("HEAD", re.compile(r"/static/.+"), Route(pages.page, "page")),
-    ("PATCH", re.compile(r"/api/admin/queues/(?P<name>[^/]+)"), Route(limits.change_queue, "admin")),
-    ("PATCH", re.compile(r"/api/admin/models/(?P<name>.+)"), Route(limits.change_model, "admin")),
-]
-MAX_PATH = 2048
-CROWDED_AGAIN_MS = 1000
+ROUTERS = (
+    (operators.router, Access.ADMIN),
+    (metrics.router, Access.ADMIN),
+    (account.router, Access.CALLER),
+    (health.router, Access.OPEN),
+    (pages.router, Access.PAGE),
+)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
+ABOUT = """Submit work to models that are shared fairly, and read it as it comes. Errors of `/v1` have OpenAI's shape, others
+`{"error", "code"}`. Where keys are configured every call but health and pages wants one."""
 
 
-class App:
+class App(FastAPI):
     """The application around one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        super().__init__(
+            title="Fairlane",
+            version=__version__,
+            description=ABOUT,
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            telemetry={"tracing": False, "metrics": False, "logs": False},
+        )
+        self.gateway = gateway
+        self.calls = Calls()
+        self._document: dict[str, Any] | None = None
+        for route in hot.ROUTES:
+            self.router.routes.append(route)
+            call = Call(route.path_format, route.access, route.call, route.submits)
+            self.calls.add(route.method, route.path, call)
+        for router, access in ROUTERS:
+            self.include_router(router)
+            for context in iter_route_contexts(router.routes):
+                call = Call(str(context.path_format), access, self._framed)
+                for method in context.methods or ():
+                    self.calls.add(method, str(context.path), call)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def openapi(self) -> dict[str, Any]:
+        """The document of all calls, with the events of a task."""
+        if self._document is None:
+            document = super().openapi()
+            schemas = document["components"]["schemas"]
+            schemas |= hot.stream_schemas()
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            for path in document["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)  # what FastAPI would answer, and we do not
+            self._document = document
+        return self._document
+
+    def build_middleware_stack(self) -> Any:
+        """Nothing but the router: failures are told in one place, `_http`, for all calls alike."""
+        return AsyncExitStackMiddleware(self.router)
+
+    def __call__(  # type: ignore[override]
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         # not a coroutine itself, nor is `_begin`: every frame costs a quiet stream 300 bytes
         if scope["type"] == "http":
             return self._http(Request(scope, receive, send))
@@ -114,7 +96,7 @@ class App:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["query_string"] = b""  # uvicorn would log it, and it may hold a secret
         if scope["path"] == "/ws":
-            await self._gateway.workers(scope, receive, send)
+            await self.gateway.workers(scope, receive, send)
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "workers connect to /ws"})
@@ -124,21 +106,16 @@ class App:
             await self._begin(request)
         except ClientGone:
             pass  # nobody reads an answer; its task was cancelled or goes on, as the caller wished
-        except ApiError as error:
+        except Exception as error:
+            told = self._told(request, error)
             if request.started:
                 raise
-            error.__context__ = None
-            await self._refuse(request, error.with_traceback(None))  # whose frames may hold a large body
-        except Exception:
-            # the task, if there is one, ends by its own rules; the caller is told that we failed
-            log.exception("a call failed", path=request.path, method=request.scope["method"])
-            if request.started:
-                raise
-            await self._refuse(request, ApiError(500, "INTERNAL", "Internal error"))
+            told.__context__ = None
+            await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
             method = request.scope["method"]
-            self._gateway.calls.leave(request)
-            self._gateway.measures.answered(
+            self.gateway.calls.leave(request)
+            self.gateway.measures.answered(
                 method if method in METHODS else "other",
                 request.route,
                 request.status,
@@ -149,92 +126,37 @@ class App:
 
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
-        route = self._route(request)
-        gateway = self._gateway
-        if route.access == "open":
-            return route.call(gateway, request)
-        if gateway.tracer is not None and route.submits:
+        gateway = self.gateway
+        call, request.path_params = self.calls.find(request.scope["method"], request.path)
+        request.route = call.path
+        if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
-        refused = gateway.callers.refuse_request(request)
-        if refused is not None:
-            raise ApiError(403, "FORBIDDEN", refused)
-        if route.access == "page":
-            return route.call(gateway, request)
-        if route.submits and gateway.draining:
-            raise gateway.going()
-        if route.access == "reader":
-            return route.call(gateway, self._reader(request), request)
-        caller = gateway.callers.authenticate(request.header)
-        if route.access == "admin":
-            if not caller.admin:
-                raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
-        else:
-            self._admit(request, caller)
-        gateway.calls.enter(request, caller)
-        return route.call(gateway, caller, request)
+        return call.answer(gateway, let_in(gateway, request, call.access, call.submits), request)
 
-    def _reader(self, request: Request) -> Caller | None:
-        """Who reads a task's events: None for the holder of a ticket for it."""
-        task_id = request.path_params.get("task_id") or request.query("taskId") or ""
-        request.path_params["task_id"] = task_id
-        token = request.query("token")
-        if token is not None:
-            if self._gateway.tickets.expiry(token, task_id) is None:
-                raise unauthorized()
-            self._admit(request, None)
-            self._gateway.calls.enter_by_ticket(request, task_id)
-            return None  # whether its time is over, the call looks itself
-        caller = self._gateway.callers.authenticate(request.header)
-        if not task_id:
-            raise bad_request("The query must name a task: ?taskId=…", "taskId")
-        self._admit(request, caller)
-        self._gateway.calls.enter(request, caller)
-        return caller
+    def _framed(self, gateway: Gateway, caller: object, request: Request) -> Awaitable[None]:  # noqa: ARG002
+        """A call that is a route of FastAPI."""
 
-    def _admit(self, request: Request, caller: Caller | None) -> None:
-        """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
-        if CROWDED in request.scope and (caller is None or caller.open or not caller.admin):
-            self._gateway.connections.refused("caller", asyncio.get_running_loop().time())
-            raise ApiError(
-                503,
-                "TOO_MANY_CONNECTIONS",
-                "This gateway has too many connections",
-                retry_after_ms=CROWDED_AGAIN_MS,
-            )
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.started, request.status = True, message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request.id)]
+            await request.send(message)
 
-    def _route(self, request: Request) -> Route:
-        method, path = request.scope["method"], request.path
-        route = EXACT.get((method, path))
-        if route is not None:
-            request.route = path
-            return route
-        if len(path) > MAX_PATH:
-            raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
-        allowed = [known for known, exact in EXACT if exact == path]
-        for known, pattern, route in PATTERNS:
-            match = pattern.fullmatch(path)
-            if match:
-                if known == method:
-                    request.path_params = match.groupdict()
-                    request.route = _GROUP.sub(r"{\1}", pattern.pattern)
-                    return route
-                allowed.append(known)
-        if allowed:
-            methods = sorted(set(allowed))
-            raise ApiError(
-                405,
-                "METHOD_NOT_ALLOWED",
-                f"Use {' or '.join(methods)} for this path",
-                headers=[(b"allow", ", ".join(methods).encode())],
-            )
-        if path == "/ws":
-            raise ApiError(
-                426,
-                "UPGRADE_REQUIRED",
-                "Workers connect to this path by WebSocket",
-                headers=[(b"upgrade", b"websocket"), (b"connection", b"upgrade")],
-            )
-        raise no_such_path(method, path)
+        request.scope[REQUEST] = request
+        return super().__call__(request.scope, request.receive, send)
+
+    def _told(self, request: Request, error: Exception) -> ApiError:
+        """A failure as the caller is told it."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, RequestValidationError):
+            return invalid(error)
+        if isinstance(error, StoreError):
+            operators_call = request.path.startswith("/api/admin/")
+            return self.gateway.store_trouble() if operators_call else self.gateway.store_unavailable()
+        # the task, if there is one, ends by its own rules; the caller is told that we failed
+        log.exception("a call failed", path=request.path, method=request.scope["method"])
+        return ApiError(500, "INTERNAL", "Internal error")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
         answer = openai_answer(error) if speaks_openai(request.path) else native_answer(error)

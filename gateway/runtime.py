@@ -8,22 +8,24 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
-from fairlane.gateway.api.admin_feed import Painter
 from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.callers import Caller, Callers
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.errors import SECOND_MS, ApiError, model_not_found, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
-from fairlane.gateway.limits import configured
 from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.opencalls import OpenCalls
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.drain import Drain
+from fairlane.gateway.operator.limits import configured
+from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.storewatch import StoreWatch
@@ -102,7 +104,6 @@ class Gateway:
         self.bodies = Bodies(asyncio.get_running_loop().time)
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
-        self.live = SharedFeed(Painter(self))
         self.started_at = time.time()
         self.measures = HourRecorder(settings.models)
         self.loop_watch = LoopWatch(self.measures, self.replica)
@@ -155,6 +156,13 @@ class Gateway:
             queues=lambda: self.settings.queues,
             models=lambda: self.settings.models,
         )
+        self.audit = AuditRecord(self.link, self.keys, self.scheduler)
+        self.state = StateReader(
+            self.link, self.keys, self.store, self.surveyor, lambda: self.settings.queues
+        )
+        self.drain_anywhere = Drain(self.link, self.keys, self.surveyor, self.audit, self.drain_worker)
+        picture = Picture(self.state, self.audit, self.replica, self.dispatcher.presence, self._about)
+        self.live = SharedFeed(picture)
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -315,6 +323,13 @@ class Gateway:
     def snapshot(self) -> Snapshot:
         """What this process has measured so far."""
         return take_snapshot(self, self.family.index)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "startedAt": int(self.started_at * 1000),
+            "draining": self.draining,
+            "heartbeatMs": self.settings.heartbeat_ms,
+        }
 
     def check_model(self, caller: Caller, model: str) -> None:
         """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""

@@ -15,6 +15,7 @@ Headers = list[tuple[bytes, bytes]]
 PAGES = {
     "/": "playground/index.html",
     "/dashboard": "dashboard/index.html",
+    "/docs": "docs/index.html",
     "/favicon.ico": "common/favicon.svg",
 }
 """Paths that are not under `/static/`."""

@@ -1,39 +1,44 @@
 """Is the process alive, and may it be given traffic?"""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
+from fastapi import APIRouter, Response
 
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import TheGateway, answer
 from fairlane.gateway.errors import at_most_a_minute, retry_headers
-from fairlane.gateway.http import JSON, Request
+from fairlane.gateway.runtime import Gateway
 
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
-
-
-async def live(gateway: "Gateway", request: Request) -> None:  # noqa: ARG001
-    """GET /health/live: the event loop turns."""
-    await request.respond(200, b'{"status":"live"}', [JSON])
+router = APIRouter(tags=["health"])
+MISSING: dict[int | str, dict[str, Any]] = {503: {"model": models.NotReady}}
 
 
-async def ready(gateway: "Gateway", request: Request) -> None:
-    """GET /health/ready: 200, or 503 with what is missing."""
+@router.head("/health/live", operation_id="live_head", response_model=None)
+@router.get("/health/live", operation_id="live", response_model=models.Live)
+async def live() -> Response:
+    """The event loop turns."""
+    return answer({"status": "live"}, {})
+
+
+@router.head("/health/ready", operation_id="ready_head", response_model=None, responses={503: {}})
+@router.get("/health/ready", operation_id="ready", response_model=models.Ready, responses=MISSING)
+async def ready(gateway: TheGateway) -> Response:
+    """200, or 503 with what is missing."""
     missing = what_is_missing(gateway)
     if missing:
-        answer: dict[str, Any] = {"status": "not ready", "missing": missing}
+        body: dict[str, Any] = {"status": "not ready", "missing": missing}
         if gateway.store.down_since:
-            answer["storeDownMs"] = gateway.store_down_ms
+            body["storeDownMs"] = gateway.store_down_ms
         wait_ms = gateway.drain_left_ms if gateway.draining else gateway.store_down_ms
-        headers = [JSON, *retry_headers(at_most_a_minute(wait_ms))]
-        await request.respond(503, msgspec.json.encode(answer), headers)
-    else:
-        answer = {"status": "ready", "workers": len(gateway.dispatcher.pool)}
-        if gateway.store.refuses:  # every replica has the same Redis, so it is no reason to go elsewhere
-            answer["storeRefuses"] = gateway.link.refusals.why
-        await request.respond(200, msgspec.json.encode(answer), [JSON])
+        headers = retry_headers(at_most_a_minute(wait_ms))
+        return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
+    body = {"status": "ready", "workers": len(gateway.dispatcher.pool)}
+    if gateway.store.refuses:  # every replica has the same Redis, so it is no reason to go elsewhere
+        body["storeRefuses"] = gateway.link.refusals.why
+    return answer(body, {})
 
 
-def what_is_missing(gateway: "Gateway") -> list[str]:
+def what_is_missing(gateway: Gateway) -> list[str]:
     """Why the gateway should get no traffic; empty when it should."""
     missing = []
     if gateway.draining:

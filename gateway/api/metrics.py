@@ -2,31 +2,33 @@
 
 import asyncio
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairlane.gateway.callers import Caller
-from fairlane.gateway.http import Request
+from fastapi import APIRouter, Depends, Response
+
+from fairlane.gateway.api.framing import KEY, NO_STORE, TheGateway, TheRequest, refusals
 from fairlane.gateway.metrics.family import snapshots_of
+from fairlane.gateway.runtime import Gateway
 from fairlane.queues.errors import StoreError
+from fairlane.queues.survey import Survey
 
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
-    from fairlane.queues.survey import Survey
+router = APIRouter(tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429))
+TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
 
 
-async def metrics(gateway: "Gateway", caller: Caller, request: Request) -> None:  # noqa: ARG001
-    """GET /metrics. With Redis down it tells what this gateway knows by itself."""
+@router.get("/metrics", response_class=Response, responses={200: {"content": TEXT}})
+async def metrics(gateway: TheGateway, request: TheRequest) -> Response:
+    """The measures of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
     snapshots, survey = await asyncio.gather(
         snapshots_of(gateway.family, gateway.snapshot()), _survey(gateway)
     )
     names = {row.model: gateway.measures.label(row.model) for row in survey.models} if survey else {}
     accept = request.header(b"accept") or ""
     body, content_type = await asyncio.to_thread(_expose, snapshots, survey, names.__getitem__, accept)
-    headers = [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")]
-    await request.respond(200, body, headers)
+    return Response(body, headers={**NO_STORE, "content-type": content_type})
 
 
-async def _survey(gateway: "Gateway") -> "Survey | None":
+async def _survey(gateway: Gateway) -> Survey | None:
     try:
         return await gateway.surveyor.recent()
     except StoreError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.admission import submit
-from fairlane.gateway.audit import cancel_as_admin
 from fairlane.gateway.bodies import Members, value_of
 from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, Headers, bad_request, gateway_failed, task_failed, unauthorized
@@ -24,6 +23,8 @@ from fairlane.gateway.intake import (
     read_type,
     split_payload,
 )
+from fairlane.gateway.operator.audit import NOBODY
+from fairlane.gateway.operator.cancel import cancel_as_operator
 from fairlane.gateway.streams import serve
 from fairlane.gateway.tickets import in_use
 from fairlane.gateway.tracing import follow
@@ -464,7 +465,8 @@ async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
     record = await find(gateway, caller, task_id)
     state = record.state
     if not caller.owns(record.fields.get("k", ""), record.fields["u"]):
-        state = await cancel_as_admin(gateway, caller, task_id, record)
+        who = caller.key_id or NOBODY
+        state = await cancel_as_operator(gateway.end_task, gateway.audit, who, task_id, record)
     elif state not in TERMINAL:
         end = cancelled_end("client")
         state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "client")

@@ -1,43 +1,51 @@
-"""The web pages, and what a page asks first: who am I here, and what may I choose?"""
+"""The web pages and their files, and the document of all calls."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import Any
 
-import msgspec
+from fastapi import APIRouter, Response
+from fastapi import Request as Framed
 
-from fairlane import __version__
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.api.framing import TheGateway, TheRequest, answer, refusals
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import JSON, Request
-from fairlane.gateway.settings import MODES
+from fairlane.web.pages import PAGES, TYPES
 
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
+router = APIRouter(tags=["pages"], responses=refusals(403, 404))
+FILES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            kind.decode().partition(";")[0]: {"schema": {"type": "string"}} for kind in TYPES.values()
+        }
+    },
+    304: {},
+}
 
 
-async def page(gateway: "Gateway", request: Request) -> None:
-    """GET /, /dashboard and /static/…: the files of `fairlane.web`."""
-    answer = gateway.pages.answer(
+async def page(gateway: TheGateway, request: TheRequest) -> Response:
+    """A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304)."""
+    found = gateway.pages.answer(
         request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")
     )
-    if answer is None:
+    if found is None:
         raise ApiError(404, "NOT_FOUND", "There is no such page")
-    await request.respond(answer.status, answer.body, answer.headers)
+    headers = {name.decode(): value.decode() for name, value in found.headers}
+    return Response(found.body, found.status, headers)
 
 
-async def caller(gateway: "Gateway", caller: Caller, request: Request) -> None:
-    """GET /api/caller: as whom this request counts, and what it could name instead.
+for _path in (*PAGES, "/static/{file:path}"):
+    for _method in ("GET", "HEAD"):
+        router.add_api_route(
+            _path,
+            page,
+            methods=[_method],
+            operation_id=f"{_path.partition('{')[0].strip('/') or 'playground'}_{_method.lower()}",
+            response_class=Response,
+            responses=FILES,
+        )
 
-    `tiers` are there for those whose X-Fairlane-User and X-Fairlane-Tier are believed (`delegating`).
-    """
-    body = {
-        "user": caller.user,
-        "tier": caller.tier,
-        "key": caller.key_id or None,
-        "open": caller.open,
-        "delegating": caller.delegating,
-        "admin": caller.admin,
-        "tiers": sorted(gateway.settings.tiers) if caller.delegating else [caller.tier],
-        "modes": list(MODES),
-        "version": __version__,
-    }
-    await request.respond(200, msgspec.json.encode(body), [JSON, (b"cache-control", b"no-store")])
+
+@router.get("/openapi.json", response_model=dict[str, Any])
+async def document(request: Framed) -> Response:
+    """This document."""
+    # in a thread: it takes a quarter of a second to make, once, and streams go on
+    return answer(await asyncio.to_thread(request.app.openapi), {"cache-control": "no-cache"})

@@ -3,7 +3,7 @@
 `make hostile` (or `python -m tests.hostile --requests 200000 --seed 1`) starts a Redis, a gateway and workers as processes of
 their own, and against them three attackers, each a process of its own too:
 
-- `generated.py`: requests that schemathesis makes from the document of all calls (`openapi.py`), as they are and damaged;
+- `generated.py`: requests that schemathesis makes from the gateway's own document (`document.py`), as they are and damaged;
 - `wire.py`: requests as bytes, damaged in every part (`mutations.py`), over many sockets at once;
 - `rogues.py`: workers that break the protocol (`frames.py`), and callers who give them tasks.
 

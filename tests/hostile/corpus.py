@@ -204,9 +204,10 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("HEAD", "/health/ready"): _fixed("HEAD", "/health/ready"),
     **{
         (method, path): _fixed(method, path)
-        for path in ("/", "/dashboard", "/favicon.ico")
+        for path in ("/", "/dashboard", "/docs", "/favicon.ico")
         for method in ("GET", "HEAD")
     },
+    ("GET", "/openapi.json"): _fixed("GET", "/openapi.json"),
     ("GET", "/static/{file}"): _fixed("GET", "/static/common/api.js"),
     ("HEAD", "/static/{file}"): _fixed("HEAD", "/static/common/api.js"),
 }

@@ -10,34 +10,27 @@ import pytest
 from tests.hostile.answers import Answer, AnswerReader, fault_of
 from tests.hostile.connection import carry_out
 from tests.hostile.corpus import CALLS, Known, any_valid
+from tests.hostile.document import application, narrowed
 from tests.hostile.frames import frame, odd_frames
 from tests.hostile.mutations import KINDS, Plan, plan
-from tests.hostile.openapi import DOCUMENT
 from tests.hostile.report import Outcome, Part, no_faults, quantile, render, within_a_fifth
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from fairlane.gateway.app import _GROUP, EXACT, PATTERNS
-
 pytestmark = pytest.mark.anyio
+DOCUMENT = narrowed(application().openapi())
 
 
 # ---- no call is missed ----------
 
 
-def routes() -> set[tuple[str, str]]:
-    """Every call of the gateway: method and path with its parameters by name."""
-    patterns = {(method, _GROUP.sub(r"{\1}", pattern.pattern)) for method, pattern, _ in PATTERNS}
-    return {*EXACT, *((method, path.replace("/static/.+", "/static/{file}")) for method, path in patterns)}
-
-
 def test_the_document_names_every_call_and_no_other() -> None:
     named = {(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    assert named == routes()
+    assert named == set(application().calls)
 
 
 def test_there_is_a_valid_request_of_every_call_and_no_other() -> None:
-    assert set(CALLS) == routes()
+    assert set(CALLS) == set(application().calls)
     rng, known = random.Random(1), Known()
     for (method, path), make in CALLS.items():
         for _ in range(20):

@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 from pydantic.alias_generators import to_camel
+from tests.hostile.document import application
 from typer.testing import CliRunner
 
-from fairlane.gateway.app import EXACT, PATTERNS
 from fairlane.gateway.cli import app
 from fairlane.gateway.intake import OWN_FIELDS
 from fairlane.gateway.settings import settings_table
@@ -32,20 +32,18 @@ def test_the_settings_page_is_the_generated_one() -> None:
 
 def test_the_readme_names_every_call() -> None:
     readme = (ROOT / "README.md").read_text()
-    for _, path in EXACT:
-        if path not in ("/api/sse-stream", "/favicon.ico"):
-            assert path in readme, path
-    for _, pattern, _ in PATTERNS:
-        beginning = pattern.pattern.partition("(?P<")[0]
-        assert beginning.rstrip("/") in readme or beginning == "/static/.+", beginning
+    for _, path in application().calls:
+        beginning = path.partition("{")[0]
+        unnamed = path in ("/api/sse-stream", "/favicon.ico", "/static/{file}")
+        assert unnamed or beginning.rstrip("/") in readme, path
 
 
 def test_the_api_page_names_every_native_call_and_option() -> None:
     for pattern in ("/api/openai", "/api/tasks", "/api/sse-stream", "/api/caller", *NATIVE_OPTIONS):
         assert pattern in API, pattern
-    for _, path, _ in PATTERNS:
-        if path.pattern.startswith("/api/task/"):
-            assert path.pattern.replace("(?P<task_id>[^/]+)", "{taskId}") in API
+    for _, path in application().calls:
+        if path.startswith("/api/task/"):
+            assert path.replace("{task_id}", "{taskId}") in API
 
 
 def test_the_api_page_has_every_event_with_its_fields() -> None:

@@ -225,8 +225,8 @@ UNTRACED = """
 import asyncio, sys
 NOT_OURS = {"opentelemetry.exporter", "opentelemetry.proto", "prometheus_client", "requests", "google.protobuf"}
 if blocked := sys.argv[3:]:
-    sys.modules["opentelemetry"] = None  # redis-py imports a part of it where it is installed
-    NOT_OURS.add("opentelemetry.")
+    sys.modules["opentelemetry.sdk"] = None  # FastAPI and redis-py import the API without it
+    NOT_OURS.add("opentelemetry.sdk.")
 from pathlib import Path
 from tests.support.talk import talking
 from fairlane.workers.sdk import Worker

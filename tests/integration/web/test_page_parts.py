@@ -16,7 +16,7 @@ from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 STATIC = Path(__file__).parents[3] / "web" / "static"
-PAGES = ("playground", "dashboard")
+PAGES = ("playground", "dashboard", "docs")
 
 
 async def load(page: Page, path: str) -> Any:

@@ -156,7 +156,7 @@ async def test_an_open_gateway_shows_no_page_to_strangers(talk: Talk) -> None:
     assert (caller["user"], caller["tier"], caller["tiers"]) == ("alice", "free", ["free", "paid"])
 
 
-@pytest.mark.parametrize("path", ["/", "/dashboard"])
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/docs"])
 async def test_both_pages_open_in_two_languages(talk: Talk, open_browser: OpenBrowser, path: str) -> None:
     english = await (await open_browser(talk.served.url)).open(path)
     assert await english.locator("html").get_attribute("lang") == "en"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.gateway.refused import refused
 
-from fairlane.gateway.limits import Values, check_name, configured, in_force, limits_of, read_change
+from fairlane.gateway.operator.limits import Values, check_name, configured, in_force, limits_of, read_change
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings
 from fairlane.queues.rules import Kind
 

@@ -1,6 +1,6 @@
 """Rows of the operator's view, from a survey."""
 
-from fairlane.gateway.overview import model_row, queue_row
+from fairlane.gateway.operator.overview import model_row, queue_row
 from fairlane.gateway.settings import DEFAULT_QUEUES
 from fairlane.queues.rules import Settled
 from fairlane.queues.survey import Model, Queue

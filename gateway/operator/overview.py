@@ -1,10 +1,11 @@
-"""Rows of the operator's view, made from a survey of the store. Pure."""
+"""Rows of the operator's view, made from a survey of the store and from tasks' records. Pure."""
 
 from typing import Any
 
-from fairlane.gateway.limits import in_force
+from fairlane.gateway.operator.limits import in_force
 from fairlane.gateway.settings import QueueSettings
-from fairlane.queues.survey import Model, Queue
+from fairlane.queues.survey import Model, Queue, Whereabouts
+from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
 
 
@@ -31,6 +32,13 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
         "share": queue.share,
         "tokensCharged": int(queue.tokens_charged),
     }
+
+
+def host_row(where: Whereabouts | None) -> dict[str, Any]:
+    """Where a replica runs: null for one that has not told it yet."""
+    if where is None:
+        return {"host": None, "pid": None, "version": None, "startedAt": None}
+    return {"host": where.host, "pid": where.pid, "version": where.version, "startedAt": where.started_at}
 
 
 def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
@@ -61,4 +69,44 @@ def model_row(model: Model) -> dict[str, Any]:
         "workers": model.workers,
         "slots": model.slots,
         "overrides": model.settings.overrides,
+    }
+
+
+def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
+    """A task as lists show it, with the times of each attempt."""
+
+    def number(field: str) -> int | None:
+        return int(float(fields[field])) if fields.get(field) else None
+
+    attempts = []
+    for entry in filter(None, fields.get("hi", "").split(";")):
+        worker, granted, ended, why = entry.split("|", 3)
+        attempts.append(
+            {"workerId": worker, "grantedAt": int(granted), "endedAt": int(ended), "outcome": why}
+        )
+    if fields.get("ga"):
+        attempts.append(
+            {
+                "workerId": fields.get("wk", ""),
+                "grantedAt": number("ga"),
+                "firstOutputAt": number("fo"),
+                "endedAt": number("ed"),
+                "outcome": fields["st"] if fields["st"] in TERMINAL else None,
+            }
+        )
+    return {
+        "taskId": task_id,
+        "status": fields["st"],
+        "model": asked_model(fields) or None,
+        "queue": fields.get("q"),
+        "user": fields.get("u"),
+        "key": fields.get("k") or None,
+        "type": fields.get("ty"),
+        "code": fields.get("co") or None,
+        "enqueuedAt": number("en"),
+        "startedAt": number("ga"),
+        "firstOutputAt": number("fo"),
+        "endedAt": number("ed"),
+        "attempt": number("at"),
+        "attempts": attempts,
     }

@@ -1,0 +1,113 @@
+"""What FastAPI's routes are given, and how the hot calls appear in its document."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Response
+from fastapi import Request as Framed
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+
+from fairlane.gateway.access import Access
+from fairlane.gateway.api.models import NativeError, OpenAIError
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http import Request
+from fairlane.gateway.runtime import Gateway
+
+REQUEST = "fairlane.request"
+"""Where the ASGI scope of a framed call holds our `Request`."""
+NO_STORE = {"cache-control": "no-store"}
+
+KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an open gateway asks for none.")
+"""Named in the document; who may call, `access` has found before."""
+
+
+def _gateway(request: Framed) -> Gateway:
+    gateway: Gateway = request.app.gateway
+    return gateway
+
+
+def _request(request: Framed) -> Request:
+    ours: Request = request.scope[REQUEST]
+    return ours
+
+
+def _caller(request: Framed) -> Caller:
+    caller = request.scope[REQUEST].caller
+    assert isinstance(caller, Caller)
+    return caller
+
+
+TheGateway = Annotated[Gateway, Depends(_gateway)]
+TheRequest = Annotated[Request, Depends(_request)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) -> Response:
+    """JSON. The models of an answer describe it and are not run: what another release of a replica tells must not make a 500."""
+    encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return Response(encoded, status, media_type="application/json", headers=dict(headers))
+
+
+def refusals(*statuses: int, openai: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The answers of a call that are refusals, for the document."""
+    return {status: {"model": OpenAIError if openai else NativeError} for status in sorted(statuses)}
+
+
+def invalid(error: RequestValidationError) -> ApiError:
+    """What is wrong with a parameter, in our words."""
+    detail = error.errors()[0]
+    name = str(detail["loc"][-1])
+    sentence = str(detail["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return bad_request(f"{name} {sentence[:200]}", name)
+
+
+Handler = Callable[..., Awaitable[None]]
+
+
+class HotRoute(APIRoute):
+    """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
+
+    `call(gateway, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
+    body's model.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        call: Handler,
+        access: Access,
+        *,
+        submits: bool = False,
+        body: type[BaseModel] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **description: Any,
+    ) -> None:
+        self.method = method
+        self.call = call
+        self.access = access
+        self.submits = submits
+
+        async def endpoint(**_: Any) -> None:
+            raise NotImplementedError("the application finds hot calls before FastAPI")
+
+        signature = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+            for name, annotation in {**(parameters or {}), **({"body": body} if body else {})}.items()
+        ]
+        endpoint.__name__ = call.__name__
+        endpoint.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+        super().__init__(
+            path,
+            endpoint,
+            methods=[method],
+            description=(call.__doc__ or "").partition(": ")[2] or None,
+            dependencies=[Depends(KEY)],
+            **description,
+        )

@@ -1,0 +1,154 @@
+"""The hot calls: raw ASGI, found and carried out before FastAPI, which describes them in its document."""
+
+from typing import Annotated, Any
+
+from fastapi import Header, Path, Query
+from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
+
+from fairlane.gateway.access import Access
+from fairlane.gateway.api import models, native, openai
+from fairlane.gateway.api.framing import HotRoute, refusals
+from fairlane.streaming.schemas import NativeEvent
+
+SUBMIT = (400, 401, 403, 404, 408, 413, 415, 429, 499, 500, 502, 503, 504)
+READ = (400, 401, 403, 404, 429, 503)
+
+Text = str | models.Left
+FromLatest = Annotated[Text, Query(alias="fromLatest", description="1: only what comes from now on")]
+After = Annotated[Text, Query(description="the last event's id that was seen")]
+LastEventId = Annotated[Text, Header(alias="Last-Event-ID", description="beats `after`")]
+Ticket = Annotated[Text, Query(description="of a `streamUrl`, in place of a key")]
+EVENTS = {"after": After, "from_latest": FromLatest, "token": Ticket, "last_event_id": LastEventId}
+TASK_ID = {"task_id": Annotated[str, Path()]}
+OURS = {"ours": Annotated[models.OpenAIHeaders, Header()]}
+
+
+REF = "#/components/schemas/{model}"
+
+
+def stream_schemas() -> dict[str, Any]:
+    """The parts of the document on what streams hold."""
+    events, definitions = TypeAdapter.json_schemas(
+        [
+            ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
+            ("ChatCompletionChunk", "serialization", TypeAdapter(models.ChatCompletionChunk)),
+        ],
+        ref_template=REF,
+    )
+    schemas: dict[str, Any] = definitions["$defs"]
+    for schema in schemas.values():
+        members = schema.get("properties", {})
+        if "event" in members:  # a frame's data is text, which is JSON
+            members["data"] = _json_text(members["data"])
+    return {**schemas, "NativeEvent": events["NativeEvent", "serialization"]}
+
+
+def _json_text(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+
+
+def _stream(item: dict[str, Any]) -> dict[str, Any]:
+    """An answer of server-sent events, of which each is an `item`."""
+    return {"text/event-stream": {"itemSchema": item}}
+
+
+def _chunks(name: str) -> dict[str, Any]:
+    names = (name, "OpenAIError")
+    text = _json_text({"anyOf": [{"$ref": REF.format(model=name)} for name in names]})
+    data = {"anyOf": [{"const": "[DONE]"}, text]}
+    return _stream({"type": "object", "required": ["data"], "properties": {"data": data}})
+
+
+EVENT_STREAM = _stream({"$ref": REF.format(model="NativeEvent")})
+
+
+def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True)
+    if chunk:
+        responses[200] = {"content": _chunks(chunk)}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=True,
+        body=body,
+        parameters=OURS,
+        response_model=whole,
+        responses=responses,
+        tags=["openai"],
+    )
+
+
+def _native(path: str, call: Any, body: Any) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT)
+    responses[200] = {
+        "description": "The result, any JSON; or with `stream` the task's events",
+        "content": {"application/json": {"schema": {}}, **EVENT_STREAM},
+    }
+    responses[202] = {"model": models.Accepted, "description": "With `async`: where to read it later"}
+    return HotRoute(
+        *("POST", path, call, Access.CALLER),
+        submits=True,
+        body=body,
+        response_model=None,
+        responses=responses,
+        tags=["native"],
+    )
+
+
+def _events(path: str, parameters: dict[str, Any]) -> HotRoute:
+    responses: dict[int | str, dict[str, Any]] = refusals(*READ)
+    responses[200] = {"content": EVENT_STREAM}
+    responses[204] = {"description": "The last event was seen: there is nothing to come"}
+    return HotRoute(
+        *("GET", path, native.events, Access.READER),
+        parameters=parameters,
+        response_model=None,
+        response_class=StreamingResponse,
+        responses=responses,
+        tags=["native"],
+    )
+
+
+ROUTES = (
+    _openai(
+        "/v1/chat/completions",
+        openai.chat_completions,
+        models.ChatRequest,
+        models.ChatCompletion,
+        "ChatCompletionChunk",
+    ),
+    _openai("/v1/completions", openai.completions, models.CompletionRequest, models.Completion, "Completion"),
+    _openai("/v1/embeddings", openai.embeddings, models.EmbeddingRequest, models.EmbeddingList, None),
+    HotRoute(
+        *("GET", "/v1/models", openai.models, Access.CALLER),
+        response_model=models.ModelList,
+        responses=refusals(400, 401, 403, 429, 503, openai=True),
+        tags=["openai"],
+    ),
+    _native("/api/openai", native.openai, models.NativeRequest),
+    _native("/api/tasks", native.tasks, models.TaskRequest),
+    _events("/api/sse-stream", {"task_id": Annotated[str, Query(alias="taskId")], **EVENTS}),
+    HotRoute(
+        *("GET", "/api/task/{task_id}", native.status, Access.CALLER),
+        parameters=TASK_ID,
+        response_model=models.TaskStatus,
+        responses=refusals(*READ),
+        tags=["native"],
+    ),
+    HotRoute(
+        *("POST", "/api/task/{task_id}/cancel", native.cancel, Access.CALLER),
+        parameters=TASK_ID,
+        response_model=models.Cancelled,
+        responses=refusals(*READ),
+        tags=["native"],
+    ),
+    _events("/api/task/{task_id}/events", TASK_ID | EVENTS),
+    HotRoute(
+        *("GET", "/v1/models/{model:path}", openai.model, Access.CALLER),
+        parameters={"model": Annotated[str, Path()]},
+        response_model=models.ModelRow,
+        responses=refusals(*READ, openai=True),
+        tags=["openai"],
+    ),
+)
+"""In the order in which patterns are tried."""

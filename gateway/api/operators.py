@@ -1,0 +1,191 @@
+"""The operators' calls: what they see, search, change, cancel and drain."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BeforeValidator
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheCaller, TheGateway, TheRequest, answer, refusals
+from fairlane.gateway.api.native import now_ms, read_record
+from fairlane.gateway.bodies import parse_values
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.http import SSE_HEADERS, Request
+from fairlane.gateway.operator.audit import NOBODY
+from fairlane.gateway.operator.cancel import cancel_as_operator
+from fairlane.gateway.operator.changes import change
+from fairlane.gateway.operator.limits import check_name
+from fairlane.gateway.operator.search import FILTERS, describe, search
+from fairlane.gateway.runtime import Gateway
+from fairlane.queues.ids import could_be_ours
+from fairlane.queues.rules import Kind
+from fairlane.queues.tasks import State
+
+MAX_BODY_BYTES = 16 * 1024
+MAX_VALUE = 256
+
+router = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+
+
+def _count(text: Any) -> Any:
+    """A number as people write it: digits alone. An empty one is none."""
+    if isinstance(text, str) and not (text.isascii() and text.isdigit() and len(text) <= 4):
+        raise ValueError("must be a number")
+    return text
+
+
+Count = BeforeValidator(_count)
+Filter = Annotated[str, Query(max_length=MAX_VALUE)]
+
+
+@router.get("/api/admin/state", response_model=models.OperatorState)
+async def state(gateway: TheGateway, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
+    """Queues, models, workers, counts, replicas, and the newest tasks."""
+    return answer(await gateway.state.read(tasks))
+
+
+@router.get(
+    "/api/admin/feed",
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    response_class=StreamingResponse,
+)
+async def feed(gateway: TheGateway, request: TheRequest) -> Response:
+    """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.
+
+    `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
+    nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
+    """
+    headers = {name.decode(): value.decode() for name, value in SSE_HEADERS}
+    return StreamingResponse(_pictures(gateway, request), headers=headers)
+
+
+async def _pictures(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
+    """A watcher who leaves is noticed with the next picture, at most a second later."""
+    callers = gateway.callers
+    pictures = gateway.live.watch()
+    try:
+        async for picture in pictures:
+            if gateway.callers is not callers:  # the keys were read again
+                callers = gateway.callers
+                if not _still_admin(gateway, request):
+                    break
+            yield picture
+    finally:
+        await pictures.aclose()
+
+
+def _still_admin(gateway: Gateway, request: Request) -> bool:
+    try:
+        return gateway.callers.authenticate(request.header).admin
+    except ApiError:
+        return False
+
+
+@router.get("/api/admin/history", response_model=models.History)
+async def history(gateway: TheGateway) -> Response:
+    """The last hour of all replicas in buckets of 10 s, and as a whole (`total`).
+
+    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; and waitMs (to the first
+    grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended), within 2.5 %.
+    """
+    return answer(await gateway.history.read())
+
+
+@router.get("/api/admin/tasks", response_model=models.FoundTasks)
+async def find_tasks(
+    gateway: TheGateway,
+    state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
+    user: Filter = "",
+    queue: Filter = "",
+    model: Filter = "",
+    worker: Filter = "",
+    code: Filter = "",
+    after: str = "",
+    limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
+) -> Response:
+    """Tasks that match, newest first: with `state=executing` every one that runs, else among the last 10,000 that were submitted.
+
+    `next` is the `after` that goes on, null at the end.
+    """
+    if state and state not in set(State):
+        raise bad_request(f"state must be one of {', '.join(State)}", "state")
+    if after and not could_be_ours(after, now_ms()):
+        raise bad_request("after must be the id of a task", "after")
+    given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
+    wanted = {FILTERS[name]: value for name, value in given.items() if value}
+    rows, more = await search(gateway.scheduler, wanted, after, limit)
+    return answer({"now": now_ms(), "tasks": rows, "next": more})
+
+
+@router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
+async def task(gateway: TheGateway, task_id: str) -> Response:
+    """Everything of a task but its payload and output. `streamUrl` is a link to its events."""
+    record = await read_record(gateway, task_id)
+    return answer(describe(task_id, record) | {"streamUrl": gateway.stream_url(task_id)})
+
+
+@router.post("/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404))
+async def cancel(gateway: TheGateway, caller: TheCaller, task_id: str) -> Response:
+    """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
+    record = await read_record(gateway, task_id)
+    state = await cancel_as_operator(
+        gateway.end_task, gateway.audit, caller.key_id or NOBODY, task_id, record
+    )
+    return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
+
+
+@router.post("/api/admin/workers/{worker_id}/drain", response_model=models.Drained, responses=refusals(404))
+async def drain(gateway: TheGateway, caller: TheCaller, worker_id: str) -> Response:
+    """No more tasks for this worker; what it runs goes on.
+
+    A version 2 worker is told, and goes when it is done. Answers once the worker's replica has said that the worker drains. A
+    second call makes no difference and is not written down again.
+    """
+    worker = await gateway.drain_anywhere(worker_id, caller.key_id or NOBODY)
+    answered = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
+    return answer(answered)
+
+
+CHANGE = refusals(404, 408, 413, 415)
+
+
+@router.patch(
+    "/api/admin/queues/{name}",
+    response_model=models.QueueChanged,
+    responses=CHANGE,
+    openapi_extra=models.body_of(models.QueueChange),
+)
+async def change_queue(gateway: TheGateway, caller: TheCaller, request: TheRequest, name: str) -> Response:
+    """Changes settings of a queue while the gateways run; null takes a change back."""
+    return await _change(gateway, caller.key_id or NOBODY, request, "queue", name)
+
+
+@router.patch(
+    "/api/admin/models/{name:path}",
+    response_model=models.ModelChanged,
+    responses=CHANGE,
+    openapi_extra=models.body_of(models.ModelChange),
+)
+async def change_model(gateway: TheGateway, caller: TheCaller, request: TheRequest, name: str) -> Response:
+    """Changes settings of a model while the gateways run; null takes a change back."""
+    return await _change(gateway, caller.key_id or NOBODY, request, "model", name)
+
+
+async def _change(gateway: Gateway, who: str, request: Request, kind: Kind, name: str) -> Response:
+    check_name(gateway.settings, kind, name)
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES, gateway.bodies.arriving))
+    return answer(await change(gateway.settings, gateway.scheduler, kind, name, fields, who))
+
+
+@router.get("/api/admin/audit", response_model=models.Audit)
+async def audit(
+    gateway: TheGateway,
+    after: Annotated[str, Query(pattern=r"^[1-9][0-9]{0,15}-[0-9]{1,15}$")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
+) -> Response:
+    """Who changed or did what, newest first; `next` is the `after` that goes on."""
+    return answer(await gateway.audit.read(after or None, limit))

@@ -1,0 +1,77 @@
+"""Every call by method and path, found by one look-up in a dictionary, or by a few patterns."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from fairlane.gateway.access import Access
+from fairlane.gateway.errors import ApiError, no_such_path
+
+MAX_PATH = 2048
+_PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call. `path` is its pattern, as measures and documents name it."""
+
+    path: str
+    access: Access
+    answer: Callable[..., Awaitable[None]]
+    """What answers it: a raw ASGI handler with (gateway, caller, request), or FastAPI's frame."""
+    submits: bool = False
+
+
+class Calls:
+    """The calls of an application."""
+
+    def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], Call] = {}
+        self._patterns: list[tuple[str, re.Pattern[str], Call]] = []
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """(method, path) of each call."""
+        yield from ((method, call.path) for (method, _), call in self._exact.items())
+        yield from ((method, call.path) for method, _, call in self._patterns)
+
+    def add(self, method: str, path: str, call: Call) -> None:
+        """Add a call; `path` as FastAPI writes it: `{name}` is a part of a path, `{name:path}` the rest of it, neither empty."""
+        if "{" not in path:
+            self._exact[method, path] = call
+            return
+        fixed = _PARAMETER.split(path)
+        pattern = re.escape(fixed[0])
+        for name, rest, text in zip(fixed[1::3], fixed[2::3], fixed[3::3], strict=True):
+            pattern += f"(?P<{name}>{'.+' if rest else '[^/]+'}){re.escape(text)}"
+        self._patterns.append((method, re.compile(pattern), call))
+
+    def find(self, method: str, path: str) -> tuple[Call, dict[str, str]]:
+        """The call and the parameters of its path. Raises ApiError: 404, 405, 414, 426."""
+        call = self._exact.get((method, path))
+        if call is not None:
+            return call, {}
+        if len(path) > MAX_PATH:
+            raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
+        allowed = {known for known, exact in self._exact if exact == path}
+        for known, pattern, call in self._patterns:
+            match = pattern.fullmatch(path)
+            if match:
+                if known == method:
+                    return call, match.groupdict()
+                allowed.add(known)
+        if allowed:
+            methods = sorted(allowed)
+            raise ApiError(
+                405,
+                "METHOD_NOT_ALLOWED",
+                f"Use {' or '.join(methods)} for this path",
+                headers=[(b"allow", ", ".join(methods).encode())],
+            )
+        if path == "/ws":
+            raise ApiError(
+                426,
+                "UPGRADE_REQUIRED",
+                "Workers connect to this path by WebSocket",
+                headers=[(b"upgrade", b"websocket"), (b"connection", b"upgrade")],
+            )
+        raise no_such_path(method, path)

@@ -1,0 +1,1 @@
+"""What operators see and do: state, search, audit record, changes, draining. Knows nothing of HTTP."""

@@ -1,0 +1,68 @@
+"""Finding tasks by what is known of them, and everything that is known of one."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from fairlane.gateway.operator.overview import task_row
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Record, State
+
+FILTERS = {"state": "st", "user": "u", "queue": "q", "model": "m", "worker": "wk", "code": "co"}
+"""Parameters of a search, and the fields of a task's record that must equal them."""
+STATES = frozenset(state.value for state in State)
+LOOK_AT = 250
+MOST_CALLS = 40
+"""A search looks at LOOK_AT tasks at a time, so that the store answers others between, and goes through all that are kept."""
+
+
+async def search(
+    scheduler: Scheduler, wanted: Mapping[str, str], after: str, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """At most `limit` tasks behind `after` whose record has the `wanted` fields, newest first; and behind which to go on, None at
+    the end. Raises StoreError."""
+    source: Literal["running", "recent"] = "running" if wanted.get("st") == State.EXECUTING else "recent"
+    rows: list[dict[str, Any]] = []
+    for _ in range(MOST_CALLS):
+        found, after = await scheduler.search(
+            source, wanted, after=after, most=limit - len(rows), look_at=LOOK_AT
+        )
+        rows += [task_row(task_id, fields) for task_id, fields in found if fields.get("st") in STATES]
+        if not after or len(rows) >= limit:
+            break
+    return rows, after or None
+
+
+def describe(task_id: str, record: Record) -> dict[str, Any]:
+    """Everything of a task but its payload and output."""
+    fields = record.fields
+
+    def number(field: str) -> int | None:
+        return record.number(field) if fields.get(field) else None
+
+    row = task_row(task_id, fields) | {
+        "now": record.now_ms,
+        "priority": record.number("pr"),
+        "tries": record.number("tr"),
+        "stream": fields.get("sf") == "1",
+        "waited": fields.get("wt") == "1",
+        "estimatedInputTokens": number("ei"),
+        "maxOutputTokens": number("mo"),
+        "payloadBytes": number("pb"),
+        "waitDeadlineAt": number("wd"),
+        "deadlineAt": number("dl"),
+        "attemptDeadlineAt": number("xd"),
+        "keptForMs": number("tl"),
+        "events": record.number("sq"),
+        "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
+    }
+    if record.state is State.QUEUED:
+        place = record.place
+        row |= {
+            "position": max(place.position, 1),
+            "estimatedWaitMs": place.wait_ms,
+            "estimatedWaitLowMs": place.low_ms,
+            "estimatedWaitHighMs": place.high_ms,
+        }
+    return row

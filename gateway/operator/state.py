@@ -1,0 +1,149 @@
+"""What an operator sees: queues, models, workers, counts and the most recent tasks, of all replicas together."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlane import __version__
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.overview import configuration_row, host_row, model_row, queue_row, task_row
+from fairlane.gateway.settings import QueueSettings
+from fairlane.gateway.storewatch import StoreWatch
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import Keys
+from fairlane.queues.link import RedisLink
+from fairlane.queues.survey import Surveyor
+from fairlane.queues.tasks import State
+
+
+class StateReader:
+    """Reads the state of all replicas. `queues`: as configured now."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        store: StoreWatch,
+        surveyor: Surveyor,
+        queues: Callable[[], Mapping[str, QueueSettings]],
+    ) -> None:
+        self._link = link
+        self._keys = keys
+        self._store = store
+        self._surveyor = surveyor
+        self._queues = queues
+
+    async def read(self, tasks: int) -> dict[str, Any]:
+        """The answer of GET /api/admin/state. Raises StoreError. What it leaves out, `fairlane.queues.survey` says."""
+        survey, task_rows = await asyncio.gather(self._surveyor.survey(), self._recent_tasks(tasks))
+        queues = self._queues()
+        return {
+            "now": survey.now_ms,
+            "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
+            "models": [model_row(row) for row in survey.models],
+            "workers": survey.workers,
+            "counts": {
+                "queued": sum(row.waiting for row in survey.queues),
+                "executing": sum(row.running for row in survey.models),
+                **survey.ended,
+                "queuedBytes": survey.queued_bytes,
+                "retainedBytes": survey.retained_bytes,
+                "droppedEarly": survey.dropped,
+            },
+            "store": self.store(),
+            "tasks": task_rows,
+            "replicas": [
+                {
+                    "replica": name,
+                    "ageMs": max(15_000 - (end - survey.now_ms), 0),
+                    **host_row(survey.hosts.get(name)),
+                    "configuration": configuration_row(survey.configurations.get(name), survey.configuration),
+                }
+                for name, end in survey.replicas.items()
+            ],
+        }
+
+    def store(self) -> dict[str, Any]:
+        """What this replica sees of Redis: whether it is there and takes writes, else since when not (ms), and why."""
+        refusals = self._link.refusals
+        since, why = self._store.down_since, self._link.trouble
+        if self._link.up:
+            since, why = refusals.since, refusals.why
+        return {
+            "up": self._link.up,
+            "refuses": self._store.refuses,
+            "since": None if since is None else int(since * 1000),
+            "why": None if since is None else why,
+        }
+
+    async def _recent_tasks(self, count: int) -> list[dict[str, Any]]:
+        if not count:
+            return []
+        ids = await self._link.command("ZREVRANGE", self._keys("recent"), 0, count - 1)
+        names = [task.decode() for task in ids]
+        replies = [(name, self._link.command("HGETALL", self._keys("task", id=name))) for name in names]
+        rows = []
+        for name, reply in replies:
+            flat = await reply
+            fields = {
+                field.decode(): value.decode("utf-8", "replace")
+                for field, value in zip(flat[::2], flat[1::2], strict=True)
+            }
+            if fields.get("st") in {state.value for state in State}:
+                rows.append(task_row(name, fields))
+        return rows
+
+
+class Picture:
+    """Makes the event that all dashboards get. Keeps what it last knew, for the time that Redis is away.
+
+    `presence`: the workers connected here. `about`: what this replica says of itself.
+    """
+
+    def __init__(
+        self,
+        state: StateReader,
+        audit: AuditRecord,
+        replica: str,
+        presence: Callable[[], list[dict[str, Any]]],
+        about: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._state = state
+        self._record = audit
+        self._replica = replica
+        self._presence = presence
+        self._about = about
+        self._known: dict[str, Any] = {
+            "queues": [],
+            "models": [],
+            "workers": [],
+            "counts": {},
+            "replicas": [],
+        }
+        self._as_of: int | None = None
+        self._audit: str | None = None
+
+    async def __call__(self) -> bytes:
+        try:
+            state = await self._state.read(0)
+            newest = await self._record.newest()
+        except StoreError:
+            self._known["workers"] = [
+                *self._presence(),
+                *(row for row in self._known["workers"] if row["replica"] != self._replica),
+            ]
+        else:
+            del state["tasks"]
+            self._known, self._as_of = state, state["now"]
+            self._audit = newest
+        picture = self._known | {
+            "now": time.time_ns() // 1_000_000,
+            "asOf": self._as_of,
+            "store": self._state.store(),
+            "audit": self._audit,
+            "gateway": {"replica": self._replica, "version": __version__, **self._about()},
+        }
+        return b"event: state\ndata: " + msgspec.json.encode(picture) + b"\n\n"

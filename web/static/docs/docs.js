@@ -1,0 +1,111 @@
+// The page of all calls: draws the gateway's own OpenAPI document. It loads nothing from elsewhere.
+
+import { byId, h, replace } from "../common/dom.js";
+import { onLanguage, t } from "../common/i18n.js";
+import { startPage } from "../common/page.js";
+import strings from "./strings.js";
+
+const METHODS = ["get", "post", "patch", "put", "delete"];
+const MOST_DEPTH = 4;
+
+startPage({ name: "docs", strings });
+try {
+  const answer = await fetch("/openapi.json");
+  if (!answer.ok) throw new Error(`/openapi.json: ${answer.status}`);
+  const document_ = await answer.json();
+  const draw = () => replace(byId("calls"), ...groups(document_));
+  draw();
+  onLanguage(draw);
+} catch (error) {
+  replace(byId("problem"), h("p", { class: "notice bad" }, error.message));
+}
+
+/** The calls by tag, in the document's order. */
+function groups(document_) {
+  const found = new Map();
+  for (const [path, operations] of Object.entries(document_.paths)) {
+    for (const method of METHODS.filter(name => name in operations)) {
+      const operation = operations[method];
+      const tag = operation.tags?.[0] ?? "";
+      if (!found.has(tag)) found.set(tag, []);
+      found.get(tag).push(call(document_, method, path, operation));
+    }
+  }
+  return [...found].map(([tag, calls]) => h("section", { class: "group stack" }, h("h2", {}, tag), calls));
+}
+
+function call(document_, method, path, operation) {
+  const body = operation.requestBody?.content?.["application/json"]?.schema;
+  return h(
+    "details",
+    { class: "call panel" },
+    h("summary", {}, h("span", { class: "tag method" }, method.toUpperCase()), h("code", {}, path)),
+    (operation.description ?? "").split("\n\n").map(text => h("p", {}, text)),
+    operation.parameters ? [h("h3", {}, t("docs.parameters")), parameters(document_, operation.parameters)] : null,
+    body ? [h("h3", {}, t("docs.body")), h("pre", { tabindex: 0 }, shape(document_, body))] : null,
+    h("h3", {}, t("docs.answers")),
+    answers(document_, operation.responses),
+  );
+}
+
+function parameters(document_, list) {
+  const rows = list.map(({ name, in: where, required, schema, description }) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, h("code", {}, name), required ? ` (${t("docs.required")})` : null),
+      h("td", {}, where),
+      h("td", {}, h("code", {}, shape(document_, schema))),
+      h("td", {}, description ?? ""),
+    ),
+  );
+  return table(["docs.name", "docs.where", "docs.type", "docs.meaning"], rows);
+}
+
+function answers(document_, responses) {
+  const rows = Object.entries(responses).map(([status, { description, content }]) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, h("code", {}, status)),
+      h("td", {}, description),
+      h(
+        "td",
+        {},
+        Object.entries(content ?? {}).map(([kind, { schema, itemSchema }]) => [
+          h("div", {}, h("code", {}, kind)),
+          h("pre", { tabindex: 0 }, shape(document_, itemSchema ?? schema ?? {})),
+        ]),
+      ),
+    ),
+  );
+  return table(["docs.status", "docs.meaning", "docs.type"], rows);
+}
+
+function table(heads, rows) {
+  const head = h("tr", {}, heads.map(key => h("th", { scope: "col" }, t(key))));
+  return h("div", { class: "table-wrap" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+}
+
+/** A schema as a short text: types, and members of objects one a line. */
+function shape(document_, schema, depth = 0) {
+  if (schema.$ref) {
+    const name = schema.$ref.split("/").at(-1);
+    return depth < MOST_DEPTH ? shape(document_, document_.components.schemas[name], depth) : name;
+  }
+  if (schema.const !== undefined) return JSON.stringify(schema.const);
+  if (schema.enum) return schema.enum.map(value => JSON.stringify(value)).join(" | ");
+  const some = schema.anyOf ?? schema.oneOf;
+  if (some) return some.map(one => shape(document_, one, depth)).join(" | ");
+  if (schema.contentSchema) return shape(document_, schema.contentSchema, depth);
+  if (schema.type === "array") return `[${shape(document_, schema.items ?? {}, depth + 1)}]`;
+  if (schema.properties && depth < MOST_DEPTH) {
+    const pad = "  ".repeat(depth + 1);
+    const required = new Set(schema.required ?? []);
+    const lines = Object.entries(schema.properties).map(
+      ([name, inner]) => `${pad}${name}${required.has(name) ? "" : "?"}: ${shape(document_, inner, depth + 1)}`,
+    );
+    return `{\n${lines.join("\n")}\n${"  ".repeat(depth)}}`;
+  }
+  return schema.type ?? "any JSON";
+}
