@@ -37,7 +37,7 @@ class Batch:
 
     def run(self, name: str, *args: Any) -> int:
         """The place of the reply in what `send` returns."""
-        self._calls.append(("EVALSHA", self._world.link.sha(name), 1, self._world.prefix, *args))
+        self._calls.append(self._world.link.words(name, *args))
         return len(self._calls) - 1
 
     def send(self) -> list[Any]:

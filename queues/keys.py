@@ -4,7 +4,7 @@ All keys of a pool share its hash tag, so that one script may touch them all and
 hold no colon, so a pattern that begins with one reads back unambiguously; where a model and a user both follow, the model
 carries its length in front.
 
-The Lua scripts use the same map: where they say `key_<name>(…)`, `expand_keys` puts the concatenation that builds it.
+The Lua scripts use the same map: `keys_in_lua` makes their `keys.<name>(…)` of it.
 """
 
 import re
@@ -203,6 +203,19 @@ POOL = {
 }
 """Fields of the pool's hash."""
 
+CHANNEL = "c:"
+"""Behind the prefix, before the replica: its pub/sub channel. What is published there: see MESSAGES."""
+
+MESSAGES = {
+    "w": "model: something of it can start, and this replica alone was told",
+    "r": "model: the same, told to all who have workers for it",
+    "s": "task, epoch, why: stop the worker that runs it",
+    "d": "worker: drain it, an operator wants it to go",
+    "i": "task, event id: an event of a task that is read here; it is large, so read it from the log",
+    "e": "task, event id, type, data: an event of a task that is read here",
+}
+"""Messages of a replica's channel: a letter, and what follows it, each behind a line feed."""
+
 _PART = re.compile(r"\{(#?\w+)\}")
 
 
@@ -227,42 +240,18 @@ class Keys:
 
     def channel(self, replica: str) -> str:
         """The pub/sub channel of a replica: wake-ups, requests to stop a task or drain a worker, events of the tasks it reads."""
-        return f"{self.prefix}c:{replica}"
+        return f"{self.prefix}{CHANNEL}{replica}"
 
 
-_CALL = re.compile(r"\bkey_(\w+)\(")
-
-
-def expand_keys(lua: str) -> str:
-    """Lua with each `key_<name>(…)` replaced by the concatenation it stands for, over the prefix in `P`."""
-    patterns = {key.name: key.pattern for key in KEYS}
-    pieces, at = [], 0
-    while call := _CALL.search(lua, at):
-        end = closing(lua, call.end())
-        values = [value.strip() for value in lua[call.end() : end].split(",")]
-        pieces += [lua[at : call.start()], _concatenation(patterns[call.group(1)], values)]
-        at = end + 1
-    return "".join([*pieces, lua[at:]])
-
-
-def closing(text: str, at: int) -> int:
-    """Index of the parenthesis that closes the one before `at`."""
-    depth = 1
-    while depth:
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        at += 1
-    return at - 1
-
-
-def _concatenation(pattern: str, values: list[str]) -> str:
-    names = list(dict.fromkeys(name.lstrip("#") for name in _PART.findall(pattern)))
-    given = dict(zip(names, values, strict=True)) if names else {}
-    parts = ["P"]
-    for text in re.split(r"(\{#?\w+\})", pattern):
-        if text.startswith("{#"):
-            parts.append("#" + given[text[2:-1]])
-        elif text.startswith("{"):
-            parts.append(given[text[1:-1]])
-        elif text:
-            parts.append(f"'{text}'")
-    return "(" + " .. ".join(parts) + ")"
+def keys_in_lua() -> str:
+    """Lua's builders of the same names: `keys.task(id)`, over the prefix in `P`."""
+    lines = ["local P", "local keys = {}"]
+    for entry in KEYS:
+        values = [
+            f"{part}_" for part in dict.fromkeys(part.lstrip("#") for part in _PART.findall(entry.pattern))
+        ]
+        name = _PART.sub(lambda part: f"' .. {part[1]}_ .. '", entry.pattern)
+        lines.append(
+            f"function keys.{entry.name}({', '.join(values)}) return P .. '{name}' end".replace(" .. ''", "")
+        )
+    return "\n".join([*lines, f"function keys.channel(replica) return P .. '{CHANNEL}' .. replica end", ""])

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hiredis
@@ -22,7 +22,6 @@ from redis.exceptions import (
     ClusterDownError,
     InvalidResponse,
     MasterDownError,
-    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -34,7 +33,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.measures import Measures, Recorder
 from fairlane.queues.refusals import Refusals
-from fairlane.queues.scripts import Script
+from fairlane.queues.scripts import LIBRARIES, Library
 
 Arg = bytes | str | int | float
 Reply = Any
@@ -100,8 +99,11 @@ class Backoff:
         return delay
 
 
-_Pending = tuple[asyncio.Future[Reply], float, Script | None, tuple[Arg, ...]]
-"""A command that was sent and not answered, and when it was sent; of a script also what it takes to send it whole."""
+_Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...] | None]
+"""A command that was sent and not answered, and when it was sent; of a script also what it takes to send it again."""
+
+_MISSING = "Function not found"
+"""What a server answers that has not, or no more, the library of scripts."""
 
 
 class _Wire(asyncio.Protocol):
@@ -166,7 +168,7 @@ class RedisLink:
     def __init__(
         self,
         url: str,
-        scripts: Mapping[str, Script],
+        scripts: Library,
         prefix: str,
         *,
         timeout_ms: int = 1000,
@@ -253,21 +255,23 @@ class RedisLink:
         return self._send(args)
 
     def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
-        """Run a script on this link's pool, like `command`. A script the server forgot is sent whole: it had not run."""
+        """Run a script on this link's pool, like `command`. One that the server forgot is loaded and run then."""
         if not self._up.is_set():
             raise StoreUnavailable("no connection to Redis", sent=False)
-        script = self._scripts[name]
-        return self._send(("EVALSHA", script.sha, 1, self._prefix, *args), script)
+        return self._run(name, args)
+
+    def _run(self, name: str, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
+        return self._send(("FCALL", self._scripts.call(name), 1, self._prefix, *args), again=True)
 
     def _send(
-        self, args: tuple[Arg, ...], script: Script | None = None, future: asyncio.Future[Reply] | None = None
+        self, args: tuple[Arg, ...], *, again: bool = False, future: asyncio.Future[Reply] | None = None
     ) -> asyncio.Future[Reply]:
         if future is None:
             future = self._loop.create_future()
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
-        self._pending.append((future, self._loop.time(), script, args if script else ()))
+        self._pending.append((future, self._loop.time(), args if again else None))
         self.commands += 1
         return future
 
@@ -351,26 +355,36 @@ class RedisLink:
                 raise StoreUnavailable(
                     f"the Redis at this address is no primary (its role is {role})", sent=False
                 )
-        for script in self._scripts.values():
-            await self._send(("SCRIPT", "LOAD", script.text))
+        await self._load_scripts()
         if self._on_connect:
             await self._on_connect(_Unready(self))  # type: ignore[arg-type]
+
+    async def _load_scripts(self) -> None:
+        """Load the library, unless it is there (a full Redis takes none), and remove those of other releases: see scripts.py."""
+        known = await self._send(("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"))
+        names = {library[1].decode() for library in known}
+        if self._scripts.name not in names:
+            await self._send(("FUNCTION", "LOAD", self._scripts.text))
+        for name in names - {self._scripts.name}:
+            with contextlib.suppress(ResponseError):  # another one was faster
+                await self._send(("FUNCTION", "DELETE", name))
 
     def _on_replies(self, replies: list[Reply]) -> None:
         """Answer the oldest commands. Raises StoreUnavailable when the server is no primary."""
         pending, replied, now = self._pending, self._measures.store_replied, self._loop.time()
         self._replies += len(replies)
         for reply in replies:
-            future, sent_at, script, args = pending.popleft()
+            future, sent_at, again = pending.popleft()
             replied(now - sent_at)
             if not isinstance(reply, Exception):
                 if not future.done():  # else its caller was cancelled; the command ran all the same
                     future.set_result(reply)
-            elif script and isinstance(reply, NoScriptError):
-                self._send(("EVAL", script.text, *args[2:]), None, future)
+            elif again and _MISSING in str(reply):
+                self._send(("FUNCTION", "LOAD", self._scripts.text))  # (refused if another call has done it)
+                self._send(again, future=future)
             elif not future.done():
                 self.refusals.saw(reply)
-                future.set_exception(_explain(reply))
+                future.set_exception(_explain(reply, self._scripts))
                 future.exception()  # its caller may be gone
                 if isinstance(reply, _ELSEWHERE):
                     raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
@@ -400,12 +414,13 @@ class _Unready:
         return self._link._send(args)
 
     def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
-        script = self._link._scripts[name]
-        return self._link._send(("EVALSHA", script.sha, 1, self._link._prefix, *args), script)
+        return self._link._run(name, args)
 
 
-def _explain(error: Exception) -> Exception:
+def _explain(error: Exception, scripts: Library) -> Exception:
     """What a caller should know of an error reply. Transient ones had no effect: Redis refuses before the first write."""
     if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES):
         return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
+    if isinstance(error, ResponseError):
+        return type(error)(scripts.explain(str(error)))
     return error

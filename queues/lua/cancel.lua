@@ -10,23 +10,25 @@
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
 -- returns  {'ended', state, event id, data, account of the end (ending.lua)} now | {'over', state} it had ended before | {'unknown'}
 -- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
-local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])
-local t = load(id)
-if not t or t.st == 'gone' then
-  if tombstone > 0 then
-    call('HSET', key_task(id), 'st', 'gone')
-    call('PEXPIRE', key_task(id), tombstone)
+script('cancel', 'allow-oom', function(ARGV)
+  local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+  local grace, tombstone = tonumber(ARGV[7]), tonumber(ARGV[8])
+  local t = load(id)
+  if not t or t.st == 'gone' then
+    if tombstone > 0 then
+      call('HSET', keys.task(id), 'st', 'gone')
+      call('PEXPIRE', keys.task(id), tombstone)
+    end
+    return { 'unknown' }
   end
-  return { 'unknown' }
-end
-if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
-local data = event_data(id, rest)
-local event_id
-if t.st == 'queued' then
-  event_id = end_waiting(id, t, state, kind, data, code)
-else
-  event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
-  tell_owner(id, t, why)
-end
-return { 'ended', state, event_id, data, account_of_end(t, id) }
+  if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
+  local data = event_data(id, rest)
+  local event_id
+  if t.st == 'queued' then
+    event_id = end_waiting(id, t, state, kind, data, code)
+  else
+    event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
+    tell_owner(id, t, why)
+  end
+  return { 'ended', state, event_id, data, account_of_end(t, id) }
+end)

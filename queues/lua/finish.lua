@@ -5,66 +5,68 @@
 -- returns  {outcome, terminal event id or '', grants, top, later}; outcome: 'ok' | 'late' somebody else ended it, its slot is free
 --          now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. later:
 --          {model, ms until it may start a task, …}. Repeating it returns the same.
-local id, epoch, token = ARGV[1], ARGV[2], ARGV[3]
-local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6]) -- seq of the first event; 0: the caller is not the log's writer
-local input, output = tonumber(ARGV[7]), tonumber(ARGV[8])
-local replica, nonce, grant_ms, want = ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
-local worker, events = ARGV[13], tonumber(ARGV[14])
-local keep = tonumber(ARGV[15]) -- ms that the slot stays `stopping`, because the worker still runs the task
-local terminal = 16 + 2 * events
-local models = {}
-for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
+script('finish', 'allow-oom', function(ARGV)
+  local id, epoch, token = ARGV[1], ARGV[2], ARGV[3]
+  local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6]) -- seq of the first event; 0: the caller is not the log's writer
+  local input, output = tonumber(ARGV[7]), tonumber(ARGV[8])
+  local replica, nonce, grant_ms, want = ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
+  local worker, events = ARGV[13], tonumber(ARGV[14])
+  local keep = tonumber(ARGV[15]) -- ms that the slot stays `stopping`, because the worker still runs the task
+  local terminal = 16 + 2 * events
+  local models = {}
+  for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-local f = call('HMGET', key_task(id), 'st', 'ep', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed')
-local t = {
-  st = f[1], ep = f[2], q = f[4], m = f[5], u = f[6], w = f[7], sq = f[8], rd = f[9], ga = f[10], ac = f[11], pb = f[12],
-  tl = f[13], ed = f[14],
-}
-local current = f[2] == epoch and f[3] == token
-if current and t.st == 'executing' then
-  local top = num(t.sq)
-  if seq > top + 1 then return { 'hole', '', {}, top, {} } end
-  if keep > 0 then even_if_full() else release(id, t) end
-  for i = 16, terminal - 1, 2 do
-    if seq > top then
-      local event_id = epoch .. '-' .. whole(seq)
-      call('XADD', key_log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-      publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
-      top = seq
+  local f = call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed')
+  local t = {
+    st = f[1], ep = f[2], q = f[4], m = f[5], u = f[6], w = f[7], sq = f[8], rd = f[9], ga = f[10], ac = f[11], pb = f[12],
+    tl = f[13], ed = f[14],
+  }
+  local current = f[2] == epoch and f[3] == token
+  if current and t.st == 'executing' then
+    local top = num(t.sq)
+    if seq > top + 1 then return { 'hole', '', {}, top, {} } end
+    if keep == 0 then release(id, t) end
+    for i = 16, terminal - 1, 2 do
+      if seq > top then
+        local event_id = epoch .. '-' .. whole(seq)
+        call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
+        publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
+        top = seq
+      end
+      seq = seq + 1
     end
-    seq = seq + 1
-  end
-  t.sq = top
-  if keep == 0 then settle(t, input, output, state == 'completed') end
-  local stop_until = keep > 0 and NOW + keep or nil
-  local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
-  local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own)
-  if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
-  if want == 0 then
-    local at = wake(t.m)
+    t.sq = top
+    if keep == 0 then settle(t, input, output, state == 'completed') end
+    local stop_until = keep > 0 and NOW + keep or nil
+    local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
+    local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own)
+    if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
+    if want == 0 then
+      local at = wake(t.m)
+      wake_elsewhere(t)
+      return { 'ok', event_id, {}, 0, at and { t.m, math.max(at - NOW, 1) } or {} }
+    end
+    local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
     wake_elsewhere(t)
-    return { 'ok', event_id, {}, 0, at and { t.m, math.max(at - NOW, 1) } or {} }
+    if #ids > 0 then call('HSET', keys.task(id), 'ng', table.concat(ids, ',')) end
+    return { 'ok', event_id, grants, 0, later }
   end
-  local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
-  wake_elsewhere(t)
-  if #ids > 0 then call('HSET', key_task(id), 'ng', table.concat(ids, ',')) end
-  return { 'ok', event_id, grants, 0, later }
-end
-if current then
-  local ended = call('HMGET', key_task(id), 'fn', 'ng', 'ti')
-  if ended[1] == nonce then return { 'ok', ended[3], repeat_grants(ended[2], nonce), 0, {} } end
-end
+  if current then
+    local ended = call('HMGET', keys.task(id), 'fn', 'ng', 'ti')
+    if ended[1] == nonce then return { 'ok', ended[3], repeat_grants(ended[2], nonce), 0, {} } end
+  end
 
-local freed
-if current and keep == 0 and release(id, t) then
-  settle(t, input, output, false)
-  freed = t.m
-end
-local grants, later = {}, {}
-if want > 0 then
-  grants, later = take_once(models, want, replica, worker, nonce, grant_ms, freed)
-elseif freed then
-  wake(freed)
-end
-if freed then wake_elsewhere(t) end
-return { current and 'late' or 'stale', '', grants, 0, later }
+  local freed
+  if current and keep == 0 and release(id, t) then
+    settle(t, input, output, false)
+    freed = t.m
+  end
+  local grants, later = {}, {}
+  if want > 0 then
+    grants, later = take_once(models, want, replica, worker, nonce, grant_ms, freed)
+  elseif freed then
+    wake(freed)
+  end
+  if freed then wake_elsewhere(t) end
+  return { current and 'late' or 'stale', '', grants, 0, later }
+end)

@@ -6,30 +6,30 @@
 -- ARGV[3]  1: the reader keeps the task alive (its linger is renewed)
 -- ARGV[4]  1: only for its owner: key ARGV[5], user ARGV[6]. For anybody else it is unknown, and nothing is registered or renewed
 -- returns  {place, now ms, record} | {} unknown; the record is not changed once the task has ended
-local id, replica = ARGV[1], ARGV[2]
-local t = load(id)
-if not t or t.st == 'gone' then return {} end
-if ARGV[4] == '1' and ((t.k or '') ~= ARGV[5] or t.u ~= ARGV[6]) then return {} end
-local where = { 0, 0, 0, 0 }
-if t.st == 'queued' or t.st == 'executing' then
-  local readers = t.rd or ''
-  if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then
-    t.rd = readers == '' and replica or readers .. ',' .. replica
-    even_if_full()
-    call('HSET', key_task(id), 'rd', t.rd)
+script('follow', 'allow-oom', function(ARGV)
+  local id, replica = ARGV[1], ARGV[2]
+  local t = load(id)
+  if not t or t.st == 'gone' then return {} end
+  if ARGV[4] == '1' and ((t.k or '') ~= ARGV[5] or t.u ~= ARGV[6]) then return {} end
+  local where = { 0, 0, 0, 0 }
+  if t.st == 'queued' or t.st == 'executing' then
+    local readers = t.rd or ''
+    if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then
+      t.rd = readers == '' and replica or readers .. ',' .. replica
+      call('HSET', keys.task(id), 'rd', t.rd)
+    end
+    if ARGV[3] == '1' and t.lg then
+      t.lv = whole(NOW + num(t.lg)) -- text, as a record's fields are
+      call('HSET', keys.task(id), 'lv', t.lv)
+      local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', keys.slots(t.m), id)))
+      call('ZADD', keys.look(), instant, id)
+    end
+    if t.st == 'queued' then where = place(id, t) end
   end
-  if ARGV[3] == '1' and t.lg then
-    t.lv = whole(NOW + num(t.lg)) -- text, as a record's fields are
-    even_if_full()
-    call('HSET', key_task(id), 'lv', t.lv)
-    local instant = t.st == 'queued' and wait_instant(t) or run_instant(t, num(call('ZSCORE', key_slots(t.m), id)))
-    call('ZADD', key_look(), instant, id)
+  local record = {}
+  for field, value in pairs(t) do
+    record[#record + 1] = field
+    record[#record + 1] = value
   end
-  if t.st == 'queued' then where = place(id, t) end
-end
-local record = {}
-for field, value in pairs(t) do
-  record[#record + 1] = field
-  record[#record + 1] = value
-end
-return { where, NOW, record }
+  return { where, NOW, record }
+end)

@@ -5,21 +5,23 @@
 -- ARGV[3]  1: the log must hold that event
 -- ARGV[4]  bytes: with the event that reaches so many the page ends
 -- returns  {events} | {} the log does not hold the event
-local log, from, most = key_log(ARGV[1]), '-', tonumber(ARGV[4])
-if ARGV[2] ~= '-' then
-  if ARGV[3] == '1' and #call('XRANGE', log, ARGV[2], ARGV[2]) == 0 then return {} end
-  from = '(' .. ARGV[2]
-end
-local page, size, step = {}, 0, 1
-repeat
-  local found = call('XRANGE', log, from, '+', 'COUNT', step)
-  for _, event in ipairs(found) do
-    page[#page + 1] = event
-    size = size + #event[2][4] + 64 -- what an event takes beside its data, about
-    if size >= most then return { page } end
-    from = '(' .. event[1]
+script('page', 'no-writes', function(ARGV)
+  local log, from, most = keys.log(ARGV[1]), '-', tonumber(ARGV[4])
+  if ARGV[2] ~= '-' then
+    if ARGV[3] == '1' and #call('XRANGE', log, ARGV[2], ARGV[2]) == 0 then return {} end
+    from = '(' .. ARGV[2]
   end
-  local enough = #found < step
-  step = math.min(math.ceil((most - size) * #page / size), 512) -- by the mean size so far
-until enough
-return { page }
+  local page, size, step = {}, 0, 1
+  repeat
+    local found = call('XRANGE', log, from, '+', 'COUNT', step)
+    for _, event in ipairs(found) do
+      page[#page + 1] = event
+      size = size + #event[2][4] + 64 -- what an event takes beside its data, about
+      if size >= most then return { page } end
+      from = '(' .. event[1]
+    end
+    local enough = #found < step
+    step = math.min(math.ceil((most - size) * #page / size), 512) -- by the mean size so far
+  until enough
+  return { page }
+end)

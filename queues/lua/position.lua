@@ -2,12 +2,14 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV[1]  task id
 -- returns  {place, now ms, record as field, value, …} | {} unknown
-local id = ARGV[1]
-local t = load(id)
-if not t or t.st == 'gone' then return {} end
-local reply = { t.st == 'queued' and place(id, t) or { 0, 0, 0, 0 }, NOW }
-for field, value in pairs(t) do
-  reply[#reply + 1] = field
-  reply[#reply + 1] = value
-end
-return reply
+script('position', 'no-writes', function(ARGV)
+  local id = ARGV[1]
+  local t = load(id)
+  if not t or t.st == 'gone' then return {} end
+  local reply = { t.st == 'queued' and place(id, t) or { 0, 0, 0, 0 }, NOW }
+  for field, value in pairs(t) do
+    reply[#reply + 1] = field
+    reply[#reply + 1] = value
+  end
+  return reply
+end)

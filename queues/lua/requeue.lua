@@ -12,40 +12,41 @@
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
-local id, token = ARGV[1], ARGV[3]
-local t = load(id)
-if not t or t.ep ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
-if t.st ~= 'executing' then
-  if release(id, t) then
-    settle(t, -1, -1, false)
-    wake(t.m)
-    wake_elsewhere(t)
+script('requeue', 'allow-oom', function(ARGV)
+  local id, token = ARGV[1], ARGV[3]
+  local t = load(id)
+  if not t or t.ep ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
+  if t.st ~= 'executing' then
+    if release(id, t) then
+      settle(t, -1, -1, false)
+      wake(t.m)
+      wake_elsewhere(t)
+    end
+    if t.fn ~= token then return { 'stale', t.st } end
+    local entry = call('XRANGE', keys.log(id), t.ti, t.ti)[1]
+    return entry and { 'ended', t.ti, entry[2][2], entry[2][4] } or { 'stale', t.st }
   end
-  if t.fn ~= token then return { 'stale', t.st } end
-  local entry = call('XRANGE', key_log(id), t.ti, t.ti)[1]
-  return entry and { 'ended', t.ti, entry[2][2], entry[2][4] } or { 'stale', t.st }
-end
-local failures = {
-  lost = { rest = ARGV[9], code = ARGV[10] },
-  no_worker = { rest = ARGV[11], code = ARGV[12] },
-  timeout = { rest = ARGV[13], code = ARGV[14] },
-}
-local hold, alone_until = tonumber(ARGV[8]), nil
-if hold > 0 then even_if_full() end
-local refused = hold > 0 and call('HINCRBY', key_task(id), 'rf', '1') or 0
-if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
-  alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
-elseif hold > 0 and t.an then
-  hold_name(t.an, hold)
-elseif hold > 0 then
-  local held = call('HGET', key_model(t.m), 'held')
-  call('HSET', key_model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
-end
-local freed = t.m
-local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until)
-local at = wake(t.m)
-if t.m ~= freed then wake(freed) end
-wake_elsewhere(t)
-local later = at and { t.m, math.max(at - NOW, 1) } or {}
-if outcome == 'queued' then return { outcome, later } end
-return { outcome, event_id, kind, data, account_of_end(t, id) }
+  local failures = {
+    lost = { rest = ARGV[9], code = ARGV[10] },
+    no_worker = { rest = ARGV[11], code = ARGV[12] },
+    timeout = { rest = ARGV[13], code = ARGV[14] },
+  }
+  local hold, alone_until = tonumber(ARGV[8]), nil
+  local refused = hold > 0 and call('HINCRBY', keys.task(id), 'rf', '1') or 0
+  if refused > 3 then -- it may be for this task alone: it waits longer each time, and the others are asked for
+    alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
+  elseif hold > 0 and t.an then
+    hold_name(t.an, hold)
+  elseif hold > 0 then
+    local held = call('HGET', keys.model(t.m), 'held')
+    call('HSET', keys.model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
+  end
+  local freed = t.m
+  local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until)
+  local at = wake(t.m)
+  if t.m ~= freed then wake(freed) end
+  wake_elsewhere(t)
+  local later = at and { t.m, math.max(at - NOW, 1) } or {}
+  if outcome == 'queued' then return { outcome, later } end
+  return { outcome, event_id, kind, data, account_of_end(t, id) }
+end)

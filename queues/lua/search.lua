@@ -6,50 +6,52 @@
 -- ARGV[4]  tasks to find, at most
 -- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled
 -- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
-local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local fields, values = {}, {}
-for i = 5, #ARGV, 2 do
-  fields[#fields + 1] = ARGV[i]
-  values[#values + 1] = ARGV[i + 1]
-end
-
-local function matches(id)
-  if #fields == 0 then return true end
-  local found = call('HMGET', key_task(id), unpack(fields))
-  for i = 1, #fields do
-    local other = found[i] ~= values[i]
-    if other and fields[i] == 'm' then other = call('HGET', key_task(id), 'an') ~= values[i] end
-    if other then return false end
+script('search', 'no-writes', function(ARGV)
+  local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+  local fields, values = {}, {}
+  for i = 5, #ARGV, 2 do
+    fields[#fields + 1] = ARGV[i]
+    values[#values + 1] = ARGV[i + 1]
   end
-  return true
-end
 
-local MOST_SORTED = 10000
-local ids = {}
-if ARGV[1] == 'running' then
-  for _, model in ipairs(call('ZREVRANGE', key_models(), '0', '999')) do
-    if #ids >= MOST_SORTED then break end
-    for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
-      if after == '' or id < after then ids[#ids + 1] = id end
+  local function matches(id)
+    if #fields == 0 then return true end
+    local found = call('HMGET', keys.task(id), unpack(fields))
+    for i = 1, #fields do
+      local other = found[i] ~= values[i]
+      if other and fields[i] == 'm' then other = call('HGET', keys.task(id), 'an') ~= values[i] end
+      if other then return false end
+    end
+    return true
+  end
+
+  local MOST_SORTED = 10000
+  local ids = {}
+  if ARGV[1] == 'running' then
+    for _, model in ipairs(call('ZREVRANGE', keys.models(), '0', '999')) do
+      if #ids >= MOST_SORTED then break end
+      for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
+        if after == '' or id < after then ids[#ids + 1] = id end
+      end
+    end
+    table.sort(ids, function(a, b) return a > b end) -- ids begin with the time of their submission
+  else
+    local rank = after ~= '' and call('ZREVRANK', keys.recent(), after)
+    local from = after == '' and 0 or rank and rank + 1
+    if not from then return { '' } end
+    ids = call('ZREVRANGE', keys.recent(), from, from + most_looked)
+  end
+
+  local reply = { '' }
+  for looked, id in ipairs(ids) do
+    if looked > most_looked or #reply > most_found then
+      reply[1] = ids[looked - 1]
+      break
+    end
+    if matches(id) then
+      local record = call('HGETALL', keys.task(id))
+      if #record > 0 then reply[#reply + 1] = { id, record } end
     end
   end
-  table.sort(ids, function(a, b) return a > b end) -- ids begin with the time of their submission
-else
-  local rank = after ~= '' and call('ZREVRANK', key_recent(), after)
-  local from = after == '' and 0 or rank and rank + 1
-  if not from then return { '' } end
-  ids = call('ZREVRANGE', key_recent(), from, from + most_looked)
-end
-
-local reply = { '' }
-for looked, id in ipairs(ids) do
-  if looked > most_looked or #reply > most_found then
-    reply[1] = ids[looked - 1]
-    break
-  end
-  if matches(id) then
-    local record = call('HGETALL', key_task(id))
-    if #record > 0 then reply[#reply + 1] = { id, record } end
-  end
-end
-return reply
+  return reply
+end)

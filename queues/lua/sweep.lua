@@ -9,305 +9,305 @@
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
 -- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
-local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
-local timeout = { rest = ARGV[3], code = ARGV[4] }
-local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
-local lost = { rest = ARGV[7], code = ARGV[8] }
-local no_worker = { rest = ARGV[9], code = ARGV[10] }
-local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
-local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
-local look, pool = key_look(), key_pool()
+script('sweep', 'allow-oom', function(ARGV)
+  local lease, grace = tonumber(ARGV[1]), tonumber(ARGV[2])
+  local timeout = { rest = ARGV[3], code = ARGV[4] }
+  local queue_timeout = { rest = ARGV[5], code = ARGV[6] }
+  local lost = { rest = ARGV[7], code = ARGV[8] }
+  local no_worker = { rest = ARGV[9], code = ARGV[10] }
+  local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
+  local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
+  local look, pool = keys.look(), keys.pool()
+  local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
+  local last, moving, away, setback = num(before[1]), before[2], before[3], before[4]
+  call('HSET', pool, 'swept', NOW)
 
-even_if_full()
-local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
-local last, moving, away, setback = num(before[1]), before[2], before[3], before[4]
-call('HSET', pool, 'swept', NOW)
-
--- 1. After a gap: what must be renewed moves when it is due, and never beyond what a renewal at the gap's end would have given. So
--- gaps are remembered for as long as anything holds: when each ended, and by how much it moves. A task's field `aw` is the end of
--- the last one that has moved it.
-local gap = last > 0 and NOW - last or 0
-local gaps = {}
-for ended, by in string.gmatch(gap > -500 and away or '', '(%d+) (%d+)') do
-  if tonumber(ended) > NOW - math.max(lease, grace) then gaps[#gaps + 1] = { tonumber(ended), tonumber(by) } end
-end
-if gap > 1500 then gaps[#gaps + 1] = { NOW, gap - 500 } end
-if away or gaps[1] then
-  local kept = {}
-  for i, entry in ipairs(gaps) do kept[i] = whole(entry[1]) .. ' ' .. whole(entry[2]) end
-  if kept[1] then call('HSET', pool, 'away', table.concat(kept, ' ')) else call('HDEL', pool, 'away') end
-end
-
-local function moved(at, by, most) return math.max(at, math.min(at + by, most)) end
-
--- Those of a set's members that were alive before the gap and are due in the next five seconds.
-local function move_all(key, from, by)
-  local soon = NOW + 5000
-  local members = call('ZRANGEBYSCORE', key, '(' .. from, soon, 'WITHSCORES')
-  for i = 1, #members, 2 do
-    local at = tonumber(members[i + 1])
-    call('ZADD', key, moved(at, by, NOW + lease), members[i])
+  -- 1. After a gap: what must be renewed moves when it is due, and never beyond what a renewal at the gap's end would have given. So
+  -- gaps are remembered for as long as anything holds: when each ended, and by how much it moves. A task's field `aw` is the end of
+  -- the last one that has moved it.
+  local gap = last > 0 and NOW - last or 0
+  local gaps = {}
+  for ended, by in string.gmatch(gap > -500 and away or '', '(%d+) (%d+)') do
+    if tonumber(ended) > NOW - math.max(lease, grace) then gaps[#gaps + 1] = { tonumber(ended), tonumber(by) } end
   end
-end
-
-if gap > 1500 then
-  local added = gap - 500
-  move_all(key_replicas(), last, added)
-  local from, by = string.match(moving or '', '^%d+ (%d+) (%d+)$')
-  moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(added + num(by))
-elseif gap < -500 then
-  local by = string.match(setback or '', '(%d+)$')
-  setback = 'tasks 0 ' .. whole(num(by) - gap)
-  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), NOW + lease, '+inf')) do
-    call('ZADD', key_replicas(), NOW + lease, replica)
+  if gap > 1500 then gaps[#gaps + 1] = { NOW, gap - 500 } end
+  if away or gaps[1] then
+    local kept = {}
+    for i, entry in ipairs(gaps) do kept[i] = whole(entry[1]) .. ' ' .. whole(entry[2]) end
+    if kept[1] then call('HSET', pool, 'away', table.concat(kept, ' ')) else call('HDEL', pool, 'away') end
   end
-end
 
--- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease. (An instant
--- to come is one from before the clock went back.)
-local function after_gaps(id, t, lease_end)
-  local function since(instant) return num(instant) <= NOW and num(instant) or 0 end
-  local seen, granted, enqueued = since(t.aw), since(t.ga), since(t.en)
-  local running = t.st == 'executing'
-  for _, entry in ipairs(gaps) do
-    local ended, by = entry[1], entry[2]
-    if ended > seen then
-      t.aw = whole(ended)
-      if t.lv and ended > enqueued then t.lv = whole(moved(num(t.lv), by, ended + num(t.lg))) end
-      if lease_end > 0 and ended > granted then lease_end = moved(lease_end, by, ended + (running and lease or grace)) end
+  local function moved(at, by, most) return math.max(at, math.min(at + by, most)) end
+
+  -- Those of a set's members that were alive before the gap and are due in the next five seconds.
+  local function move_all(key, from, by)
+    local soon = NOW + 5000
+    local members = call('ZRANGEBYSCORE', key, '(' .. from, soon, 'WITHSCORES')
+    for i = 1, #members, 2 do
+      local at = tonumber(members[i + 1])
+      call('ZADD', key, moved(at, by, NOW + lease), members[i])
     end
   end
-  if gaps[1] and num(t.aw) > seen then
-    call('HSET', key_task(id), 'aw', t.aw)
-    if t.lv then call('HSET', key_task(id), 'lv', t.lv) end
-    if lease_end > 0 then call('ZADD', key_slots(t.m), lease_end, id) end
-  end
-  return lease_end
-end
 
--- Offers move, too: those of some hundred models in each pass, as there may be many.
-if moving then
-  local cursor, from, by = string.match(moving, '^(%d+) (%d+) (%d+)$')
-  local found = call('ZSCAN', key_offered(), cursor, 'COUNT', '500')
-  by = tonumber(by)
-  for i = 1, #found[2], 2 do
-    local model, at = found[2][i], tonumber(found[2][i + 1])
-    if at > tonumber(from) and at <= NOW + 5000 then
-      call('ZADD', key_offered(), moved(at, by, NOW + lease), model)
-      move_all(key_offers(model), from, by)
+  if gap > 1500 then
+    local added = gap - 500
+    move_all(keys.replicas(), last, added)
+    local from, by = string.match(moving or '', '^%d+ (%d+) (%d+)$')
+    moving = '0 ' .. (from or whole(last)) .. ' ' .. whole(added + num(by))
+  elseif gap < -500 then
+    local by = string.match(setback or '', '(%d+)$')
+    setback = 'tasks 0 ' .. whole(num(by) - gap)
+    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.replicas(), NOW + lease, '+inf')) do
+      call('ZADD', keys.replicas(), NOW + lease, replica)
     end
   end
-  if found[1] == '0' then
-    moving = nil
-    call('HDEL', pool, 'moving')
-  else
-    call('HSET', pool, 'moving', found[1] .. ' ' .. from .. ' ' .. by)
-  end
-end
 
--- The clock went back: nothing holds for longer than a renewal now would give, nor is waited for. Some hundred of the tasks,
--- models or offers are looked at in each pass. (One may be looked at twice: then it holds for less.)
-local SETBACK = {}
-
-function SETBACK.tasks(_, id)
-  local f = call('HMGET', key_task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
-  local t, running = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'executing'
-  if t.lv and (running or f[1] == 'queued') then
-    t.lv = whole(math.min(num(t.lv), NOW + num(f[3])))
-    call('HSET', key_task(id), 'lv', t.lv)
-  end
-  local lease_end = f[7] and call('ZSCORE', key_slots(f[7]), id)
-  if lease_end then
-    lease_end = math.min(tonumber(lease_end), NOW + (running and lease or grace))
-    call('ZADD', key_slots(f[7]), lease_end, id)
-    call('ZADD', look, running and run_instant(t, lease_end) or lease_end, id)
-  elseif f[1] == 'queued' then
-    call('ZADD', look, wait_instant(t), id)
-  end
-end
-
-function SETBACK.models(by, model)
-  for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
-    local at, now = num(call('HGET', key_model(model), field)), NOW * per_ms
-    if at > now then call('HSET', key_model(model), field, whole(math.max(at - by * per_ms, now))) end
-  end
-end
-
-function SETBACK.offers(_, model)
-  local most = NOW + lease
-  if num(call('ZSCORE', key_offered(), model)) <= most then return end
-  call('ZADD', key_offered(), most, model)
-  for _, replica in ipairs(call('ZRANGEBYSCORE', key_offers(model), '(' .. most, '+inf')) do
-    call('ZADD', key_offers(model), most, replica)
-  end
-end
-
-if setback then
-  local lines = { tasks = look, models = key_models(), offers = key_offered() }
-  local next_line = { tasks = 'models', models = 'offers' }
-  local line, cursor, by = string.match(setback, '^(%a+) (%d+) (%d+)$')
-  local found = call('ZSCAN', lines[line], cursor, 'COUNT', '200')
-  for i = 1, #found[2], 2 do SETBACK[line](tonumber(by), found[2][i]) end
-  if found[1] == '0' then line = next_line[line] end
-  setback = line and line .. ' ' .. found[1] .. ' ' .. by
-  if setback then call('HSET', pool, 'setback', setback) else call('HDEL', pool, 'setback') end
-end
-
--- 2. Tasks whose instant has come.
-local function fail(id, t, why, stop_until)
-  end_task(id, t, 'failed', 'error', event_data(id, why.rest), why.code, '', nil, stop_until)
-end
-
-local function look_at_queued(id, t)
-  local waited, late = passed(t.wd), passed(t.dl)
-  if not waited and not late and not passed(t.lv) then
-    call('ZADD', look, wait_instant(t), id)
-    return
-  end
-  if late or waited then
-    local why = late and timeout or queue_timeout
-    end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
-  else
-    end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
-  end
-end
-
-local function look_at_running(id, t, lease_end)
-  if passed(t.xd) and lease_end > NOW then
-    fail(id, t, timeout, NOW + grace)
-    tell_owner(id, t, 'timeout')
-  elseif passed(t.xd) then
-    release(id, t)
-    settle(t, -1, -1, false)
-    fail(id, t, timeout)
-    tell_owner(id, t, 'timeout')
-  elseif lease_end <= NOW then
-    put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
-  elseif passed(t.lv) then
-    end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
-    tell_owner(id, t, 'client')
-  else
-    call('ZADD', look, run_instant(t, lease_end), id)
-  end
-end
-
-local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
-local touched, freed, accounts = {}, {}, {}
-for _, id in ipairs(due) do
-  local t = load(id)
-  local before = t and t.st
-  if not t or before == 'gone' then
-    call('ZREM', look, id)
-  elseif before == 'queued' then
-    after_gaps(id, t, 0)
-    look_at_queued(id, t)
-  else
-    local lease_end = after_gaps(id, t, num(call('ZSCORE', key_slots(t.m), id)))
-    touched[t.m], freed[t.q .. ':' .. t.m] = true, t
-    if before == 'executing' then
-      look_at_running(id, t, lease_end)
-    elseif lease_end > NOW then
-      call('ZADD', look, lease_end, id)
-    elseif release(id, t) then
-      settle(t, -1, -1, false)
-    end
-  end
-  if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t, id) end
-end
-
--- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.
-local aside = call('ZRANGEBYSCORE', key_aside(), '-inf', NOW_TEXT, 'LIMIT', '0', '100')
-if not aside[1] then aside = call('ZRANGEBYSCORE', key_aside(), NOW + 600000, '+inf', 'LIMIT', '0', '100') end
-for _, id in ipairs(aside) do
-  local t = load(id)
-  if t then
-    dequeue(id, t)
-    enqueue(id, t)
-    touched[t.m] = true
-  else
-    call('ZREM', key_aside(), id)
-  end
-end
-for model in pairs(touched) do wake(model) end
-for _, t in pairs(freed) do wake_elsewhere(t) end
-
--- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
-local woken = NOW - num(call('HGET', pool, 'woke'))
-if woken >= 900 or woken < 0 then
-  call('HSET', pool, 'woke', NOW)
-  go_on_ruling(200)
-  for _, model in ipairs(call('ZRANGE', key_backlog(), 0, 999)) do
-    if startable(model) then
-      for _, offered in ipairs(model == '*' and { '*' } or { model, '*' }) do
-        for _, other in ipairs(call('ZRANGEBYSCORE', key_offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
-          tell(other, 'r\n' .. model)
-        end
+  -- Move a task's time, its lease and its readers' patience, by the gaps since they began. Returns the end of its lease. (An instant
+  -- to come is one from before the clock went back.)
+  local function after_gaps(id, t, lease_end)
+    local function since(instant) return num(instant) <= NOW and num(instant) or 0 end
+    local seen, granted, enqueued = since(t.aw), since(t.ga), since(t.en)
+    local running = t.st == 'executing'
+    for _, entry in ipairs(gaps) do
+      local ended, by = entry[1], entry[2]
+      if ended > seen then
+        t.aw = whole(ended)
+        if t.lv and ended > enqueued then t.lv = whole(moved(num(t.lv), by, ended + num(t.lg))) end
+        if lease_end > 0 and ended > granted then lease_end = moved(lease_end, by, ended + (running and lease or grace)) end
       end
     end
+    if gaps[1] and num(t.aw) > seen then
+      call('HSET', keys.task(id), 'aw', t.aw)
+      if t.lv then call('HSET', keys.task(id), 'lv', t.lv) end
+      if lease_end > 0 then call('ZADD', keys.slots(t.m), lease_end, id) end
+    end
+    return lease_end
   end
 
-  local excess = math.min(call('ZCARD', key_recent()) - 10000, 10000)
-  if excess > 0 then call('ZREMRANGEBYRANK', key_recent(), 0, excess - 1) end
-  for _, replica in ipairs(call('ZRANGEBYSCORE', key_replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do
-    for _, model in ipairs(call('ZRANGE', key_offered(), 0, 999)) do call('ZREM', key_idle(model), replica) end
-    call('HDEL', key_versions(), replica)
-    call('HDEL', key_hosts(), replica)
-    call('ZREM', key_replicas(), replica)
-  end
-  for _, model in ipairs(call('ZRANGEBYSCORE', key_offered(), '-inf', NOW - 60000, 'LIMIT', 0, 1000)) do
-    call('DEL', key_offers(model), key_idle(model))
-    call('ZREM', key_offered(), model)
-  end
-
-  -- Tasks that share the line of '*', which nobody serves any more, while somebody offers the very models they asked for.
-  if call('EXISTS', key_lanes('*')) == 1 and not is_offered('*') then
-    local part = call('ZSCAN', look, call('HGET', pool, 'stranded') or '0', 'COUNT', '100')
-    call('HSET', pool, 'stranded', part[1])
-    for i = 1, #part[2], 2 do
-      local id = part[2][i]
-      local f = call('HMGET', key_task(id), 'm', 'an')
-      if f[1] == '*' and f[2] and is_offered(f[2]) then
-        local t = load(id)
-        if call('ZSCORE', key_flow(t.q, t.m, t.u), id) then
-          dequeue(id, t)
-          enqueue_by_name(id, t)
-        end
+  -- Offers move, too: those of some hundred models in each pass, as there may be many.
+  if moving then
+    local cursor, from, by = string.match(moving, '^(%d+) (%d+) (%d+)$')
+    local found = call('ZSCAN', keys.offered(), cursor, 'COUNT', '500')
+    by = tonumber(by)
+    for i = 1, #found[2], 2 do
+      local model, at = found[2][i], tonumber(found[2][i + 1])
+      if at > tonumber(from) and at <= NOW + 5000 then
+        call('ZADD', keys.offered(), moved(at, by, NOW + lease), model)
+        move_all(keys.offers(model), from, by)
       end
     end
-  end
-
-  local function each_lane(model, act)
-    for _, field in ipairs(call('HKEYS', key_model(model))) do
-      local q = string.match(field, '^v:(.*)$')
-      if q then act(q) end
-    end
-  end
-  local found = call('ZSCAN', key_models(), call('HGET', pool, 'tidied') or '0', 'COUNT', '100') -- a part of them in each pass
-  call('HSET', pool, 'tidied', found[1])
-  local models, most_users = found[2], 2000
-  for i = 1, #models, 2 do
-    local model = models[i]
-    if tonumber(models[i + 1]) > NOW - 3600000 then
-      each_lane(model, function(q) most_users = most_users - forget_excess(q, model, most_users) end)
-    elseif call('EXISTS', key_lanes(model), key_slots(model)) > 0
-      or num(call('HGET', key_model(model), 'used')) > US - 3600000000 then
-      call('ZADD', key_models(), NOW, model)
+    if found[1] == '0' then
+      moving = nil
+      call('HDEL', pool, 'moving')
     else
-      each_lane(model, function(q) call('DEL', key_debts(q, model), key_lifts(q, model), key_parked(q, model)) end)
-      if not call('HGET', key_model(model), 'fixed') then
-        call('DEL', key_model(model))
-        call('ZREM', key_models(), model)
+      call('HSET', pool, 'moving', found[1] .. ' ' .. from .. ' ' .. by)
+    end
+  end
+
+  -- The clock went back: nothing holds for longer than a renewal now would give, nor is waited for. Some hundred of the tasks,
+  -- models or offers are looked at in each pass. (One may be looked at twice: then it holds for less.)
+  local SETBACK = {}
+
+  function SETBACK.tasks(_, id)
+    local f = call('HMGET', keys.task(id), 'st', 'lv', 'lg', 'wd', 'dl', 'xd', 'm')
+    local t, running = { lv = f[2], wd = f[4], dl = f[5], xd = f[6] }, f[1] == 'executing'
+    if t.lv and (running or f[1] == 'queued') then
+      t.lv = whole(math.min(num(t.lv), NOW + num(f[3])))
+      call('HSET', keys.task(id), 'lv', t.lv)
+    end
+    local lease_end = f[7] and call('ZSCORE', keys.slots(f[7]), id)
+    if lease_end then
+      lease_end = math.min(tonumber(lease_end), NOW + (running and lease or grace))
+      call('ZADD', keys.slots(f[7]), lease_end, id)
+      call('ZADD', look, running and run_instant(t, lease_end) or lease_end, id)
+    elseif f[1] == 'queued' then
+      call('ZADD', look, wait_instant(t), id)
+    end
+  end
+
+  function SETBACK.models(by, model)
+    for field, per_ms in pairs({ held = 1, tat = 1000, ttat = 1000 }) do
+      local at, now = num(call('HGET', keys.model(model), field)), NOW * per_ms
+      if at > now then call('HSET', keys.model(model), field, whole(math.max(at - by * per_ms, now))) end
+    end
+  end
+
+  function SETBACK.offers(_, model)
+    local most = NOW + lease
+    if num(call('ZSCORE', keys.offered(), model)) <= most then return end
+    call('ZADD', keys.offered(), most, model)
+    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(model), '(' .. most, '+inf')) do
+      call('ZADD', keys.offers(model), most, replica)
+    end
+  end
+
+  if setback then
+    local lines = { tasks = look, models = keys.models(), offers = keys.offered() }
+    local next_line = { tasks = 'models', models = 'offers' }
+    local line, cursor, by = string.match(setback, '^(%a+) (%d+) (%d+)$')
+    local found = call('ZSCAN', lines[line], cursor, 'COUNT', '200')
+    for i = 1, #found[2], 2 do SETBACK[line](tonumber(by), found[2][i]) end
+    if found[1] == '0' then line = next_line[line] end
+    setback = line and line .. ' ' .. found[1] .. ' ' .. by
+    if setback then call('HSET', pool, 'setback', setback) else call('HDEL', pool, 'setback') end
+  end
+
+  -- 2. Tasks whose instant has come.
+  local function fail(id, t, why, stop_until)
+    end_task(id, t, 'failed', 'error', event_data(id, why.rest), why.code, '', nil, stop_until)
+  end
+
+  local function look_at_queued(id, t)
+    local waited, late = passed(t.wd), passed(t.dl)
+    if not waited and not late and not passed(t.lv) then
+      call('ZADD', look, wait_instant(t), id)
+      return
+    end
+    if late or waited then
+      local why = late and timeout or queue_timeout
+      end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
+    else
+      end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
+    end
+  end
+
+  local function look_at_running(id, t, lease_end)
+    if passed(t.xd) and lease_end > NOW then
+      fail(id, t, timeout, NOW + grace)
+      tell_owner(id, t, 'timeout')
+    elseif passed(t.xd) then
+      release(id, t)
+      settle(t, -1, -1, false)
+      fail(id, t, timeout)
+      tell_owner(id, t, 'timeout')
+    elseif lease_end <= NOW then
+      put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
+    elseif passed(t.lv) then
+      end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
+      tell_owner(id, t, 'client')
+    else
+      call('ZADD', look, run_instant(t, lease_end), id)
+    end
+  end
+
+  local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
+  local touched, freed, accounts = {}, {}, {}
+  for _, id in ipairs(due) do
+    local t = load(id)
+    local before = t and t.st
+    if not t or before == 'gone' then
+      call('ZREM', look, id)
+    elseif before == 'queued' then
+      after_gaps(id, t, 0)
+      look_at_queued(id, t)
+    else
+      local lease_end = after_gaps(id, t, num(call('ZSCORE', keys.slots(t.m), id)))
+      touched[t.m], freed[t.q .. ':' .. t.m] = true, t
+      if before == 'executing' then
+        look_at_running(id, t, lease_end)
+      elseif lease_end > NOW then
+        call('ZADD', look, lease_end, id)
+      elseif release(id, t) then
+        settle(t, -1, -1, false)
+      end
+    end
+    if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t, id) end
+  end
+
+  -- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.
+  local aside = call('ZRANGEBYSCORE', keys.aside(), '-inf', NOW_TEXT, 'LIMIT', '0', '100')
+  if not aside[1] then aside = call('ZRANGEBYSCORE', keys.aside(), NOW + 600000, '+inf', 'LIMIT', '0', '100') end
+  for _, id in ipairs(aside) do
+    local t = load(id)
+    if t then
+      dequeue(id, t)
+      enqueue(id, t)
+      touched[t.m] = true
+    else
+      call('ZREM', keys.aside(), id)
+    end
+  end
+  for model in pairs(touched) do wake(model) end
+  for _, t in pairs(freed) do wake_elsewhere(t) end
+
+  -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
+  local woken = NOW - num(call('HGET', pool, 'woke'))
+  if woken >= 900 or woken < 0 then
+    call('HSET', pool, 'woke', NOW)
+    go_on_ruling(200)
+    for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
+      if startable(model) then
+        for _, offered in ipairs(model == '*' and { '*' } or { model, '*' }) do
+          for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
+            tell(other, 'r\n' .. model)
+          end
+        end
+      end
+    end
+
+    local excess = math.min(call('ZCARD', keys.recent()) - 10000, 10000)
+    if excess > 0 then call('ZREMRANGEBYRANK', keys.recent(), 0, excess - 1) end
+    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do
+      for _, model in ipairs(call('ZRANGE', keys.offered(), 0, 999)) do call('ZREM', keys.idle(model), replica) end
+      call('HDEL', keys.versions(), replica)
+      call('HDEL', keys.hosts(), replica)
+      call('ZREM', keys.replicas(), replica)
+    end
+    for _, model in ipairs(call('ZRANGEBYSCORE', keys.offered(), '-inf', NOW - 60000, 'LIMIT', 0, 1000)) do
+      call('DEL', keys.offers(model), keys.idle(model))
+      call('ZREM', keys.offered(), model)
+    end
+
+    -- Tasks that share the line of '*', which nobody serves any more, while somebody offers the very models they asked for.
+    if call('EXISTS', keys.lanes('*')) == 1 and not is_offered('*') then
+      local part = call('ZSCAN', look, call('HGET', pool, 'stranded') or '0', 'COUNT', '100')
+      call('HSET', pool, 'stranded', part[1])
+      for i = 1, #part[2], 2 do
+        local id = part[2][i]
+        local f = call('HMGET', keys.task(id), 'm', 'an')
+        if f[1] == '*' and f[2] and is_offered(f[2]) then
+          local t = load(id)
+          if call('ZSCORE', keys.flow(t.q, t.m, t.u), id) then
+            dequeue(id, t)
+            enqueue_by_name(id, t)
+          end
+        end
+      end
+    end
+
+    local function each_lane(model, act)
+      for _, field in ipairs(call('HKEYS', keys.model(model))) do
+        local q = string.match(field, '^v:(.*)$')
+        if q then act(q) end
+      end
+    end
+    local found = call('ZSCAN', keys.models(), call('HGET', pool, 'tidied') or '0', 'COUNT', '100') -- a part of them in each pass
+    call('HSET', pool, 'tidied', found[1])
+    local models, most_users = found[2], 2000
+    for i = 1, #models, 2 do
+      local model = models[i]
+      if tonumber(models[i + 1]) > NOW - 3600000 then
+        each_lane(model, function(q) most_users = most_users - forget_excess(q, model, most_users) end)
+      elseif call('EXISTS', keys.lanes(model), keys.slots(model)) > 0
+        or num(call('HGET', keys.model(model), 'used')) > US - 3600000000 then
+        call('ZADD', keys.models(), NOW, model)
+      else
+        each_lane(model, function(q) call('DEL', keys.debts(q, model), keys.lifts(q, model), keys.parked(q, model)) end)
+        if not call('HGET', keys.model(model), 'fixed') then
+          call('DEL', keys.model(model))
+          call('ZREM', keys.models(), model)
+        end
       end
     end
   end
-end
 
--- 4. What ended tasks left behind.
-local dropped, more = keep_within(budget, 500)
+  -- 4. What ended tasks left behind.
+  local dropped, more = keep_within(budget, 500)
 
-local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-local next_at = (more or moving or setback or #aside == 100) and NOW or NOW + 1000
-if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
-local back = call('ZRANGE', key_aside(), 0, 0, 'WITHSCORES')
-if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
-return { next_at, NOW, #due, accounts, dropped }
+  local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
+  local next_at = (more or moving or setback or #aside == 100) and NOW or NOW + 1000
+  if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
+  local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
+  if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
+  return { next_at, NOW, #due, accounts, dropped }
+end)

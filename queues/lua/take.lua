@@ -9,18 +9,20 @@
 -- returns  {grants, later}: grants (see granting.lua, describe); {model, ms until it may start a task, …}, where time alone is in
 --          the way. What stays unfilled is recorded as idle for the models.
 --          Repeating it returns the same grants while they hold, for five times as long as a grant holds unrenewed.
-local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local models = {}
-for i = 6, #ARGV do models[#models + 1] = ARGV[i] end
-if want == 0 then
-  local later = {}
-  for _, model in ipairs(models) do
-    local at = wake(model)
-    if at then
-      later[#later + 1] = model
-      later[#later + 1] = math.max(at - NOW, 1)
+script('take', 'allow-oom', function(ARGV)
+  local replica, nonce, grant_ms, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+  local models = {}
+  for i = 6, #ARGV do models[#models + 1] = ARGV[i] end
+  if want == 0 then
+    local later = {}
+    for _, model in ipairs(models) do
+      local at = wake(model)
+      if at then
+        later[#later + 1] = model
+        later[#later + 1] = math.max(at - NOW, 1)
+      end
     end
+    return { {}, later }
   end
-  return { {}, later }
-end
-return { take_once(models, want, replica, ARGV[5], nonce, grant_ms) }
+  return { take_once(models, want, replica, ARGV[5], nonce, grant_ms) }
+end)

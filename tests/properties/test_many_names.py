@@ -46,7 +46,7 @@ def submit_many(pool: Pool, names: list[str]) -> None:
 
     class Collects:
         def run(self, name: str, *args: Any) -> None:
-            calls.append(("EVALSHA", link.sha(name), 1, pool.world.prefix, *args))
+            calls.append(link.words(name, *args))
 
     scheduler = pool.scheduler
     kept, scheduler._link = scheduler._link, Collects()  # type: ignore[assignment]

@@ -9,7 +9,7 @@ import hiredis
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import Arg, RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler
-from fairlane.queues.scripts import Script, load_scripts
+from fairlane.queues.scripts import Library, load_scripts
 from fairlane.queues.tasks import Fragment
 
 
@@ -87,19 +87,22 @@ class Subscription:
 class DirectLink:
     """Runs scripts over a blocking connection; the part of RedisLink that a Scheduler uses."""
 
-    def __init__(self, connection: Connection, prefix: str, scripts: Mapping[str, Script]) -> None:
+    def __init__(self, connection: Connection, prefix: str, scripts: Library) -> None:
         self.connection = connection
         self._prefix = prefix
         self._scripts = scripts
-        for script in scripts.values():
-            connection.call("SCRIPT", "LOAD", script.text)
+        if not connection.call("FUNCTION", "LIST", "LIBRARYNAME", scripts.name):
+            connection.call("FUNCTION", "LOAD", scripts.text)
 
-    def sha(self, name: str) -> str:
-        return self._scripts[name].sha
+    def words(self, name: str, *args: Arg) -> tuple[Arg, ...]:
+        """The command that runs a script."""
+        return ("FCALL", self._scripts.call(name), 1, self._prefix, *args)
 
     def run(self, name: str, *args: Arg) -> Answered:
-        script = self._scripts[name]
-        return Answered(self.connection.call("EVALSHA", script.sha, 1, self._prefix, *args))
+        try:
+            return Answered(self.connection.call(*self.words(name, *args)))
+        except hiredis.ReplyError as error:
+            raise hiredis.ReplyError(self._scripts.explain(str(error))) from None
 
     def command(self, *args: Arg) -> Answered:
         return Answered(self.connection.call(*args))

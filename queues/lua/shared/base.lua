@@ -1,15 +1,31 @@
--- What every script begins with: the time, records, messages. (scripts.py leaves out what a script does not use.)
+-- What every script begins with: the time, records, messages.
 --
+-- All files are one library of Redis functions: what they define is made once, when it is loaded, and a call sets what changes.
 -- Numbers that are written become text by `whole`: Redis takes twice as long to convert a number that it is given.
-local call = redis.call
-
-local US = clock_us() -- microseconds
-local NOW = math.floor(US / 1000) -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
-local NOW_TEXT = string.format('%d', NOW)
+local call
+local US -- microseconds
+local NOW -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
+local NOW_TEXT
 local FOREVER = 9007199254740991
 
+-- Make a script known. `flag`: 'allow-oom' where it frees more than it takes, or keeps alive what runs: a full Redis carries it
+-- out, and refuses others as a whole; 'no-writes' where it only reads; nil.
+local function script(name, flag, body)
+  redis.register_function({
+    function_name = LIBRARY .. '_' .. name,
+    flags = { flag },
+    callback = function(prefixes, args)
+      call, P = redis.call, prefixes[1]
+      US = clock_us()
+      NOW = math.floor(US / 1000)
+      NOW_TEXT = string.format('%d', NOW)
+      return body(args)
+    end,
+  })
+end
+
 -- A value of more than 64 bytes makes Redis keep a hash as a table: its fields are found without looking through all.
-local WIDE = string.rep('-', 65)
+local WIDE = '-----------------------------------------------------------------'
 
 -- Bodies of so many bytes and more are counted by user, too.
 local LARGE_BODY = 16384
@@ -19,7 +35,7 @@ local function whole(number) return string.format('%d', number) end
 
 -- A record as a table of strings; nil when there is none.
 local function load(id)
-  local flat = call('HGETALL', key_task(id))
+  local flat = call('HGETALL', keys.task(id))
   if #flat == 0 then return nil end
   local t = {}
   for i = 1, #flat, 2 do t[flat[i]] = flat[i + 1] end
@@ -54,12 +70,8 @@ local function new_epoch(t)
   return whole(US > last and US or last + 1 + US % 1000000)
 end
 
--- A full Redis refuses a script whose first write adds; behind a removal it takes everything. For scripts that free more
--- than they take, or keep alive what runs.
-local function even_if_full() call('ZREM', key_look(), '') end
-
 -- Publish to a replica; the number of receivers.
-local function tell(replica, message) return call('PUBLISH', P .. 'c:' .. replica, message) end
+local function tell(replica, message) return call('PUBLISH', keys.channel(replica), message) end
 
 -- Tell the readers' replicas of an event, all but `except`. Large events travel by id only.
 local function publish_event(readers, id, event_id, kind, data, except)

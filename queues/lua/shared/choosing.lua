@@ -19,7 +19,7 @@ local function paced_until(model, s, tokens)
   local tpm = num(s[6])
   if tpm > 0 then
     at = math.max(at, num(s[8]))
-    local spent, seconds, total = call('HGETALL', key_spent(model)), {}, 0
+    local spent, seconds, total = call('HGETALL', keys.spent(model)), {}, 0
     local now_s = math.floor(US / 1000000)
     for i = 1, #spent, 2 do
       local second = tonumber(spent[i])
@@ -41,14 +41,14 @@ end
 -- What a task takes out of its model's minute: `s` as in ALL_RULES.
 local function spend(model, s, tokens)
   local rpm, tpm = num(s[5]), num(s[6])
-  if rpm > 0 then call('HSET', key_model(model), 'tat', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
+  if rpm > 0 then call('HSET', keys.model(model), 'tat', whole(math.ceil(math.max(num(s[7]), US) + 60000000 / rpm))) end
   if tpm > 0 then
-    call('HSET', key_model(model), 'ttat', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
+    call('HSET', keys.model(model), 'ttat', whole(math.ceil(math.max(num(s[8]), US) + 60000000 * tokens / tpm)))
     local now_s = math.floor(US / 1000000)
-    call('HINCRBY', key_spent(model), whole(now_s), whole(tokens))
-    call('PEXPIRE', key_spent(model), '120000')
-    for _, second in ipairs(call('HKEYS', key_spent(model))) do
-      if tonumber(second) <= now_s - 61 or tonumber(second) > now_s then call('HDEL', key_spent(model), second) end
+    call('HINCRBY', keys.spent(model), whole(now_s), whole(tokens))
+    call('PEXPIRE', keys.spent(model), '120000')
+    for _, second in ipairs(call('HKEYS', keys.spent(model))) do
+      if tonumber(second) <= now_s - 61 or tonumber(second) > now_s then call('HDEL', keys.spent(model), second) end
     end
   end
 end
@@ -56,12 +56,12 @@ end
 -- 2, 3: the lane of a model with rules that starts next: its name and tag, and the tag to which the virtual time moves; nil when
 -- none may. `skipped` are lanes that were passed over. `line`: lanes and tags, if not those that wait.
 local function choose_lane(model, limit, line)
-  line = line or call('ZRANGE', key_lanes(model), '0', '-1', 'WITHSCORES')
+  line = line or call('ZRANGE', keys.lanes(model), '0', '-1', 'WITHSCORES')
   local queues, owed = {}, 0
-  for _, q in ipairs(call('SMEMBERS', key_queues())) do
-    local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')
-    local lane = { paused = s[1] == '1', running = call('SCARD', key_running(q, model)), reserved = 0, kept = 0 }
-    if num(s[2]) > 0 then lane.full = call('SCARD', key_load(q)) >= num(s[2]) end
+  for _, q in ipairs(call('SMEMBERS', keys.queues())) do
+    local s = call('HMGET', keys.queue(q), 'paused', 'max_running', 'reserved', 'lendable', 'borrow')
+    local lane = { paused = s[1] == '1', running = call('SCARD', keys.running(q, model)), reserved = 0, kept = 0 }
+    if num(s[2]) > 0 then lane.full = call('SCARD', keys.load(q)) >= num(s[2]) end
     if limit > 0 then
       lane.reserved = num(s[3])
       local lent = s[4] and s[4] ~= '' and math.min(num(s[4]), lane.reserved) or lane.reserved
@@ -71,7 +71,7 @@ local function choose_lane(model, limit, line)
     queues[q] = lane
     owed = owed + lane.kept
   end
-  local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
+  local free = limit > 0 and limit - call('ZCARD', keys.slots(model)) or FOREVER
   local chosen, chosen_tag, chosen_reserve, first_tag
   local skipped = {}
   for i = 1, #line, 2 do
@@ -91,12 +91,12 @@ end
 
 -- Can a task of `model` start now? With rules: also the instant (ms) from which one can, if time alone is in the way.
 local function startable(model)
-  if call('EXISTS', key_lanes(model)) == 0 then return false end
-  local s = call('HMGET', key_model(model), unpack(ALL_RULES))
+  if call('EXISTS', keys.lanes(model)) == 0 then return false end
+  local s = call('HMGET', keys.model(model), unpack(ALL_RULES))
   local limit = num(s[1])
-  if limit > 0 and call('ZCARD', key_slots(model)) >= limit then return false end
+  if limit > 0 and call('ZCARD', keys.slots(model)) >= limit then return false end
   if num(s[4]) > NOW then return false, num(s[4]) end
-  if s[2] ~= '1' and call('HGET', key_pool(), 'strict') ~= '1' then return true end
+  if s[2] ~= '1' and call('HGET', keys.pool(), 'strict') ~= '1' then return true end
   if not choose_lane(model, limit) then return false end
   local at = paced_until(model, s, 1)
   if at > 0 then return false, at < FOREVER and math.ceil(at / 1000) or nil end

@@ -1,10 +1,10 @@
 -- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows.
 local function drop_payload(id, bytes, u)
-  if bytes and call('DEL', key_payload(id)) == 1 and bytes ~= '0' then
-    call('HINCRBY', key_pool(), 'bytes', '-' .. bytes)
+  if bytes and call('DEL', keys.payload(id)) == 1 and bytes ~= '0' then
+    call('HINCRBY', keys.pool(), 'bytes', '-' .. bytes)
     if tonumber(bytes) >= LARGE_BODY then
-      u = u or call('HGET', key_task(id), 'u')
-      if call('HINCRBY', key_bulk(), u, '-' .. bytes) <= 0 then call('HDEL', key_bulk(), u) end
+      u = u or call('HGET', keys.task(id), 'u')
+      if call('HINCRBY', keys.bulk(), u, '-' .. bytes) <= 0 then call('HDEL', keys.bulk(), u) end
     end
   end
 end
@@ -14,19 +14,19 @@ end
 local OTHER_BYTES = 256 -- of its places in lines, about
 local function expire(id, keep)
   keep = math.max(keep, 1000)
-  local text, log = string.format('%d', keep), key_log(id)
-  call('PEXPIRE', key_task(id), text)
+  local text, log = string.format('%d', keep), keys.log(id)
+  call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
-  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', key_task(id), 'SAMPLES', '0') + OTHER_BYTES
-  call('RPUSH', key_endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
+  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', keys.task(id), 'SAMPLES', '0') + OTHER_BYTES
+  call('RPUSH', keys.endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
 end
 
 -- Parked flows of a user return to their lines, if he may run one more.
 local function unpark(m, u)
-  local cap = num(call('HGET', key_model(m), 'max_running_per_user'))
+  local cap = num(call('HGET', keys.model(m), 'max_running_per_user'))
   if cap > 0 and count_of_user(m, u) >= cap then return end
-  for _, q in ipairs(call('SMEMBERS', key_queues())) do
-    local parked = key_parked(q, m)
+  for _, q in ipairs(call('SMEMBERS', keys.queues())) do
+    local parked = keys.parked(q, m)
     if call('ZSCORE', parked, u) then flow_comes(q, m, u, parked) end
   end
 end
@@ -39,13 +39,13 @@ end
 -- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
 -- `refund`.
 local function release(id, t)
-  local held = call('ZREM', key_slots(t.m), id) == 1
-  call('ZREM', key_look(), id)
+  local held = call('ZREM', keys.slots(t.m), id) == 1
+  call('ZREM', keys.look(), id)
   if not held then return false end
-  call('SREM', key_busy(t.q, t.m, t.u), id)
+  call('SREM', keys.busy(t.q, t.m, t.u), id)
   if string.sub(t.ac, -1) == '1' then
-    call('SREM', key_running(t.q, t.m), id)
-    call('SREM', key_load(t.q), id)
+    call('SREM', keys.running(t.q, t.m), id)
+    call('SREM', keys.load(t.q), id)
   end
   if t.ed then expire(id, num(t.ed) + num(t.tl) - NOW) end
   return true
@@ -63,14 +63,14 @@ end
 -- expected. Is it paced by tokens?
 local function settle_pace(t, counted, tokens_used)
   local more = tokens_used - counted
-  local s = call('HMGET', key_model(t.m), 'tokens_per_minute', 'ttat')
+  local s = call('HMGET', keys.model(t.m), 'tokens_per_minute', 'ttat')
   local tpm = num(s[1])
   if tpm == 0 or more == 0 then return tpm > 0 end
-  call('HSET', key_model(t.m), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
+  call('HSET', keys.model(t.m), 'ttat', whole(math.max(num(s[2]), US) + 60000000 * more / tpm))
   local second = more > 0 and math.floor(US / 1000000) or math.floor(num(t.ga) / 1000)
-  if more > 0 or call('HEXISTS', key_spent(t.m), string.format('%d', second)) == 1 then
-    call('HINCRBY', key_spent(t.m), string.format('%d', second), whole(more))
-    call('PEXPIRE', key_spent(t.m), '120000')
+  if more > 0 or call('HEXISTS', keys.spent(t.m), string.format('%d', second)) == 1 then
+    call('HINCRBY', keys.spent(t.m), string.format('%d', second), whole(more))
+    call('PEXPIRE', keys.spent(t.m), '120000')
   end
   return true
 end
@@ -80,7 +80,7 @@ end
 -- `completed`: it ran to its end.
 local function settle(t, input, output, completed)
   local q, m = t.q, t.m
-  local model = key_model(m)
+  local model = keys.model(m)
   local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms', 'S:' .. q, 'L:' .. q, 'c:' .. q, 'pace')
   local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
@@ -95,7 +95,7 @@ local function settle(t, input, output, completed)
   if completed then
     if known and (unit ~= 'requests' or paced) then
       output = math.min(output, 131072)
-      local mean = key_mean(m, t.u)
+      local mean = keys.mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'
       changed[#changed + 1] = mean_after(s[3], output, 0.05)
@@ -103,7 +103,7 @@ local function settle(t, input, output, completed)
       changed[#changed + 1] = mean_after(s[8], math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
-      local span = key_span(m, t.u)
+      local span = keys.span(m, t.u)
       call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
     changed[#changed + 1] = 'ms'
@@ -116,9 +116,9 @@ end
 
 -- Take back all that an attempt was charged.
 local function refund(t)
-  local s = call('HMGET', key_model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
+  local s = call('HMGET', keys.model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
   local changed = close_account(t, 0, s[1], s[2], s[3])
-  if #changed > 0 then call('HSET', key_model(t.m), unpack(changed)) end
+  if #changed > 0 then call('HSET', keys.model(t.m), unpack(changed)) end
   unpark_after(t)
 end
 
@@ -130,16 +130,16 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   drop_payload(id, t.pb, t.u)
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
-  call('XADD', key_log(id), event_id, 'type', kind, 'data', data)
-  call('HSET', key_task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
+  call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
+  call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
   if stop_until then
-    call('ZADD', key_slots(t.m), whole(stop_until), id)
-    call('ZADD', key_look(), whole(stop_until), id)
+    call('ZADD', keys.slots(t.m), whole(stop_until), id)
+    call('ZADD', keys.look(), whole(stop_until), id)
   else
     expire(id, num(t.tl))
   end
-  call('HINCRBY', key_pool(), state, '1')
+  call('HINCRBY', keys.pool(), state, '1')
   publish_event(t.rd, id, event_id, kind, data, except)
   return event_id
 end
@@ -155,7 +155,7 @@ end
 
 -- End a task that waits.
 local function end_waiting(id, t, state, kind, data, code)
-  call('ZREM', key_look(), id)
+  call('ZREM', keys.look(), id)
   dequeue(id, t)
   return end_task(id, t, state, kind, data, code, '')
 end

@@ -12,7 +12,7 @@ end
 -- at most, as nothing is known yet). Models are paced by it; what is charged is `output_due`.
 local function expected_output(t, model_mean)
   local asked = num(t.mo)
-  local output = num(call('GET', key_mean(t.m, t.u)))
+  local output = num(call('GET', keys.mean(t.m, t.u)))
   if output == 0 then output = num(model_mean) end
   if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
   if asked > 0 then output = math.min(output, asked) end
@@ -26,7 +26,7 @@ end
 -- would cost others: who comes before it is settled begins behind it. So 16 tokens are
 -- charged while nothing is known, and 256 ahead as soon as it writes.
 local function output_due(t, output, pace, model_mean)
-  local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', key_mean(t.m, t.u)))
+  local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', keys.mean(t.m, t.u)))
   if likely == 0 then likely = num(model_mean) end
   if ahead == 0 then ahead = output > 0 and 256 or 16 end
   if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
@@ -42,7 +42,7 @@ end
 
 -- How long a task is expected to hold its slot, ms: by the user's running mean, else the model's, else 50 tokens a second.
 local function expected_ms(t, model_ms)
-  local ms = num(call('GET', key_span(t.m, t.u)))
+  local ms = num(call('GET', keys.span(t.m, t.u)))
   if ms == 0 then ms = num(model_ms) end
   if ms == 0 then ms = expected_output(t) * 20 end
   return ms
@@ -65,13 +65,13 @@ local function begin_attempt(id, t, replica, worker, token, grant_ms)
   t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', string.format('%d', attempt), string.format('%d', seq), token, replica, worker
   t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
   local lease_end = NOW + grant_ms
-  call('ZADD', key_slots(t.m), whole(lease_end), id)
-  call('SADD', key_busy(t.q, t.m, t.u), id)
-  call('ZADD', key_look(), run_instant(t, lease_end), id)
+  call('ZADD', keys.slots(t.m), whole(lease_end), id)
+  call('SADD', keys.busy(t.q, t.m, t.u), id)
+  call('ZADD', keys.look(), run_instant(t, lease_end), id)
   local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or t.m) .. ',"queue":"' .. t.q .. '"'
   local event_id = t.ep .. '-' .. t.sq
   local data = event_data(id, rest)
-  call('XADD', key_log(id), event_id, 'type', 'start', 'data', data)
+  call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, replica)
   return data
 end
@@ -79,12 +79,12 @@ end
 -- How many tasks of a user run on a model, over all queues; with `waiting` how many wait.
 local function count_of_user(m, u, waiting)
   local total = 0
-  for _, q in ipairs(call('SMEMBERS', key_queues())) do
+  for _, q in ipairs(call('SMEMBERS', keys.queues())) do
     if waiting then
-      total = total + call('ZCARD', key_flow(q, m, u))
-      if m == '*' then total = total + num(call('HGET', key_aside_of(q), u)) end
+      total = total + call('ZCARD', keys.flow(q, m, u))
+      if m == '*' then total = total + num(call('HGET', keys.aside_of(q), u)) end
     else
-      total = total + call('SCARD', key_busy(q, m, u))
+      total = total + call('SCARD', keys.busy(q, m, u))
     end
   end
   return total
@@ -92,7 +92,7 @@ end
 
 -- The fields of a model that a grant from its lane `q` needs.
 local function lane_fields(model, q)
-  return call('HMGET', key_model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
+  return call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
     'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'held', 'pace')
 end
 
@@ -100,14 +100,14 @@ end
 -- the model, whether its task gets the `last` slot, and the model's `rules` if there are any. nil when no lane may start a task;
 -- and the instant (ms) until which the model is held, if it is.
 local function next_lane(model)
-  local hash = key_model(model)
-  local line = call('ZRANGE', key_lanes(model), '0', '0', 'WITHSCORES')
+  local hash = keys.model(model)
+  local line = call('ZRANGE', keys.lanes(model), '0', '0', 'WITHSCORES')
   local q = line[1]
   if not q then return nil end
-  local queue = call('HMGET', key_queue(q), 'weight', 'strict')
+  local queue = call('HMGET', keys.queue(q), 'weight', 'strict')
   local s = lane_fields(model, q)
   local limit = num(s[1])
-  local free = limit > 0 and limit - call('ZCARD', key_slots(model)) or FOREVER
+  local free = limit > 0 and limit - call('ZCARD', keys.slots(model)) or FOREVER
   if free <= 0 then return nil end
   if num(s[13]) > NOW then return nil, num(s[13]) end
   local tag = tonumber(line[2])
@@ -120,7 +120,7 @@ local function next_lane(model)
   if not chosen then return nil end
   lane.q, lane.tag, lane.moves_to = chosen, tonumber(tag), tonumber(first_tag)
   if chosen ~= q then
-    lane.weight = call('HGET', key_queue(chosen), 'weight')
+    lane.weight = call('HGET', keys.queue(chosen), 'weight')
     lane.s = lane_fields(model, chosen)
   end
   if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
@@ -139,8 +139,8 @@ end
 -- Write down a model's place in the line of models.
 local function stand(model, place)
   place = whole(place)
-  call('HSET', key_model(model), 'b', place)
-  call('ZADD', key_backlog(), 'XX', place, model)
+  call('HSET', keys.model(model), 'b', place)
+  call('ZADD', keys.backlog(), 'XX', place, model)
 end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
@@ -149,15 +149,15 @@ end
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
 -- now; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, replica, worker, token, grant_ms)
-  local hash = key_model(model)
+  local hash = keys.model(model)
   for _ = 1, 1000 do
     local lane, held = next_lane(model)
     if not lane then return nil, held end
     local q, s = lane.q, lane.s
-    local flows = key_flows(q, model)
+    local flows = keys.flows(q, model)
     local flow_line = call('ZRANGE', flows, '0', '0', 'WITHSCORES')
     local u = flow_line[1]
-    local flow = key_flow(q, model, u)
+    local flow = keys.flow(q, model, u)
     local id = call('ZRANGE', flow, '0', '0')[1]
     local t = load(id)
     local cap = lane.rules and num(call('HGET', hash, 'max_running_per_user')) or 0
@@ -176,8 +176,8 @@ local function grant_next(model, replica, worker, token, grant_ms)
         local at = paced_until(model, lane.rules, tokens)
         if at > 0 then return nil, at < FOREVER and math.ceil(at / 1000) or nil end
         spend(model, lane.rules, tokens)
-        call('SADD', key_running(q, model), id)
-        call('SADD', key_load(q), id)
+        call('SADD', keys.running(q, model), id)
+        call('SADD', keys.load(q), id)
       end
       local weight, flow_start = lane_weight(lane.weight), tonumber(flow_line[2])
       local flow_tag, lane_tag = whole(flow_start + tag_step(cost, flow_weight(t))), whole(lane.tag + tag_step(cost, weight))
@@ -192,7 +192,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
         fields[#fields + 1] = s[9]
       end
       call('ZREM', flow, id)
-      call('HINCRBY', key_queue(q), 'n', '-1')
+      call('HINCRBY', keys.queue(q), 'n', '-1')
       local lane_waits = true
       if call('EXISTS', flow) == 1 then
         call('ZADD', flows, flow_tag, u)
@@ -200,23 +200,23 @@ local function grant_next(model, replica, worker, token, grant_ms)
       else
         note_left(q, model, u)
         call('ZREM', flows, u)
-        call('ZADD', key_debts(q, model), flow_tag, u)
+        call('ZADD', keys.debts(q, model), flow_tag, u)
         fields[#fields + 1] = 'users'
         fields[#fields + 1] = whole(num(s[7]) - 1)
         lane_waits = call('EXISTS', flows) == 1
       end
       if lane_waits then
-        call('ZADD', key_lanes(model), lane_tag, q)
+        call('ZADD', keys.lanes(model), lane_tag, q)
       else
         fields[#fields + 1] = 'S:' .. q
         fields[#fields + 1] = lane_tag
-        call('ZREM', key_lanes(model), q)
+        call('ZREM', keys.lanes(model), q)
       end
       call('HSET', hash, unpack(fields))
-      if not lane_waits and call('EXISTS', key_lanes(model)) == 0 then call('ZREM', key_backlog(), model) end
+      if not lane_waits and call('EXISTS', keys.lanes(model)) == 0 then call('ZREM', keys.backlog(), model) end
       t.ac = open_account(cost, lane.weight or '1', num(s[9]), num(lifts_of(q, model, u)), tokens, counted)
       local start = begin_attempt(id, t, replica, worker, token, grant_ms)
-      call('HSET', key_task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
+      call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
         'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
       return id, t, start, step, lane.last
     end
@@ -231,16 +231,16 @@ local function line_of(models)
   if #models == 1 and models[1] ~= '*' then return { { models[1], 0 } } end
   local line, last = {}, 0
   if models[1] == '*' then
-    local flat = call('ZRANGE', key_backlog(), '0', '999', 'WITHSCORES')
+    local flat = call('ZRANGE', keys.backlog(), '0', '999', 'WITHSCORES')
     for i = 1, #flat, 2 do line[#line + 1] = { flat[i], tonumber(flat[i + 1]) } end
   else
     for _, model in ipairs(models) do
-      local place = call('ZSCORE', key_backlog(), model)
+      local place = call('ZSCORE', keys.backlog(), model)
       if place then line[#line + 1] = { model, tonumber(place) } end
     end
   end
   local among = redis.sha1hex(table.concat(models, '\n'))
-  local shared = key_line(among)
+  local shared = keys.line(among)
   for _, entry in ipairs(line) do last = math.max(last, entry[2]) end
   last = tonumber(call('GET', shared) or last)
   for _, entry in ipairs(line) do
@@ -259,7 +259,7 @@ end
 local function idle_for(models, replica)
   local since = whole(US)
   for _, model in ipairs(models) do
-    if call('ZADD', key_idle(model), since, replica) == 1 then call('PEXPIRE', key_idle(model), '600000') end
+    if call('ZADD', keys.idle(model), since, replica) == 1 then call('PEXPIRE', keys.idle(model), '600000') end
   end
 end
 
@@ -300,7 +300,6 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
     end
   end
   if #ids < want then
-    if #ids == 0 then even_if_full() end
     idle_for(models, replica)
   else
     for i = 1, math.min(#waiting, 16) do
@@ -323,7 +322,7 @@ local function repeat_grants(ids, nonce)
   for id in string.gmatch(ids or '', '[^,]+') do
     local t = load(id)
     if t and t.st == 'executing' and string.find(t.gt, nonce .. ':', 1, true) == 1 then
-      local entry = call('XRANGE', key_log(id), t.ep, '+', 'COUNT', 1)[1] or { t.ep .. '-' .. t.sq, { '', '', '', '' } }
+      local entry = call('XRANGE', keys.log(id), t.ep, '+', 'COUNT', 1)[1] or { t.ep .. '-' .. t.sq, { '', '', '', '' } }
       grants[#grants + 1] = describe(id, t, entry[1], entry[2][4])
     end
   end
@@ -333,10 +332,9 @@ end
 -- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep
 -- may prolong them.
 local function take_once(models, want, replica, worker, nonce, grant_ms, freed)
-  local before = call('GET', key_taken(nonce))
+  local before = call('GET', keys.taken(nonce))
   if before then return repeat_grants(before, nonce), {} end
-  even_if_full() -- what is granted frees memory in the end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
-  if #ids > 0 then call('SET', key_taken(nonce), table.concat(ids, ','), 'PX', whole(5 * grant_ms)) end
+  if #ids > 0 then call('SET', keys.taken(nonce), table.concat(ids, ','), 'PX', whole(5 * grant_ms)) end
   return grants, later
 end

@@ -60,13 +60,13 @@ end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
 local function note_lift(q, m, u, amount)
-  if call('EXISTS', key_busy(q, m, u)) == 1 then call('ZINCRBY', key_lifts(q, m), whole(amount), u) end
+  if call('EXISTS', keys.busy(q, m, u)) == 1 then call('ZINCRBY', keys.lifts(q, m), whole(amount), u) end
 end
 
 -- A flow comes into line, with the tag that it had (in `from`) or lifted, and its lane too if it was idle. Flows that come at
 -- the same virtual time stand in line: each moves it by one, so that no name sorts before another for ever.
 local function flow_comes(q, m, u, from)
-  local model, flows = key_model(m), key_flows(q, m)
+  local model, flows = keys.model(m), keys.flows(q, m)
   local s = call('HMGET', model, 'v:' .. q, 'users')
   local v = num(s[1])
   local tag = call('ZSCORE', from, u)
@@ -84,20 +84,20 @@ local function flow_comes(q, m, u, from)
   end
   local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'D:' .. q, 'b')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
-  call('ZADD', key_lanes(m), whole(math.max(V, lane_tag)), q)
+  call('ZADD', keys.lanes(m), whole(math.max(V, lane_tag)), q)
   call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'D:' .. q, drain_resumes(lane[4]),
     'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
-  call('ZADD', key_backlog(), 'NX', lane[5] or '0', m)
+  call('ZADD', keys.backlog(), 'NX', lane[5] or '0', m)
 end
 
 -- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
 local function lift_lane(q, m)
-  local s, tag = call('HMGET', key_model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', key_lanes(m), q))
+  local s, tag = call('HMGET', keys.model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', keys.lanes(m), q))
   local lift = math.max(num(s[1]) - tag, 0)
   local lifts = whole(num(s[2]) + lift)
   if lift > 0 then
-    call('ZADD', key_lanes(m), whole(tag + lift), q)
-    call('HSET', key_model(m), 'L:' .. q, lifts)
+    call('ZADD', keys.lanes(m), whole(tag + lift), q)
+    call('HSET', keys.model(m), 'L:' .. q, lifts)
   end
   return tag + lift, lifts
 end
@@ -105,78 +105,78 @@ end
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
-  local flow = key_flow(q, m, u)
+  local flow = keys.flow(q, m, u)
   call('ZADD', flow, t['or'], id)
-  if call('ZCARD', flow) == 1 then flow_comes(q, m, u, key_debts(q, m)) end
-  call('HINCRBY', key_model(m), 'n:' .. q, '1')
-  call('HINCRBY', key_queue(q), 'n', '1')
+  if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
+  call('HINCRBY', keys.model(m), 'n:' .. q, '1')
+  call('HINCRBY', keys.queue(q), 'n', '1')
 end
 
 -- A lane without flows in line keeps its tag.
 local function lane_idles(q, m, lane_tag)
-  local lanes = key_lanes(m)
+  local lanes = keys.lanes(m)
   lane_tag = lane_tag or call('ZSCORE', lanes, q)
   call('ZREM', lanes, q)
-  call('HSET', key_model(m), 'S:' .. q, lane_tag)
-  if call('EXISTS', lanes) == 0 then call('ZREM', key_backlog(), m) end
+  call('HSET', keys.model(m), 'S:' .. q, lane_tag)
+  if call('EXISTS', lanes) == 0 then call('ZREM', keys.backlog(), m) end
 end
 
 -- Take the first user of a lane out of the line until one of its tasks ends.
 local function park(q, m, u, tag)
-  local flows = key_flows(q, m)
+  local flows = keys.flows(q, m)
   call('ZREM', flows, u)
-  call('ZADD', key_parked(q, m), tag, u)
+  call('ZADD', keys.parked(q, m), tag, u)
   note_left(q, m, u)
-  call('HINCRBY', key_model(m), 'users', '-1')
+  call('HINCRBY', keys.model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
 -- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
 local function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
-  local flow = key_flow(q, m, u)
+  local flow = keys.flow(q, m, u)
   local in_flow = call('ZREM', flow, id) == 1
-  if not in_flow and call('ZREM', key_aside(), id) == 0 then return end
-  call('HINCRBY', key_model(m), 'n:' .. q, '-1')
-  call('HINCRBY', key_queue(q), 'n', '-1')
+  if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
+  call('HINCRBY', keys.model(m), 'n:' .. q, '-1')
+  call('HINCRBY', keys.queue(q), 'n', '-1')
   if not in_flow then
-    if call('HINCRBY', key_aside_of(q), u, '-1') <= 0 then call('HDEL', key_aside_of(q), u) end
+    if call('HINCRBY', keys.aside_of(q), u, '-1') <= 0 then call('HDEL', keys.aside_of(q), u) end
     return
   end
   if call('EXISTS', flow) == 1 then return end
   note_left(q, m, u)
-  local flows, parked = key_flows(q, m), key_parked(q, m)
+  local flows, parked = keys.flows(q, m), keys.parked(q, m)
   local tag = call('ZSCORE', flows, u)
   if not tag then
-    call('ZADD', key_debts(q, m), call('ZSCORE', parked, u), u)
+    call('ZADD', keys.debts(q, m), call('ZSCORE', parked, u), u)
     call('ZREM', parked, u)
     return
   end
   call('ZREM', flows, u)
-  call('ZADD', key_debts(q, m), tag, u)
-  call('HINCRBY', key_model(m), 'users', '-1')
+  call('ZADD', keys.debts(q, m), tag, u)
+  call('HINCRBY', keys.model(m), 'users', '-1')
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
 -- The provider of one of the names that share the line of '*' wants no request for a while. That holds for this name alone: its
 -- tasks stand aside, out of their flows but counted among those that wait, and the sweep brings them back.
 local function hold_name(name, ms)
-  local until_ms = math.max(num(call('GET', key_held_name(name))), NOW + ms)
-  call('SET', key_held_name(name), whole(until_ms), 'PX', whole(until_ms - NOW))
+  local until_ms = math.max(num(call('GET', keys.held_name(name))), NOW + ms)
+  call('SET', keys.held_name(name), whole(until_ms), 'PX', whole(until_ms - NOW))
 end
 
 -- The instant (ms) until which the name of a task is held; nil: it is not.
 local function name_held_until(t)
-  local until_ms = t.an and num(call('GET', key_held_name(t.an))) or 0
+  local until_ms = t.an and num(call('GET', keys.held_name(t.an))) or 0
   return until_ms > NOW and until_ms or nil
 end
 
 -- A task that is in no flow stands aside.
 local function stand_aside(id, t, until_ms)
-  call('ZADD', key_aside(), whole(until_ms), id)
-  call('HINCRBY', key_aside_of(t.q), t.u, '1')
-  call('HINCRBY', key_model(t.m), 'n:' .. t.q, '1')
-  call('HINCRBY', key_queue(t.q), 'n', '1')
+  call('ZADD', keys.aside(), whole(until_ms), id)
+  call('HINCRBY', keys.aside_of(t.q), t.u, '1')
+  call('HINCRBY', keys.model(t.m), 'n:' .. t.q, '1')
+  call('HINCRBY', keys.queue(t.q), 'n', '1')
 end
 
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
@@ -189,7 +189,7 @@ end
 local function read_account(account) return string.match(account, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)') end
 
 -- The lifts of a flow so far; nil when there are none.
-local function lifts_of(q, m, u) return call('ZSCORE', key_lifts(q, m), u) or nil end
+local function lifts_of(q, m, u) return call('ZSCORE', keys.lifts(q, m), u) or nil end
 
 -- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
 local function beyond(step, lifted)
@@ -206,23 +206,23 @@ end
 -- L:queue, c:queue of its model. Returns what of them has changed, for the caller to store.
 local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged)
   local q, m, u = t.q, t.m, t.u
-  local lanes, changed = key_lanes(m), { 'c:' .. q, whole(num(charged) + more) }
+  local lanes, changed = keys.lanes(m), { 'c:' .. q, whole(num(charged) + more) }
   local lane_step = beyond(tag_step(more, lane_weight(weight)), num(lifts_now) - tonumber(lane_lifts))
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts)))
   local in_line = false
   if call('ZSCORE', lanes, q) then
     call('ZINCRBY', lanes, whole(lane_step), q)
-    in_line = call('ZSCORE', key_flows(q, m), u)
+    in_line = call('ZSCORE', keys.flows(q, m), u)
   else
     changed[3], changed[4] = 'S:' .. q, whole(num(lane_tag) + lane_step)
   end
   if in_line then
-    call('ZINCRBY', key_flows(q, m), flow_step, u)
+    call('ZINCRBY', keys.flows(q, m), flow_step, u)
     note_served(q, m, u, more / flow_weight(t), 0)
-  elseif call('ZSCORE', key_parked(q, m), u) then
-    call('ZINCRBY', key_parked(q, m), flow_step, u)
+  elseif call('ZSCORE', keys.parked(q, m), u) then
+    call('ZINCRBY', keys.parked(q, m), flow_step, u)
   else
-    call('ZINCRBY', key_debts(q, m), flow_step, u)
+    call('ZINCRBY', keys.debts(q, m), flow_step, u)
   end
   return changed
 end
@@ -238,22 +238,22 @@ local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
   if more ~= 0 then
     changed = charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged_so_far)
   end
-  if flow_lifts and call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', key_lifts(q, m), u) end
+  if flow_lifts and call('EXISTS', keys.busy(q, m, u)) == 0 then call('ZREM', keys.lifts(q, m), u) end
   return changed, tonumber(counted)
 end
 
 -- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
 -- tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)
-  local debts = key_debts(q, m)
+  local debts = keys.debts(q, m)
   for _ = 1, 4 do
     local least = call('ZRANGE', debts, '0', '0', 'WITHSCORES')
     local u = least[1]
     if not u or tonumber(least[2]) >= v then return end
-    if call('EXISTS', key_busy(q, m, u)) == 0 then
+    if call('EXISTS', keys.busy(q, m, u)) == 0 then
       call('ZREM', debts, u)
     else
-      call('ZINCRBY', key_lifts(q, m), whole(v - tonumber(least[2])), u)
+      call('ZINCRBY', keys.lifts(q, m), whole(v - tonumber(least[2])), u)
       call('ZADD', debts, whole(v), u)
     end
   end
@@ -262,12 +262,12 @@ end
 -- Of more than 1,000 idle flows of a lane those that owe least are forgotten, at most `most` now: where most users come once, the
 -- virtual time passes nobody. Returns how many it looked at.
 local function forget_excess(q, m, most)
-  local debts = key_debts(q, m)
+  local debts = keys.debts(q, m)
   local excess = call('ZCARD', debts) - 1000
   if excess <= 0 or most <= 0 then return 0 end
   local users = call('ZRANGE', debts, 0, math.min(excess, most) - 1)
   for _, u in ipairs(users) do
-    if call('EXISTS', key_busy(q, m, u)) == 0 then call('ZREM', debts, u) end
+    if call('EXISTS', keys.busy(q, m, u)) == 0 then call('ZREM', debts, u) end
   end
   return #users
 end

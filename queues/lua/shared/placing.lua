@@ -8,16 +8,16 @@
 -- nobody leaves.
 local function interval_of(q, m, drain, mean_ms, waits)
   local count, time
-  if waits == nil then waits = call('EXISTS', key_flows(q, m)) == 1 end
+  if waits == nil then waits = call('EXISTS', keys.flows(q, m)) == 1 end
   if waits then count, time = drain_until_now(drain) else count, time = read_drain(drain) end
   if count >= 20 then return time / count end
   local mean = num(mean_ms)
   if mean == 0 then mean = 1000 end
-  local total, own = 0, lane_weight(call('HGET', key_queue(q), 'weight'))
-  for _, other in ipairs(call('ZRANGE', key_lanes(m), '0', '-1')) do
-    if other ~= q then total = total + lane_weight(call('HGET', key_queue(other), 'weight')) end
+  local total, own = 0, lane_weight(call('HGET', keys.queue(q), 'weight'))
+  for _, other in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
+    if other ~= q then total = total + lane_weight(call('HGET', keys.queue(other), 'weight')) end
   end
-  local expected = mean * (total + own) / own / math.max(call('ZCARD', key_slots(m)), 1)
+  local expected = mean * (total + own) / own / math.max(call('ZCARD', keys.slots(m)), 1)
   return (time + expected) / (count + 1)
 end
 
@@ -30,18 +30,18 @@ end
 
 local function place(id, t)
   local q, m = t.q, t.m
-  local rank = call('ZRANK', key_flow(q, m, t.u), id)
+  local rank = call('ZRANK', keys.flow(q, m, t.u), id)
   if not rank then
-    local back = call('ZSCORE', key_aside(), id)
+    local back = call('ZSCORE', keys.aside(), id)
     if not back then return { 0, 0, 0, 0 } end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }
   end
-  local flows = key_flows(q, m)
+  local flows = keys.flows(q, m)
   local in_line = call('ZCARD', flows)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
-  local s = call('HMGET', key_model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
+  local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known

@@ -1,16 +1,16 @@
 -- Need a task that comes to a model with rules, for which nobody waits, not wait either?
 local function starts_at_once(q, m, u)
-  local s = call('HMGET', key_model(m), unpack(ALL_RULES))
-  local limit, cap = num(s[1]), num(call('HGET', key_model(m), 'max_running_per_user'))
-  return call('EXISTS', key_lanes(m)) == 0 and (limit == 0 or call('ZCARD', key_slots(m)) < limit)
+  local s = call('HMGET', keys.model(m), unpack(ALL_RULES))
+  local limit, cap = num(s[1]), num(call('HGET', keys.model(m), 'max_running_per_user'))
+  return call('EXISTS', keys.lanes(m)) == 0 and (limit == 0 or call('ZCARD', keys.slots(m)) < limit)
     and (cap == 0 or count_of_user(m, u) < cap) and paced_until(m, s, 1) == 0 and choose_lane(m, limit, { q, '0' }) ~= nil
 end
 
 -- How many tasks of a user wait in a queue, over all models; looked for where `m` and the models first in line have them.
 local function own_in_queue(q, m, u)
-  local own = call('ZCARD', key_flow(q, m, u)) + num(call('HGET', key_aside_of(q), u))
-  for _, model in ipairs(call('ZRANGE', key_backlog(), '0', '99')) do
-    if model ~= m then own = own + call('ZCARD', key_flow(q, model, u)) end
+  local own = call('ZCARD', keys.flow(q, m, u)) + num(call('HGET', keys.aside_of(q), u))
+  for _, model in ipairs(call('ZRANGE', keys.backlog(), '0', '99')) do
+    if model ~= m then own = own + call('ZCARD', keys.flow(q, model, u)) end
   end
   return own
 end
@@ -18,13 +18,13 @@ end
 -- Count a body among those that are stored, unless there is no room for it. A user's large bodies may take no more than they leave
 -- free, so that one alone has half, and the next ones find room; one body of each user always fits.
 local function stores(u, bytes, limit)
-  local total = call('HINCRBY', key_pool(), 'bytes', bytes)
-  local own = bytes >= LARGE_BODY and num(call('HGET', key_bulk(), u)) or 0
+  local total = call('HINCRBY', keys.pool(), 'bytes', bytes)
+  local own = bytes >= LARGE_BODY and num(call('HGET', keys.bulk(), u)) or 0
   if total > limit or (own > 0 and own + bytes > limit - total) then
-    call('HINCRBY', key_pool(), 'bytes', 0 - bytes)
+    call('HINCRBY', keys.pool(), 'bytes', 0 - bytes)
     return false
   end
-  if bytes >= LARGE_BODY then call('HINCRBY', key_bulk(), u, bytes) end
+  if bytes >= LARGE_BODY then call('HINCRBY', keys.bulk(), u, bytes) end
   return true
 end
 
@@ -38,22 +38,22 @@ end
 -- Each says how long it will take, as far as can be told, until it would be accepted. `s`: fields of the model as in submit.
 local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
-  local function interval() return interval_of(q, m, call('HGET', key_model(m), 'D:' .. q), s[6]) end
+  local function interval() return interval_of(q, m, call('HGET', keys.model(m), 'D:' .. q), s[6]) end
   if ruled then -- 1
-    local cap = num(call('HGET', key_model(m), 'max_waiting_per_user'))
+    local cap = num(call('HGET', keys.model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
     if cap > 0 and waiting >= cap then
-      return { 'user_full', waiting, cap, in_ms(interval() * math.max(call('ZCARD', key_flows(q, m)), 1) * (waiting - cap + 1)) }
+      return { 'user_full', waiting, cap, in_ms(interval() * math.max(call('ZCARD', keys.flows(q, m)), 1) * (waiting - cap + 1)) }
     end
   end
   local n, most = num(queue[1]), num(queue[2])
   if most == 0 then most = default_length end
   if queue[6] == 'adaptive' then -- 3
-    local drain = call('HMGET', key_model(m), 'D:' .. q, 'n:' .. q)
+    local drain = call('HMGET', keys.model(m), 'D:' .. q, 'n:' .. q)
     local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], s[6]) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
-      local flow, flows = key_flow(q, m, u), key_flows(q, m)
+      local flow, flows = keys.flow(q, m, u), keys.flows(q, m)
       local own = call('ZCOUNT', flow, '-inf', order)
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
       local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, num(drain[2]))

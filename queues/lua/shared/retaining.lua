@@ -10,40 +10,40 @@ local function read_note(entry) return string.match(entry, '^(%S+) (%d+)') end
 -- Take over at most `most` notes, forget as many that expired, drop as many beyond the budget (bytes). Returns how many were
 -- dropped, and whether there is more to do.
 local function keep_within(budget, most)
-  local changed, dropped, noted = 0, 0, call('LPOP', key_endings(), most) or {}
+  local changed, dropped, noted = 0, 0, call('LPOP', keys.endings(), most) or {}
   for _, note in ipairs(noted) do
     local id, bytes, ended, expires = string.match(note, '^(%S+) (%d+) (%d+) (%d+)$')
     local entry = id .. ' ' .. bytes
-    call('ZADD', key_ended(), ended, entry)
-    call('ZADD', key_expiries(), expires, entry)
+    call('ZADD', keys.ended(), ended, entry)
+    call('ZADD', keys.expiries(), expires, entry)
     changed = changed + tonumber(bytes)
   end
-  local over = call('ZRANGEBYSCORE', key_expiries(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))
+  local over = call('ZRANGEBYSCORE', keys.expiries(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))
   local function forget(entries)
     for _, entry in ipairs(entries) do
       local _, bytes = read_note(entry)
       changed = changed - tonumber(bytes)
     end
     if entries[1] then
-      call('ZREM', key_expiries(), unpack(entries))
-      call('ZREM', key_ended(), unpack(entries))
+      call('ZREM', keys.expiries(), unpack(entries))
+      call('ZREM', keys.ended(), unpack(entries))
     end
   end
   forget(over)
-  local kept = num(call('HGET', key_pool(), 'kept')) + changed
+  local kept = num(call('HGET', keys.pool(), 'kept')) + changed
   if kept > budget then
     local oldest, excess = {}, kept - budget
-    for _, entry in ipairs(call('ZRANGE', key_ended(), '0', whole(most - 1))) do
+    for _, entry in ipairs(call('ZRANGE', keys.ended(), '0', whole(most - 1))) do
       if excess <= 0 then break end
       local id, bytes = read_note(entry)
-      call('UNLINK', key_task(id), key_log(id))
+      call('UNLINK', keys.task(id), keys.log(id))
       oldest[#oldest + 1], excess = entry, excess - tonumber(bytes)
     end
     forget(oldest)
     dropped = #oldest
-    if dropped > 0 then call('HINCRBY', key_pool(), 'dropped', whole(dropped)) end
+    if dropped > 0 then call('HINCRBY', keys.pool(), 'dropped', whole(dropped)) end
     kept = excess + budget
   end
-  if changed ~= 0 then call('HINCRBY', key_pool(), 'kept', whole(changed)) end
+  if changed ~= 0 then call('HINCRBY', keys.pool(), 'kept', whole(changed)) end
   return dropped, #noted == most or #over == most or (kept > budget and dropped == most)
 end

@@ -15,7 +15,7 @@ end
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
 local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until)
   release(id, t)
-  local key = key_task(id)
+  local key = keys.task(id)
   call('HSET', key, 'hi', history(t, why))
   if begun and not t.bg then
     t.bg, t.tr = '1', string.format('%d', num(t.tr) + 1)
@@ -58,6 +58,6 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   else
     enqueue(id, t)
   end
-  call('ZADD', key_look(), wait_instant(t), id)
+  call('ZADD', keys.look(), wait_instant(t), id)
   return 'queued'
 end

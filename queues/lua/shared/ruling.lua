@@ -2,29 +2,29 @@
 -- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
 local function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
 
-local function hash_of(kind, name) return kind == 'q' and key_queue(name) or key_model(name) end
+local function hash_of(kind, name) return kind == 'q' and keys.queue(name) or keys.model(name) end
 
 -- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins anew for all lanes and flows of the model,
 -- and what runs is charged in the new unit when it ends.
 local function begin_anew(model)
-  local hash = key_model(model)
+  local hash = keys.model(model)
   local function level(line) call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
 
-  level(key_lanes(model))
+  level(keys.lanes(model))
   call('HDEL', hash, 'V')
-  for _, q in ipairs(call('SMEMBERS', key_queues())) do
-    level(key_flows(q, model))
-    level(key_parked(q, model))
-    level(key_debts(q, model))
-    call('DEL', key_lifts(q, model))
+  for _, q in ipairs(call('SMEMBERS', keys.queues())) do
+    level(keys.flows(q, model))
+    level(keys.parked(q, model))
+    level(keys.debts(q, model))
+    call('DEL', keys.lifts(q, model))
     if call('HEXISTS', hash, 'v:' .. q) == 1 then call('HSET', hash, 'v:' .. q, '0', 'S:' .. q, '0', 'L:' .. q, '0') end
   end
-  for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
-    local f = call('HMGET', key_task(id), 'q', 'ac')
+  for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
+    local f = call('HMGET', keys.task(id), 'q', 'ac')
     if f[2] then
       local charged, weight, _, _, tokens, counted = read_account(f[2])
       call('HINCRBY', hash, 'c:' .. f[1], whole(0 - tonumber(charged)))
-      call('HSET', key_task(id), 'ac', open_account(0, weight, 0, 0, tokens, counted))
+      call('HSET', keys.task(id), 'ac', open_account(0, weight, 0, 0, tokens, counted))
     end
   end
 end
@@ -54,12 +54,12 @@ end
 
 -- Count the running tasks of a model as running tasks of their queues: from now on a rule asks for it.
 local function count_running(model)
-  for _, id in ipairs(call('ZRANGE', key_slots(model), '0', '-1')) do
-    local f = call('HMGET', key_task(id), 'q', 'ac')
+  for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
+    local f = call('HMGET', keys.task(id), 'q', 'ac')
     if f[2] and string.sub(f[2], -1) ~= '1' then
-      call('SADD', key_running(f[1], model), id)
-      call('SADD', key_load(f[1]), id)
-      call('HSET', key_task(id), 'ac', string.sub(f[2], 1, -2) .. '1')
+      call('SADD', keys.running(f[1], model), id)
+      call('SADD', keys.load(f[1]), id)
+      call('HSET', keys.task(id), 'ac', string.sub(f[2], 1, -2) .. '1')
     end
   end
 end
@@ -75,15 +75,15 @@ end
 -- limit, what these count; unpark and wake whoever may start. Returns whether there may be more to unpark.
 local MOST_UNPARKED = 1000
 local function apply_rules(model, queues, strict)
-  local hash = key_model(model)
+  local hash = keys.model(model)
   local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user')
   local rules = any(s)
   if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
   if rules or strict then count_running(model) end
   local more = false
   for _, q in ipairs(queues) do -- (where no rule is left, nobody looks at h:queue any more)
-    if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', key_lanes(model), q) then lift_lane(q, model) end
-    local parked = key_parked(q, model)
+    if call('HDEL', hash, 'h:' .. q) == 1 and call('ZSCORE', keys.lanes(model), q) then lift_lane(q, model) end
+    local parked = keys.parked(q, model)
     local users = call('ZRANGE', parked, '0', MOST_UNPARKED - 1)
     for _, u in ipairs(users) do unpark(model, u) end
     more = more or (#users == MOST_UNPARKED and not call('ZSCORE', parked, users[1]))
@@ -94,38 +94,38 @@ end
 
 -- Go on bringing models in line, after a change that concerns all of them; about `most` of them now.
 local function go_on_ruling(most)
-  local cursor = call('HGET', key_pool(), 'ruling')
+  local cursor = call('HGET', keys.pool(), 'ruling')
   if not cursor then return end
-  local queues, strict, again = call('SMEMBERS', key_queues()), call('HGET', key_pool(), 'strict') == '1', false
+  local queues, strict, again = call('SMEMBERS', keys.queues()), call('HGET', keys.pool(), 'strict') == '1', false
   repeat
-    local found = call('ZSCAN', key_models(), cursor, 'COUNT', '100')
+    local found = call('ZSCAN', keys.models(), cursor, 'COUNT', '100')
     cursor = found[1]
     for i = 1, #found[2], 2 do
       if apply_rules(found[2][i], queues, strict) then again = true end
     end
     most = most - #found[2] / 2
   until cursor == '0' or most <= 0
-  if cursor == '0' and not again then call('HDEL', key_pool(), 'ruling') else call('HSET', key_pool(), 'ruling', cursor) end
+  if cursor == '0' and not again then call('HDEL', keys.pool(), 'ruling') else call('HSET', keys.pool(), 'ruling', cursor) end
 end
 
 -- Settings of these models have changed, and of queues: keep the marks and counts that follow from them. What follows for very
 -- many other models, the sweep goes on with.
 local MOST_AT_ONCE = 500
 local function rules_changed(models, of_queues)
-  local strict, before = false, call('HGET', key_pool(), 'strict') == '1'
-  local queues = call('SMEMBERS', key_queues())
+  local strict, before = false, call('HGET', keys.pool(), 'strict') == '1'
+  local queues = call('SMEMBERS', keys.queues())
   for _, q in ipairs(queues) do
-    local s = call('HMGET', key_queue(q), 'paused', 'max_running', 'reserved')
-    local borrow = call('HGET', key_queue(q), 'borrow')
+    local s = call('HMGET', keys.queue(q), 'paused', 'max_running', 'reserved')
+    local borrow = call('HGET', keys.queue(q), 'borrow')
     strict = strict or any(s) or (borrow and borrow ~= '')
   end
-  call('HSET', key_pool(), 'strict', strict and '1' or '0')
-  for _, q in ipairs(queues) do call('HSET', key_queue(q), 'strict', strict and '1' or '0') end
+  call('HSET', keys.pool(), 'strict', strict and '1' or '0')
+  for _, q in ipairs(queues) do call('HSET', keys.queue(q), 'strict', strict and '1' or '0') end
   for _, model in ipairs(models) do
-    if apply_rules(model, queues, strict) then call('HSET', key_pool(), 'ruling', '0') end
+    if apply_rules(model, queues, strict) then call('HSET', keys.pool(), 'ruling', '0') end
   end
   if of_queues then
-    call('HSET', key_pool(), 'ruling', '0')
+    call('HSET', keys.pool(), 'ruling', '0')
     go_on_ruling(MOST_AT_ONCE)
   end
 end

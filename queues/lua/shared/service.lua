@@ -7,11 +7,12 @@
 local MOST_SERVED = 1000
 local LEFT = '-4611686018427387904' -- stays negative, whatever is added
 local MOST_COUNTED = 268435456 -- of one charge, in hundredths: half a million of them still add up in 63 bits
-local PERIOD = math.floor(NOW / 300000)
+
+local function period() return math.floor(NOW / 300000) end
 
 -- `grants`: 1 when the charge is for a grant, 0 when it is for what a running task uses beyond that.
 local function note_served(q, m, u, cost, grants)
-  local served = key_service(q, whole(PERIOD), m)
+  local served = keys.service(q, whole(period()), m)
   local amount = math.floor(math.min(cost * 100, MOST_COUNTED) + 0.5) * 65536 + grants
   if call('HINCRBY', served, u, whole(amount)) == amount then
     if call('HLEN', served) > MOST_SERVED then
@@ -23,7 +24,7 @@ local function note_served(q, m, u, cost, grants)
 end
 
 local function note_left(q, m, u)
-  local served, before = key_service(q, whole(PERIOD), m), key_service(q, whole(PERIOD - 1), m)
+  local served, before = keys.service(q, whole(period()), m), keys.service(q, whole(period() - 1), m)
   if call('EXISTS', served, before) == 0 then return end
   if call('HEXISTS', served, u) == 1 or call('HEXISTS', before, u) == 1 then
     call('HSET', served, u, LEFT)
@@ -36,10 +37,10 @@ end
 local GONE = LEFT / 2
 local function service_of(q, m)
   local amounts = {}
-  local at_its_end = call('HGETALL', key_service(q, whole(PERIOD - 2), m))
+  local at_its_end = call('HGETALL', keys.service(q, whole(period() - 2), m))
   for i = 1, #at_its_end, 2 do
     if tonumber(at_its_end[i + 1]) > GONE then
-      local amount = tonumber(call('HGET', key_service(q, whole(PERIOD - 1), m), at_its_end[i]) or '0')
+      local amount = tonumber(call('HGET', keys.service(q, whole(period() - 1), m), at_its_end[i]) or '0')
       if amount > GONE then amounts[#amounts + 1] = whole(math.max(amount, 0)) end
     end
   end

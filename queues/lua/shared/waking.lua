@@ -2,7 +2,7 @@
 -- replica that is gone receives nothing: the next is tried.
 local function wake_one(model)
   for _, offered in ipairs({ model, '*' }) do
-    local idle = key_idle(offered)
+    local idle = keys.idle(offered)
     for _ = 1, 64 do
       local popped = call('ZPOPMIN', idle)
       if not popped[1] then break end
@@ -20,9 +20,9 @@ end
 
 -- The same for the other models on which the queue of a task waits whose slot is free now: its `max_running` is over all models.
 local function wake_elsewhere(t)
-  if string.sub(t.ac or '', -1) ~= '1' or num(call('HGET', key_queue(t.q), 'max_running')) == 0 then return end
-  for _, model in ipairs(call('ZRANGE', key_backlog(), '0', '999')) do
-    if model ~= t.m and call('ZSCORE', key_lanes(model), t.q) then wake(model) end
+  if string.sub(t.ac or '', -1) ~= '1' or num(call('HGET', keys.queue(t.q), 'max_running')) == 0 then return end
+  for _, model in ipairs(call('ZRANGE', keys.backlog(), '0', '999')) do
+    if model ~= t.m and call('ZSCORE', keys.lanes(model), t.q) then wake(model) end
   end
 end
 
@@ -31,24 +31,24 @@ end
 -- task comes with the slot of a worker that offers it.
 local function scheduled_as(name, named)
   local now = '(' .. NOW_TEXT
-  if named or call('ZCOUNT', key_offers(name), now, '+inf') > 0 then return name end
-  if call('ZCOUNT', key_offers('*'), now, '+inf') == 0 then return nil end
-  return call('HEXISTS', key_model(name), 'fixed') == 1 and name or '*'
+  if named or call('ZCOUNT', keys.offers(name), now, '+inf') > 0 then return name end
+  if call('ZCOUNT', keys.offers('*'), now, '+inf') == 0 then return nil end
+  return call('HEXISTS', keys.model(name), 'fixed') == 1 and name or '*'
 end
 
 -- Does anybody have workers for the model? (A name that shares the line of '*' is none.)
 local function is_offered(model)
   local now = '(' .. NOW_TEXT
-  return call('ZCOUNT', key_offers(model), now, '+inf') > 0 or call('ZCOUNT', key_offers('*'), now, '+inf') > 0
+  return call('ZCOUNT', keys.offers(model), now, '+inf') > 0 or call('ZCOUNT', keys.offers('*'), now, '+inf') > 0
 end
 
 -- Put a task of the line of '*', that stands in no flow now, into the line of the model that it asked for.
 local function enqueue_by_name(id, t)
   t.m, t.an = t.an, nil
-  call('HSET', key_task(id), 'm', t.m)
-  call('HDEL', key_task(id), 'an')
-  call('ZADD', key_models(), NOW_TEXT, t.m)
-  call('HSET', key_model(t.m), 'wide', WIDE)
+  call('HSET', keys.task(id), 'm', t.m)
+  call('HDEL', keys.task(id), 'an')
+  call('ZADD', keys.models(), NOW_TEXT, t.m)
+  call('HSET', keys.model(t.m), 'wide', WIDE)
   enqueue(id, t)
   wake(t.m)
 end

@@ -1,11 +1,19 @@
-"""The map of keys is whole, unambiguous, and what the scripts use."""
+"""The map of keys is whole, unambiguous, and what the scripts use; and the scripts are what their files say."""
 
 import re
-from collections.abc import Iterator
 from importlib.resources import files
 
-from fairlane.queues.keys import KEYS, Keys, expand_keys, pool_prefix
+import pytest
+from hiredis import ReplyError
+from tests.support.direct import Connection, DirectLink, World
+from tests.support.servers import Server
+
+from fairlane.queues.keys import KEYS, MESSAGES, Keys, keys_in_lua, pool_prefix
 from fairlane.queues.scripts import NAMES, SHARED, load_scripts
+
+FOLDER = files("fairlane.queues") / "lua"
+PARTS = [f"shared/{part}.lua" for part in SHARED]
+SCRIPTS = [f"{name}.lua" for name in NAMES]
 
 
 def test_names_and_patterns_are_unique() -> None:
@@ -26,42 +34,55 @@ def test_parts_that_look_like_others_make_different_keys() -> None:
     assert len({keys("flow", queue="q", model=model, user=user) for model, user in places}) == len(places)
 
 
-def test_lua_builds_the_same_names() -> None:
-    assert expand_keys("call('DEL', key_task(id), key_busy(t.q, t.m, ARGV[1]), key_pool())") == (
-        "call('DEL', (P .. 't:' .. id), (P .. 'u:' .. t.q .. ':' .. #t.m .. ':' .. t.m .. ':' .. ARGV[1]), (P .. 'pool'))"
-    )
+def test_lua_builds_the_same_names(any_server: Server) -> None:
+    keys = Keys(pool_prefix())
+    parts = {part: f"<{part} é>" for key in KEYS for part in re.findall(r"\{#?(\w+)\}", key.pattern)}
+    connection = Connection(any_server.socket_path)
+    for key in KEYS:
+        names = list(dict.fromkeys(re.findall(r"\{#?(\w+)\}", key.pattern)))
+        lua = f"{keys_in_lua()}\nP = KEYS[1]\nreturn keys.{key.name}(unpack(ARGV))"
+        built = connection.call("EVAL", lua, 1, keys.prefix, *(parts[name] for name in names))
+        assert built.decode() == keys(key.name, **{name: parts[name] for name in names})
+    connection.close()
 
 
 def test_scripts_name_only_keys_of_the_map_and_use_all_but_those_of_others() -> None:
-    folder = files("fairlane.queues") / "lua"
-    texts = [(folder / f"{name}.lua").read_text() for name in NAMES]
-    texts += [(folder / "shared" / f"{part}.lua").read_text() for part in SHARED]
-    used = set(re.findall(r"key_(\w+)\(", "\n".join(texts)))
+    texts = [(FOLDER / name).read_text() for name in PARTS + SCRIPTS]
+    used = set(re.findall(r"\bkeys\.(\w+)\(", "\n".join(texts)))
     known = {key.name for key in KEYS}
-    assert used <= known
+    assert used <= known | {"channel"}
     assert known - used == {"secret", "history", "clock", "ticket", "probe"}
+    sent = set(re.findall(r"'(\w)\\n'", "\n".join(texts)))
+    assert sent == set(MESSAGES) - {"d"}, "(that one an operator's call sends)"
 
 
-def defined(lua: str) -> Iterator[tuple[str, str]]:
-    """What a script defines at its top level, the shared parts too, and the pattern of a use beside the definition.
-
-    Shared functions are members of `F`; the others, and all values, are locals.
-    """
-    for function in re.findall(r"^(?:F\.)?(\w+) = function\(", lua, re.MULTILINE):
-        yield function, rf"\bF\.{function}\("
-    for function in re.findall(r"^local function (\w+)", lua, re.MULTILINE):
-        yield function, rf"(?<!function )\b{function}\("
-    for values in re.findall(r"^local (\w+(?:, \w+)*) =", lua, re.MULTILINE):
-        for value in values.split(", "):
-            yield value, rf"(?s)\b{value}\b.*\b{value}\b"
+def test_each_script_has_a_legend_and_each_shared_function_a_use() -> None:
+    for name in NAMES:
+        text = (FOLDER / f"{name}.lua").read_text()
+        assert text.startswith(f"-- {name}: ")
+        assert "-- KEYS[1]  prefix of the pool" in text
+        assert "-- returns  " in text
+    text = load_scripts().text
+    for name in re.findall(r"^local function (\w+)", text, re.MULTILINE):
+        assert len(re.findall(rf"\b{name}\b", text)) > 1, f"nobody uses {name}"
 
 
-def test_each_script_has_a_legend_and_only_the_parts_it_uses() -> None:
-    for name, script in load_scripts().items():
-        assert f"-- {name}: " in script.text
-        assert "-- KEYS[1]" in script.text
-        assert "-- returns  " in script.text
-        parts = list(defined(script.text))
-        assert len(parts) > 5, f"{name}: the parts are not found"
-        for part, uses in parts:
-            assert re.search(uses, script.text), f"{name} does not use {part}"
+def test_a_line_in_an_error_is_a_line_of_a_file(world: World) -> None:
+    library = load_scripts()
+    lines = library.text.splitlines()
+    for name in PARTS + SCRIPTS:
+        for number, line in enumerate((FOLDER / name).read_text().splitlines(), 1):
+            at = library.begins[library.files.index(name)] + number
+            assert lines[at - 1] == line
+            assert library.explain(f"user_function:{at}: no") == f"{name}:{number}: no"
+    with pytest.raises(ReplyError, match=r"ERR page\.lua:\d+: attempt to"):
+        world.link.run("page", "task")
+
+
+def test_a_library_that_is_gone_is_loaded_again_and_one_that_is_there_is_not(any_server: Server) -> None:
+    connection = Connection(any_server.socket_path)
+    connection.call("FUNCTION", "FLUSH")
+    for _ in range(2):
+        link = DirectLink(connection, pool_prefix(), load_scripts())
+        assert link.run("position", "nobody").result() == []
+    connection.close()

@@ -164,7 +164,7 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
             scheduler = scheduler_of(link)
             await scheduler.offer(["m"], [], 15_000, 0)
             for n in range(50):
-                await link.command("SCRIPT", "FLUSH")
+                await link.command("FUNCTION", "FLUSH")
                 task = TaskSpec(f"t{n}", "m", "q", "u", b"{}")
                 submit = scheduler.submit(task, 0, scheduler.nonce())
                 renew = scheduler.renew([])
@@ -178,7 +178,7 @@ def test_a_script_runs_although_its_caller_left_and_the_server_had_forgotten_it(
     async def main() -> None:
         async with linked(redis_url) as link:
             scheduler = scheduler_of(link)
-            await link.command("SCRIPT", "FLUSH")
+            await link.command("FUNCTION", "FLUSH")
             scheduler.offer(["m"], [], 15_000, 0).cancel()
             async with asyncio.timeout(DEADLINE_S):
                 while not await link.command("EXISTS", Keys(pool_prefix())("offered")):
