@@ -13,12 +13,12 @@ script('renew', 'allow-oom', function(ARGV)
   -- Charge a running task what it should have paid for by now: it need not end to be paid for.
   local function charge_running(id, f, output)
     local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11], mo = f[14] }
-    local s = call('HMGET', keys.model(t.m), 'cost', 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q, 'pace', 'out')
+    local s = call('HMGET', keys.model(t.m), 'cost', 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q, 'pace')
     local unit, due = s[1], nil
     if unit == 'slot_seconds' then
       due = NOW - num(f[13])
     elseif unit ~= 'requests' and output >= 0 then
-      due = token_cost(f[12], output_due(t, output, s[5], s[6]))
+      due = token_cost(f[12], output_due(t, output, s[5]))
     end
     local charged, weight, lane_lifts, own_lifts, tokens, counted = read_account(t.ac)
     local more = due and due - tonumber(charged) or 0

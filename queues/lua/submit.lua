@@ -94,7 +94,7 @@ script('submit', nil, function(ARGV)
       if flow_start < v then note_lift(q, m, u, v - flow_start) end
       flow_start, v = v, v + 1
     end
-    local cost, weight_of_lane = first_charge(t, s[4], s[6], s[13], s[5]), lane_weight(queue[3])
+    local cost, weight_of_lane = first_charge(t, s[4], s[6], s[13]), lane_weight(queue[3])
     t.ac = open_account(cost, queue[3] or '1', lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
     call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
     call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(math.max(v, flow_start)),

@@ -72,6 +72,12 @@ class Lane:
     stood_back: bool = False
     """It was passed over for a rule."""
 
+    @property
+    def floor(self) -> int:
+        """Where a flow begins that returns from idle: at the virtual time, or behind the first that waits and as many as do."""
+        tags = [flow.tag for flow in self.waiting().values()]
+        return min(self.virtual, min(tags) + len(tags)) if tags else self.virtual
+
     def waiting(self) -> dict[str, Flow]:
         """Flows in line."""
         return {user: flow for user, flow in self.flows.items() if flow.waiting and not flow.parked}
@@ -107,7 +113,6 @@ class FairModel:
         self.virtual = 0
         self.running: dict[str, Task] = {}
         self.pace = 0.0
-        self.mean_output = 0.0
         self.user_means: dict[str, float] = {}
         self.mean_ms = 0.0
         self.user_ms: dict[str, float] = {}
@@ -118,7 +123,7 @@ class FairModel:
         lane = self.lanes[task.lane]
         flow = lane.flows.get(task.user)
         if flow is None:
-            flow = lane.flows[task.user] = Flow(lane.virtual)
+            flow = lane.flows[task.user] = Flow(lane.floor)
         if not flow.waiting:
             self.comes(lane, flow)
         insort(flow.waiting, task, key=attrgetter("order", "id"))
@@ -126,13 +131,18 @@ class FairModel:
     def comes(self, lane: Lane, flow: Flow) -> None:
         """A flow comes into line, and its lane if that was idle."""
         if not lane.waiting():
-            lane.lift(self.virtual)
-        if flow.tag <= lane.virtual:
+            lane.lift(self.floor())
+        floor = lane.floor
+        if flow.tag <= floor:
             if flow.running:
-                flow.lifts += lane.virtual - flow.tag
-            flow.tag = lane.virtual
-            lane.virtual += 1
+                flow.lifts += floor - flow.tag
+            flow.tag = floor
+            lane.virtual += floor == lane.virtual
         flow.parked = False
+
+    def floor(self) -> int:
+        """Where a lane begins that returns from idle."""
+        return min([self.virtual, *(lane.tag for lane in self.lanes.values() if lane.waiting())])
 
     def cancel(self, task: Task) -> None:
         """A task that waits is cancelled."""
@@ -230,10 +240,8 @@ class FairModel:
             return 1
         if self.unit == "slot_seconds":
             return ran_ms
-        ahead = 15 * self.pace or (256 if output else 16)
-        likely = min(
-            self.user_means.get(task.user) or self.mean_output or math.inf, task.max_output or math.inf
-        )
+        ahead = 15 * self.pace or 256
+        likely = min(self.user_means.get(task.user, 0) or math.inf, task.max_output or math.inf)
         paid = min(output + ahead, likely) if output <= likely else output + ahead / 2
         return max(math.floor(task.cost_in + 2 * paid + 0.5), 1)
 
@@ -256,7 +264,6 @@ class FairModel:
         self.settle(lane, flow, task, used - task.charged)
         if completed and self.unit != "requests":
             self.user_means[task.user] = _mean(self.user_means.get(task.user, 0), used_out, 0.3)
-            self.mean_output = _mean(self.mean_output, used_out, 0.05)
             self.pace = _mean(self.pace, min(used_out * 1000 / max(ran_ms, 1), 1000), 0.1)
         if completed and self.unit == "slot_seconds":
             self.user_ms[task.user] = _mean(self.user_ms.get(task.user, 0), ran_ms, 0.3)
@@ -301,16 +308,17 @@ class FairModel:
             flow.tag += beyond(step(more, task.weight), flow.lifts - task.flow_lifts)
 
     def forget(self, lane: Lane) -> None:
+        passed = min([lane.virtual, *(flow.tag for flow in lane.waiting().values())])
         idle = sorted(
             (flow.tag, user.encode())
             for user, flow in lane.flows.items()
-            if not flow.waiting and flow.tag < lane.virtual
+            if not flow.waiting and flow.tag < passed
         )
         for tag, name in idle[:4]:
             flow = lane.flows[name.decode()]
             if flow.running:
-                flow.lifts += lane.virtual - tag
-                flow.tag = lane.virtual
+                flow.lifts += passed - tag
+                flow.tag = passed
             else:
                 del lane.flows[name.decode()]
 

@@ -20,15 +20,12 @@ local function expected_output(t, model_mean)
 end
 
 -- Tokens of output that a task should have paid for when it has written `output`: those, and what the model writes in 15 s by
--- its mean `pace` (tokens a second), but no more than is likely to come by the mean of its user, or of the model as long as its
--- user is new, and by the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and
--- for seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead. Too much
--- would cost others: who comes before it is settled begins behind it. So 16 tokens are
--- charged while nothing is known, and 256 ahead as soon as it writes.
-local function output_due(t, output, pace, model_mean)
+-- its mean `pace` (tokens a second; 256 tokens while it is unknown), but no more than is likely to come by the user's running
+-- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
+-- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
+local function output_due(t, output, pace)
   local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', keys.mean(t.m, t.u)))
-  if likely == 0 then likely = num(model_mean) end
-  if ahead == 0 then ahead = output > 0 and 256 or 16 end
+  if ahead == 0 then ahead = 256 end
   if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
   if likely == 0 then return output + ahead end
   if output > likely then return output + ahead / 2 end
@@ -50,10 +47,10 @@ end
 
 -- What a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
 -- slot_seconds = the ms that it is expected to run.
-local function first_charge(t, unit, model_ms, pace, model_mean)
+local function first_charge(t, unit, model_ms, pace)
   if unit == 'requests' then return 1 end
   if unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, model_ms) + 0.5), 1) end
-  return token_cost(t.ei, output_due(t, 0, pace, model_mean))
+  return token_cost(t.ei, output_due(t, 0, pace))
 end
 
 -- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
@@ -169,7 +166,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, flow_line[2])
     else
-      local cost, tokens, counted = first_charge(t, s[3], s[5], s[14], s[4]), 0, '0'
+      local cost, tokens, counted = first_charge(t, s[3], s[5], s[14]), 0, '0'
       if lane.rules then
         counted = '1'
         if num(lane.rules[6]) > 0 then tokens = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5) end

@@ -1,6 +1,8 @@
 -- Lanes and flows: start-time fair queueing at two levels. A lane (a queue of one model) and a flow (one user in a lane) each
 -- have a start tag; the smallest is served, then its tag advances by cost / weight. One that returns from idle is lifted to
--- the virtual time: the largest start tag served so far. (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996.)
+-- the virtual time: the largest start tag served so far (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996), or to the least of
+-- those that wait, if that is less: these were charged before their tasks ran, and got back what was too much. (So Sheng et al.,
+-- Fairness in Serving Large Language Models, 2024, lift to the least counter of those that wait.)
 --
 -- An idle flow keeps its tag in `debts` while it is ahead of the virtual time or has tasks running. A lift forgives what the
 -- flow (or lane) owes less than others: what is settled later, of an attempt that began before the lift, counts only beyond
@@ -63,27 +65,37 @@ local function note_lift(q, m, u, amount)
   if call('EXISTS', keys.busy(q, m, u)) == 1 then call('ZINCRBY', keys.lifts(q, m), whole(amount), u) end
 end
 
+-- The least tag of those that wait; nil: nobody does.
+local function least_of(line)
+  local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
+  return first[2] and tonumber(first[2])
+end
+
 -- A flow comes into line, with the tag that it had (in `from`) or lifted, and its lane too if it was idle. Flows that come at
--- the same virtual time stand in line: each moves it by one, so that no name sorts before another for ever.
+-- the same virtual time stand in line: each moves it by one, so that no name sorts before another for ever; and so they do behind
+-- the least tag, by their number.
 local function flow_comes(q, m, u, from)
   local model, flows = keys.model(m), keys.flows(q, m)
   local s = call('HMGET', model, 'v:' .. q, 'users')
-  local v = num(s[1])
+  local v, least = num(s[1]), least_of(flows)
   local tag = call('ZSCORE', from, u)
-  local start = tonumber(tag or v)
   if tag then call('ZREM', from, u) end
-  if start <= v then
-    if start < v then note_lift(q, m, u, v - start) end
-    start, v = v, v + 1
+  local floor = least and least < v and math.min(v, least + call('ZCARD', flows)) or v
+  local start = tonumber(tag or floor)
+  if start <= floor then
+    if start < floor then note_lift(q, m, u, floor - start) end
+    if floor == v then v = v + 1 end
+    start = floor
   end
   call('ZADD', flows, whole(start), u)
   local users = whole(num(s[2]) + 1)
-  if call('ZCARD', flows) > 1 then
+  if least then
     call('HSET', model, 'v:' .. q, whole(v), 'users', users)
     return
   end
   local lane = call('HMGET', model, 'V', 'S:' .. q, 'L:' .. q, 'D:' .. q, 'b')
   local V, lane_tag, lifts = num(lane[1]), num(lane[2]), num(lane[3])
+  V = math.min(V, least_of(keys.lanes(m)) or V)
   call('ZADD', keys.lanes(m), whole(math.max(V, lane_tag)), q)
   call('HSET', model, 'v:' .. q, whole(v), 'users', users, 'D:' .. q, drain_resumes(lane[4]),
     'L:' .. q, whole(lifts + math.max(V - lane_tag, 0)))
@@ -242,10 +254,11 @@ local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
   return changed, tonumber(counted)
 end
 
--- Forget a few idle flows that the virtual time `v` has passed: they would be lifted to it anyway. Of those that still have
--- tasks running only the lift is remembered.
+-- Forget a few idle flows that the virtual time `v` has passed, and the first of those that wait: they would be lifted so far
+-- anyway. Of those that still have tasks running only the lift is remembered.
 local function forget_idle_flows(q, m, v)
   local debts = keys.debts(q, m)
+  v = math.min(v, least_of(keys.flows(q, m)) or v)
   for _ = 1, 4 do
     local least = call('ZRANGE', debts, '0', '0', 'WITHSCORES')
     local u = least[1]

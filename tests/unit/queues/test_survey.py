@@ -48,7 +48,7 @@ def test_what_runs_and_waits_is_counted_by_lane(world: World) -> None:
     paid, free = lanes["paid"], lanes["free"]
     assert (paid.running, paid.waiting, paid.users, paid.oldest_wait_ms) == (3, 0, 0, None)
     assert (free.running, free.waiting, free.users, free.parked) == (0, 4, 2, 0)
-    assert paid.charged == 3 * 32
+    assert paid.charged == 3 * 512
 
 
 def test_with_more_running_tasks_than_are_looked_at_the_rest_counts_alike(world: World) -> None:
