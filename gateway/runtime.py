@@ -21,6 +21,7 @@ from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
+from fairlane.gateway.minutes import Minutes
 from fairlane.gateway.opencalls import OpenCalls
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
@@ -70,6 +71,7 @@ RELOADED = (
 )
 """Settings that are taken over while running."""
 COMPARE_S = 5.0
+TELL_DRAINING_S = 10.0
 """How often a replica looks which configuration of queues and models holds."""
 SETTLE_S = 2.0
 """How long the ends of tasks that were not done in time may take to be written, once the drain is over."""
@@ -163,6 +165,7 @@ class Gateway:
         self.drain_anywhere = Drain(self.link, self.keys, self.surveyor, self.audit, self.drain_worker)
         picture = Picture(self.state, self.audit, self.replica, self.dispatcher.presence, self._about)
         self.live = SharedFeed(picture)
+        self._minutes = Minutes(self.replica, self.measures, self.surveyor, self.dispatcher.attempts.values)
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -207,6 +210,7 @@ class Gateway:
         self.dispatcher.start()
         self._comparing = asyncio.create_task(self._compare_configurations(), name="configuration")
         self._replicas.start()
+        self._minutes.start()
         self.ready = True
         log.info(
             "gateway ready",
@@ -226,6 +230,7 @@ class Gateway:
             self._comparing.cancel()
             await asyncio.gather(self._comparing, return_exceptions=True)
         await self.dispatcher.close()
+        await self._minutes.close()
         await self._replicas.close()
         await self._leave()
         await self.watch.close()
@@ -252,9 +257,15 @@ class Gateway:
         self.workers.drain(self.settings.drain_ms + FAREWELL_MS)
         self._drain_until = time.monotonic() + self.settings.drain_ms / 1000
         self._others_stay = await self.another_stays()
+        self._tell_draining("the gateway drains")
+        tell_at = time.monotonic() + TELL_DRAINING_S
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             self.workers.release()
             await asyncio.sleep(0.05)
+            if time.monotonic() >= tell_at:
+                tell_at += TELL_DRAINING_S
+                self._tell_draining("the gateway still drains")
+        self._tell_draining("the gateway has drained")
         self.dispatcher.abandon()
         until = time.monotonic() + SETTLE_S
         while not self.dispatcher.settled and time.monotonic() < until:
@@ -266,6 +277,14 @@ class Gateway:
         while len(self.closing) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self.workers.close("the gateway stops")
+
+    def _tell_draining(self, event: str) -> None:
+        """What a gateway that goes waits for, of which the oldest is named."""
+        held = [attempt for attempt in self.dispatcher.attempts.values() if attempt.held]
+        oldest = min(held, key=lambda attempt: attempt.started_at, default=None)
+        named = {} if oldest is None else {"task_id": oldest.grant.task_id, "worker_id": oldest.worker.id}
+        left_s = max(self._drain_until - time.monotonic(), 0)
+        log.info(event, replica=self.replica, tasks=len(held), left_s=round(left_s), **named)
 
     async def another_stays(self) -> bool:
         """Whether another replica lives which does not go with this one, as the other processes of its family do."""

@@ -33,6 +33,11 @@ from fairlane.workers.server.pool import RETRY_REST_MS, Misfit, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.spans import trace_end
 
+FAILS_ALL = 10
+"""Failures in a row, without one task that completed between them, that are told."""
+CALLERS_FAULTS = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"})
+"""Ends that say that the worker works."""
+
 log = structlog.get_logger("fairlane.workers")
 
 
@@ -179,6 +184,7 @@ class Endings:
         if not step.hold_ms:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
         if step.cause == "failed":
+            watch_worker(worker, State.FAILED, step.why)
             self._slots.hold(worker, RETRY_REST_MS)
         log.info(
             "task goes back to its queue",
@@ -286,6 +292,7 @@ class Endings:
     def _account(self, attempt: Attempt, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
         """Tell the measures, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
+        watch_worker(attempt.worker, state, code)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.measures.ended(
@@ -321,6 +328,25 @@ class Endings:
 def terminal_event(event_id: str, kind: str, data: bytes) -> Event:
     """The terminal event that a script wrote, for the readers here."""
     return Event(*parse_event_id(event_id), kind, data)
+
+
+def watch_worker(worker: Worker, state: State, code: str) -> None:
+    """Tell of a worker for which all tasks fail: one that fails at once is always free, and is given the next one."""
+    if state is State.COMPLETED or code in CALLERS_FAULTS:
+        if worker.failures >= FAILS_ALL:
+            log.info("worker completes tasks again", worker_id=worker.id, name=worker.name)
+        worker.failures = 0
+    elif state is State.FAILED:
+        worker.failures += 1
+        if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
+            log.warning(
+                "worker fails everything",
+                worker_id=worker.id,
+                name=worker.name,
+                models=worker.models,
+                in_a_row=worker.failures,
+                code=code,
+            )
 
 
 ACK_STATUS = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": "duplicate"}

@@ -113,7 +113,7 @@ class Worker:
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
     with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
     the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and why,
-    `avoided` those that another one should try first.
+    `avoided` those that another one should try first; `failures` how many in a row failed through it.
 
     Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
@@ -129,6 +129,7 @@ class Worker:
         "_suspended",
         "avoided",
         "close",
+        "failures",
         "heard_at",
         "id",
         "instance_id",
@@ -179,6 +180,7 @@ class Worker:
         self._rest_until = 0.0
         self.heard_at = 0.0
         self.missed_acks = 0
+        self.failures = 0
         self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
         self.strange: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Misfit] = Recent(REMEMBERED)

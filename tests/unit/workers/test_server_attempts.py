@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from fairlane.queues.measures import Recorder
 from fairlane.queues.scheduler import Limits
@@ -24,6 +25,7 @@ from fairlane.queues.tasks import (
 from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.attempt import Attempt, Phase, provider_hold_ms
 from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.ending import watch_worker
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
 
@@ -707,3 +709,14 @@ async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
     assert attempt.phase is Phase.OVER
     assert not stage.dispatcher.attempts
     assert "finish" not in stage.store.asked
+
+
+async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None:
+    worker = Worker("w", "name", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None)
+    with capture_logs() as logs:
+        for code in ("WORKER_ERROR",) * 9 + ("BAD_REQUEST",) + ("UPSTREAM_ERROR",) * 15:
+            watch_worker(worker, State.FAILED, code)
+        watch_worker(worker, State.CANCELLED, "CANCELLED")
+        assert [(line["event"], line["in_a_row"]) for line in logs] == [("worker fails everything", 10)]
+        watch_worker(worker, State.COMPLETED, "")
+    assert logs[-1]["event"] == "worker completes tasks again"

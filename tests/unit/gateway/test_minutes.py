@@ -1,0 +1,91 @@
+"""What the log says of each minute."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from fairlane.gateway.minutes import Minutes
+from fairlane.queues.measures import Recorder, TaskEnd
+from fairlane.queues.rules import Settled
+from fairlane.queues.survey import Lane, Model, Queue, Survey
+from fairlane.queues.tasks import State
+
+SETTLED: Any = Settled({}, {})
+
+
+class Stage:
+    """A minute's facts, put there by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.measures = Recorder()
+        self.running: list[Any] = []
+        surveyor: Any = None
+        self.minutes = Minutes("r", self.measures, surveyor, lambda: self.running, lambda: self.now)
+
+    def fail(self, code: str) -> None:
+        self.measures.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, code, 10))
+
+    def lines(self, *models: Model, waiting: int = 0, workers: int = 0) -> list[Any]:
+        survey = Survey(
+            0,
+            [Queue("q", SETTLED, waiting, oldest_wait_ms=90_000 if waiting else None)],
+            list(models),
+            [Lane("q", model.model, model.waiting, oldest_wait_ms=90_000) for model in models],
+            [{}] * workers,
+            {},
+            {},
+        )
+        with capture_logs() as logs:
+            self.minutes.note(survey)
+        return logs
+
+
+def test_a_minute_in_which_nothing_was_is_not_told() -> None:
+    assert Stage().lines(workers=3) == []
+
+
+def test_a_minute_is_told_in_numbers_which_count_once() -> None:
+    stage = Stage()
+    stage.fail("WORKER_ERROR")
+    stage.fail("WORKER_ERROR")
+    stage.measures.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 10))
+    stage.measures.refused("q", "m", "full")
+    (line,) = stage.lines(Model("m", SETTLED, running=1, waiting=5, workers=1), waiting=5, workers=1)
+    assert line["event"] == "the last minute"
+    assert (line["waiting"], line["running"], line["oldest_wait_s"], line["workers"]) == (5, 1, 90, 1)
+    assert (line["ended"], line["failed"]) == ({"failed": 2, "completed": 1}, {"WORKER_ERROR": 2})
+    assert line["refused"] == {"full": 1}
+    (line,) = stage.lines(Model("m", SETTLED, running=1, workers=1), workers=1)
+    assert (line["ended"], line["failed"], line["refused"]) == ({}, {}, {})
+
+
+def test_the_task_that_runs_longest_is_named() -> None:
+    stage = Stage()
+    for number, began in enumerate((990.0, 700.0, 900.0)):
+        grant, worker = SimpleNamespace(task_id=f"t{number}"), SimpleNamespace(id=f"w{number}")
+        stage.running.append(SimpleNamespace(grant=grant, worker=worker, started_at=began))
+    (line,) = stage.lines(Model("m", SETTLED, running=3, workers=1))
+    assert (line["longest_task"], line["longest_worker"], line["longest_s"]) == ("t1", "w1", 300)
+
+
+def test_a_model_that_nobody_offers_is_told_every_ten_minutes() -> None:
+    stage = Stage()
+    lost = Model("lost", SETTLED, waiting=7)
+
+    def told() -> list[Any]:
+        return [line for line in stage.lines(lost, waiting=7) if line["log_level"] == "warning"]
+
+    (line,) = told()
+    assert (line["model"], line["waiting"], line["oldest_wait_s"]) == ("lost", 7, 90)
+    assert told() == []
+    stage.now += 600
+    assert len(told()) == 1
+
+
+def test_of_many_such_models_five_are_told_at_a_time() -> None:
+    stage = Stage()
+    models = [Model(f"m{number}", SETTLED, waiting=number + 1) for number in range(12)]
+    numbers = [sum(line["log_level"] == "warning" for line in stage.lines(*models)) for _ in range(4)]
+    assert numbers == [5, 5, 2, 0]
