@@ -180,14 +180,19 @@ def print_state(state: State, console: Console) -> None:
         if replica.configuration is not None and not replica.configuration.in_force:
             console.print(f"replica {replica.replica} has an older configuration, which is not in force")
 
-    queues = make_table("queue", "weight", "waiting", "running", "most waiting", "wait limit")
+    queues = make_table("queue", "weight", "waiting", "running", "oldest", "most waiting", "wait limit")
     for queue in state.queues:
         wait = seconds(queue.max_wait_ms) if queue.max_wait_ms else "-"
         most = queue.max_length or "-"
         name = queue.queue + _paused(queue.paused)
-        add_row(queues, name, f"{queue.weight:g}", queue.waiting, queue.running, most, wait)
+        oldest = seconds(queue.oldest_wait_ms) if queue.oldest_wait_ms else "-"
+        add_row(queues, name, f"{queue.weight:g}", queue.waiting, queue.running, oldest, most, wait)
     console.print(queues)
 
+    for model in state.models:
+        if model.waiting and not model.workers:
+            lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
+            console.print(Text(lost, style="bold red"), soft_wrap=True)
     models = make_table("model", "running", "limit", "waiting", "workers", "slots")
     for model in state.models:
         limit = model.limit or "-"

@@ -19,6 +19,25 @@ QUOTING = frozenset({"BAD_REQUEST", "CONTENT_FILTERED", "CONTEXT_LENGTH", "WORKE
 """Failures that may quote the request: of what a worker or its upstream says, what stands before the first colon is written."""
 
 
+class Allowance:
+    """Lines of one kind: at most AT_ONCE at once and PER_SECOND after them. `now` in seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._left = float(AT_ONCE)
+        self._at = now()
+
+    def take(self) -> bool:
+        """Whether another line may be written now; it counts as written."""
+        now = self._now()
+        self._left = min(self._left + (now - self._at) * PER_SECOND, AT_ONCE)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class FailedTasks:
     """Writes a line for a failed task: at most 20 at once and two a second; the others are added up by code, in a line each ten
     seconds at most. `now` in seconds.
@@ -26,18 +45,14 @@ class FailedTasks:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._left = float(AT_ONCE)
-        self._at = self._summed_at = now()
+        self._allowance = Allowance(now)
+        self._summed_at = now()
         self._untold: Counter[str] = Counter()
 
     def tell(self, end: TaskEnd) -> None:
         """Write what is known of a task that failed."""
-        now = self._now()
-        self._left = min(self._left + (now - self._at) * PER_SECOND, AT_ONCE)
-        self._at = now
         whose = end.whose
-        if self._left >= 1 and whose is not None:
-            self._left -= 1
+        if whose is not None and self._allowance.take():
             log.info(
                 "task failed",
                 code=end.code,
@@ -53,7 +68,7 @@ class FailedTasks:
             )
         else:
             if not self._untold:
-                self._summed_at = now
+                self._summed_at = self._now()
             self._untold[end.code] += 1
         self.add_up()
 

@@ -512,7 +512,10 @@ class Attempt:
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                self._requeue("worker lost", "declined" if blameless else "lost")
+                if blameless:
+                    self._requeue("gateway stops", "declined")
+                else:
+                    self._requeue("worker lost", "lost")
 
     def stop(self, reason: str) -> None:
         """The task was ended from outside, or somebody else has it: tell the worker; its slot is free when it answers."""

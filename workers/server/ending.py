@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
 from fairlane.queues.measures import TaskEnd, Whose, sentence_of
 from fairlane.queues.scheduler import Scheduler
@@ -106,6 +107,8 @@ class Endings:
         self._slots = slots
         self._attempts = attempts
         self._background = background
+        self._lines = Allowance()
+        self._untold = 0
         self.deliver = hub.deliver
         self.time = slots.time
         self.keep_payload = slots.keep_payload
@@ -186,13 +189,19 @@ class Endings:
         if step.cause == "failed":
             watch_worker(worker, State.FAILED, step.why)
             self._slots.hold(worker, RETRY_REST_MS)
-        log.info(
-            "task goes back to its queue",
-            task_id=task_id,
-            worker_id=worker.id,
-            why=step.why,
-            hold_ms=step.hold_ms,
-        )
+        if self._lines.take():
+            untold, self._untold = self._untold, 0
+            log.info(
+                "task goes back to its queue",
+                task_id=task_id,
+                request_id=attempt.grant.request_id,
+                worker_id=worker.id,
+                why=step.why,
+                hold_ms=step.hold_ms,
+                **({"and_others_before": untold} if untold else {}),
+            )
+        else:
+            self._untold += 1
         self._background.spawn(self._give_back(attempt, step))
 
     async def _give_back(self, attempt: Attempt, step: Requeue) -> None:

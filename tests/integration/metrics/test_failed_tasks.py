@@ -9,6 +9,8 @@ from structlog.testing import capture_logs
 from tests.support.rawworkers import Callers, callers_of, worker_v2
 from tests.support.serving import Served, serving, until
 
+import fairlane.gateway.runtime
+
 pytestmark = pytest.mark.anyio
 
 
@@ -63,3 +65,27 @@ async def _line(logs: list[Any]) -> Any:
 
     await until(lambda: len(failed()) == 1, "the line")
     return failed()[0]
+
+
+async def test_a_gateway_that_drains_says_what_it_waits_for(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairlane.gateway.runtime, "TELL_DRAINING_S", 0.1)
+    async with (
+        serving(redis_url, tmp_path, drain_ms=400) as served,
+        callers_of(served) as callers,
+        worker_v2(served.ws) as worker,
+    ):
+        task_id = await callers.later()
+        await worker.ack(await worker.expect("task"))
+        with capture_logs() as logs:
+            await served.gateway.drain()
+        told = [line for line in logs if line.get("left_s") is not None]
+        assert [line["event"] for line in (told[0], told[1], told[-1])] == [
+            "the gateway drains",
+            "the gateway still drains",
+            "the gateway has drained",
+        ]
+        assert {(line["tasks"], line["task_id"]) for line in told} == {(1, task_id)}
+        (back,) = [line for line in logs if line["event"] == "task goes back to its queue"]
+        assert back["why"] == "gateway stops"

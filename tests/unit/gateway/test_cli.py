@@ -61,7 +61,8 @@ STATE: dict[str, Any] = {
             "nextStartAt": None,
             "jain": 0.987,
             "overrides": {"max_running_per_user": 2},
-        }
+        },
+        {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
     ],
     "now": 1_000_000_000,
     "workers": [
@@ -281,12 +282,13 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     answer = fairlane("status", "--gateway", f"http://{admin_server}", FAIRLANE_ADMIN_KEY="letmein")
     assert answer.exit_code == 0
     assert "tasks: 3 queued, 2 executing, 70 completed, 1 failed, 0 cancelled" in answer.stdout
-    assert re.search(r"^paid_stream \(paused\) +8 +3 +2 +1000 +-", answer.stdout, re.MULTILINE)
+    assert re.search(r"^paid_stream \(paused\) +8 +3 +2 +4\.1 s +1000 +-", answer.stdout, re.MULTILINE)
     assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
     assert re.search(
         r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
     )
     assert "\x1b" not in answer.stdout
+    assert "4 tasks wait for gone, which no worker offers\n" in answer.stdout
 
 
 def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: str) -> None:
