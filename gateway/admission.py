@@ -41,6 +41,7 @@ async def submit(gateway: "Gateway", task: TaskSpec, feed: Feed | None = None) -
             feed.begin()
     if isinstance(answer, Refused):
         measures.refused(task.queue, task.model, answer.reason)
+        gateway.minutes.refused(task.user)
         raise refusal(answer, task, known_model=task.model in gateway.settings.models)
     measures.accepted(task.queue, answer.model)
     return answer

@@ -21,6 +21,7 @@ log = structlog.get_logger("fairlane.gateway")
 MINUTE_S = 60.0
 AGAIN_S = 600.0
 """How often the same model is told that nobody offers."""
+MOST_USERS, TOP_USERS = 1000, 3
 MOST_TOLD = 5
 """Such models in one minute."""
 LONG_S = 60.0
@@ -56,6 +57,7 @@ class Minutes:
         self._running = running
         self._now = now
         self._before: Counter[tuple[str, ...]] = Counter()
+        self._users: Counter[str] = Counter()
         self._told: dict[str, float] = {}
         self._writing: asyncio.Task[None] | None = None
 
@@ -79,9 +81,15 @@ class Minutes:
             except Exception:  # what is lost is a line of the log
                 log.exception("cannot write what the last minute was like")
 
+    def refused(self, user: str) -> None:
+        """A task of this user was refused. Counted by user for the first thousand users of a minute."""
+        if user in self._users or len(self._users) < MOST_USERS:
+            self._users[user] += 1
+
     def note(self, survey: Survey) -> None:
         """Write what the minute was like that ends now."""
         ended, failed, refused = self._since()
+        users, self._users = self._users, Counter()
         waiting = sum(queue.waiting for queue in survey.queues)
         running = sum(model.running for model in survey.models)
         if waiting or running or ended or refused:
@@ -96,6 +104,7 @@ class Minutes:
                 ended=ended,
                 failed=failed,
                 refused=refused,
+                refused_most=dict(users.most_common(TOP_USERS)),
                 **self._longest(),
             )
         self._tell_unserved(survey.models, survey.lanes)

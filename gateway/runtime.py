@@ -165,7 +165,7 @@ class Gateway:
         self.drain_anywhere = Drain(self.link, self.keys, self.surveyor, self.audit, self.drain_worker)
         picture = Picture(self.state, self.audit, self.replica, self.dispatcher.presence, self._about)
         self.live = SharedFeed(picture)
-        self._minutes = Minutes(self.replica, self.measures, self.surveyor, self.dispatcher.attempts.values)
+        self.minutes = Minutes(self.replica, self.measures, self.surveyor, self.dispatcher.attempts.values)
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -210,7 +210,7 @@ class Gateway:
         self.dispatcher.start()
         self._comparing = asyncio.create_task(self._compare_configurations(), name="configuration")
         self._replicas.start()
-        self._minutes.start()
+        self.minutes.start()
         self.ready = True
         log.info(
             "gateway ready",
@@ -230,7 +230,7 @@ class Gateway:
             self._comparing.cancel()
             await asyncio.gather(self._comparing, return_exceptions=True)
         await self.dispatcher.close()
-        await self._minutes.close()
+        await self.minutes.close()
         await self._replicas.close()
         await self._leave()
         await self.watch.close()

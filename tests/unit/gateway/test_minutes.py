@@ -61,6 +61,24 @@ def test_a_minute_is_told_in_numbers_which_count_once() -> None:
     assert (line["ended"], line["failed"], line["refused"]) == ({}, {}, {})
 
 
+def test_users_who_are_refused_most_are_named() -> None:
+    stage = Stage()
+    stage.measures.refused("q", "m", "full")
+    for number in range(5000):
+        stage.minutes.refused(f"user-{number}")
+    for user, times in (("mallory", 50), ("user-1", 3), ("user-2", 2), ("user-3", 1)):
+        for _ in range(times):
+            stage.minutes.refused(user)
+    (line,) = stage.lines()
+    assert line["refused_most"] == {"user-1": 4, "user-2": 3, "user-3": 2}, (
+        "mallory came after a thousand others"
+    )
+    stage.measures.refused("q", "m", "full")
+    stage.minutes.refused("mallory")
+    (line,) = stage.lines()
+    assert line["refused_most"] == {"mallory": 1}
+
+
 def test_the_task_that_runs_longest_is_named() -> None:
     stage = Stage()
     for number, began in enumerate((990.0, 700.0, 900.0)):
