@@ -133,7 +133,7 @@ class App(FastAPI):
             request.span = trace_request(gateway.tracer, request)
         return call.answer(gateway, let_in(gateway, request, call.access, call.submits), request)
 
-    def _framed(self, gateway: Gateway, caller: object, request: Request) -> Awaitable[None]:  # noqa: ARG002
+    async def _framed(self, gateway: Gateway, caller: object, request: Request) -> None:  # noqa: ARG002
         """A call that is a route of FastAPI."""
 
         async def send(message: Message) -> None:
@@ -142,8 +142,11 @@ class App(FastAPI):
                 message["headers"] = [*message["headers"], (b"x-request-id", request.id)]
             await request.send(message)
 
-        request.scope[REQUEST] = request
-        return super().__call__(request.scope, request.receive, send)
+        scope = {**request.scope, REQUEST: request}
+        try:
+            await super().__call__(scope, request.receive, send)
+        finally:
+            scope.clear()  # what FastAPI keeps there leads back to it, and would be left to the collector
 
     def _told(self, request: Request, error: Exception) -> ApiError:
         """A failure as the caller is told it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, model_not_found
 from fairlane.gateway.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
 from fairlane.gateway.settings import CallerKey, Settings, WorkerKey, is_loopback
 
@@ -216,6 +216,12 @@ class Callers:
         if tier is not None and tier not in self._tiers:
             raise BadTier(sorted(self._tiers))
         return tier
+
+
+def check_model(caller: Caller, model: str) -> None:
+    """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
+    if not caller.may_use(model):
+        raise model_not_found(model)
 
 
 def _worker(key: WorkerKey) -> WorkerIdentity:

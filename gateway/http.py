@@ -3,15 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
+from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
 from fairlane.queues.noise import random_bytes
 from fairlane.workers.tracing import Span
-
-if TYPE_CHECKING:
-    from fairlane.gateway.callers import Caller
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -203,6 +201,10 @@ class Request:
         on_revoked, self.on_revoked = self.on_revoked, None
         if on_revoked is not None:
             on_revoked()
+
+    def leaving(self, on_gone: Callable[[], None]) -> "Departure":
+        """Notice when the caller leaves; whoever asks closes what is given."""
+        return Departure(self, on_gone)
 
     def gone(self) -> Exception:
         """Why a `Departure` ended the wait for an answer: the client left, or its key was taken away."""

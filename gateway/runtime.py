@@ -13,10 +13,10 @@ from typing import Any, Literal
 import structlog
 
 from fairlane.gateway.bodies import Bodies
-from fairlane.gateway.callers import Caller, Callers
+from fairlane.gateway.callers import Callers
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
-from fairlane.gateway.errors import SECOND_MS, ApiError, model_not_found, stopping, store_unavailable
+from fairlane.gateway.errors import SECOND_MS, ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
@@ -31,6 +31,10 @@ from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
+from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.tickets import Tickets
 from fairlane.gateway.tracing import tracer_for
 from fairlane.gateway.waiting import QueueWatch
@@ -42,7 +46,7 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration, configuring, standing
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
-from fairlane.queues.tasks import Fragment, State
+from fairlane.queues.tasks import Fragment
 from fairlane.queues.versions import Standing, Version, hash_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
@@ -149,6 +153,17 @@ class Gateway:
             self.scheduler, self.link, self.hub, _dispatch_settings(settings), self.keys
         )
         self.dispatcher.tracer = self.tracer
+        self.submit = Submit(
+            self.dispatcher.submit,
+            self.hub,
+            self.bodies,
+            self.measures,
+            lambda: self.going() if self.draining else None,
+            lambda model: model in self.settings.models,
+            lambda user: self.minutes.refused(user),
+        )
+        self.wait = Wait(self.submit, self.hub, self.closing, self.dispatcher.cancel_soon, self.going)
+        self.poll = Poll(self.scheduler, self.results)
         self._relative = Relative(self.family, self.snapshot)
         self.surveyor = Surveyor(
             self.link,
@@ -159,6 +174,7 @@ class Gateway:
             models=lambda: self.settings.models,
         )
         self.audit = AuditRecord(self.link, self.keys, self.scheduler)
+        self.cancel = Cancel(self.scheduler, self.dispatcher.show_end, self.audit.note)
         self.state = StateReader(
             self.link, self.keys, self.store, self.surveyor, lambda: self.settings.queues
         )
@@ -341,7 +357,18 @@ class Gateway:
 
     def snapshot(self) -> Snapshot:
         """What this process has measured so far."""
-        return take_snapshot(self, self.family.index)
+        gauges = {
+            "fairlane_ready": float(self.ready and self.link.up),
+            "fairlane_redis_connected": float(self.link.up),
+            "fairlane_redis_refusing": float(self.store.refuses),
+            "fairlane_http_requests_open": len(self.closing),
+            "fairlane_connections": len(self.connections.open),
+            "fairlane_connections_limit": self.connections.limits.most,
+            "fairlane_connected_workers": len(self.dispatcher.pool),
+            "fairlane_attempts": len(self.dispatcher.attempts),
+            "fairlane_loop_lag_max_seconds": self.loop_watch.longest_s,
+        }
+        return take_snapshot(self.family.index, self.measures, gauges)
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -350,25 +377,10 @@ class Gateway:
             "heartbeatMs": self.settings.heartbeat_ms,
         }
 
-    def check_model(self, caller: Caller, model: str) -> None:
-        """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
-        if not caller.may_use(model):
-            raise model_not_found(model)
-
     def stream_url(self, task_id: str) -> str:
         """Where to read a task's events without a key: a signed link for this one task, for a while from now on."""
         until = time.time_ns() // 1_000_000 + self.settings.stream_token_ms
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
-
-    async def end_task(self, task_id: str, state: State, kind: str, end: Fragment, why: str) -> State:
-        """End a task from outside and show it to the readers here; the state it is in afterwards."""
-        try:
-            ended = await self.scheduler.cancel(task_id, state=state, kind=kind, end=end, why=why)
-        except StoreError:
-            raise self.store_unavailable() from None
-        if ended.outcome == "ended":
-            self.dispatcher.show_end(task_id, ended.event_id, ended.kind, ended.data)
-        return State(ended.state) if ended.state else state
 
     def store_unavailable(self) -> ApiError:
         """The answer while Redis is away."""

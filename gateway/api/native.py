@@ -5,15 +5,13 @@ import enum
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.admission import submit
 from fairlane.gateway.bodies import Members, value_of
-from fairlane.gateway.callers import Caller
-from fairlane.gateway.errors import ApiError, Headers, bad_request, gateway_failed, task_failed, unauthorized
-from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
+from fairlane.gateway.callers import Caller, check_model
+from fairlane.gateway.errors import bad_request, task_failed, unauthorized
+from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.intake import (
     Options,
     make_task,
@@ -24,55 +22,31 @@ from fairlane.gateway.intake import (
     split_payload,
 )
 from fairlane.gateway.operator.audit import NOBODY
-from fairlane.gateway.operator.cancel import cancel_as_operator
+from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tickets import in_use
-from fairlane.gateway.tracing import follow
+from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import TERMINAL, Place, Record, State, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, parse_event_id, queued_event, restart_event
-from fairlane.streaming.failures import cancelled_end
-from fairlane.streaming.hub import Interrupted, Lost, Reader
+from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.results import Result
 from fairlane.streaming.views.native import NativeView
 from fairlane.streaming.views.result import ResultFold
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
 from fairlane.streaming.views.task import TaskInfo
 
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
-
 DEFAULT_MODEL = "default"
-POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
-POLL_SOON_MS = 3000
-OVERDUE_S = 2.0
-"""How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
 
 
-class Timing(NamedTuple):
-    """How long a task waited until its last attempt began, and ran from there to its end, in ms."""
-
-    waited_ms: int
-    """By the store's clock, like the events that say so."""
-    ran_ms: int
-    """As seen here: a worker's replica stamps the end with its own clock."""
-
-    @property
-    def headers(self) -> Headers:
-        return [
-            (b"x-fairlane-waited-ms", b"%d" % self.waited_ms),
-            (b"x-fairlane-ran-ms", b"%d" % self.ran_ms),
-        ]
-
-
-async def openai(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def openai(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /api/openai: any JSON object is the payload of an `openaiLike` task."""
     await _answer(gateway, request, *await _read_payload(gateway, caller, request))
 
 
-async def tasks(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def tasks(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
     await _answer(gateway, request, *await _read_task(gateway, caller, request))
 
@@ -85,7 +59,7 @@ class Answering(enum.Enum):
     WAIT = 3
 
 
-async def _answer(gateway: "Gateway", request: Request, task: TaskSpec, how: Answering) -> None:
+async def _answer(gateway: Gateway, request: Request, task: TaskSpec, how: Answering) -> None:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
     if how is Answering.LATER:
         await _answer_later(gateway, request, task)
@@ -95,14 +69,14 @@ async def _answer(gateway: "Gateway", request: Request, task: TaskSpec, how: Ans
         await _wait(gateway, request, task)
 
 
-async def _read_payload(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
+async def _read_payload(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
     body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
     fields = await gateway.bodies.parse(body, caller=request.opener)
     payload, metadata = split_payload(body, fields)
     return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
 
 
-async def _read_task(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
+async def _read_task(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
     body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
     fields = await gateway.bodies.parse(body, caller=request.opener)
     task_type = read_type(fields)
@@ -116,12 +90,12 @@ async def _read_task(gateway: "Gateway", caller: Caller, request: Request) -> tu
     )
     named = value_of(inner, "model")
     if isinstance(named, str):  # a version 1 worker is told no other
-        gateway.check_model(caller, named)
+        check_model(caller, named)
     return _make(gateway, caller, request, task_type, fields, inner, bytes(payload), read_metadata(fields))
 
 
 def _make(
-    gateway: "Gateway",
+    gateway: Gateway,
     caller: Caller,
     request: Request,
     task_type: str,
@@ -146,15 +120,15 @@ def _make(
     task = make_task(
         gateway.settings,
         caller,
-        task_id=new_task_id(time.time_ns() // 1_000_000),
+        task_id=new_task_id(now_ms()),
         task_type=task_type,
         model=model,
         payload=payload,
         fields=payload_fields,
         options=options,
     )
-    gateway.check_model(caller, model)
-    follow(request, task)
+    check_model(caller, model)
+    trace(request, task)
     if asynchronous:
         return task, Answering.LATER
     return task, Answering.STREAM if stream else Answering.WAIT
@@ -163,8 +137,8 @@ def _make(
 # ---- three ways to answer ----------
 
 
-async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
-    submitted = await submit(gateway, task)
+async def _answer_later(gateway: Gateway, request: Request, task: TaskSpec) -> None:
+    submitted = await gateway.submit(task)
     body = msgspec.json.encode(
         {
             "taskId": task.id,
@@ -178,23 +152,13 @@ async def _answer_later(gateway: "Gateway", request: Request, task: TaskSpec) ->
     await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
 
 
-def place_fields(place: Place) -> dict[str, Any]:
-    """A place, as answers show it; of a task that has just been taken it is the first."""
-    return {
-        "position": max(place.position, 1),
-        "estimatedWaitMs": place.wait_ms,
-        "estimatedWaitLowMs": place.low_ms,
-        "estimatedWaitHighMs": place.high_ms,
-    }
-
-
 def _location(task_id: str) -> tuple[bytes, bytes]:
     return b"location", b"/api/task/" + task_id.encode()
 
 
-async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
+async def _wait(gateway: Gateway, request: Request, task: TaskSpec) -> None:
     fold = ResultFold(task_info(task))
-    took = await wait_for_end(gateway, request, task, fold)
+    took = await gateway.wait(request, task, fold)
     if fold.status == "completed":
         headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
         await request.respond(200, fold.result_json(), headers)
@@ -202,96 +166,36 @@ async def _wait(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
     raise task_failed(fold.error, task.id, headers=took.headers)
 
 
-async def wait_for_end(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold) -> Timing:
-    """Submit a task and feed its events to `fold` until it has ended; how long it took.
-
-    A caller who leaves cancels the task, unless it asked not to (ClientGone); so does a gateway that stops before the
-    end. At its deadline it is answered, also when nothing is known of the end. Raises ApiError.
-    """
-    hub = gateway.hub
-    feed = hub.open(task.id)
-    feed.keep_alive += 1
-    departure: Departure | None = None
-    try:
-        submitted = await submit(gateway, task, feed)
-        reader = Reader(hub, feed)
-        departure = Departure(request, reader.interrupt)
-        gateway.closing.add(reader.interrupt, feed)
-        give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
-        started_ms, begun, interrupted = 0, hub.time(), False
-        while True:
-            try:
-                events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
-            except Lost:
-                if task.linger_ms:  # it may be queued there again
-                    gateway.cancel_soon(task.id, "client")
-                raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
-            except Interrupted:
-                interrupted, events = True, []
-            for event in events:
-                fold.feed(event)
-                if event.type == "start":
-                    started_ms, begun = event_time(event), hub.time()
-            if events and events[-1].terminal:
-                ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
-                return Timing(max((started_ms or event_time(events[-1])) - submitted.enqueued_ms, 0), ran_ms)
-            if interrupted or departure.gone:
-                if task.linger_ms:
-                    gateway.cancel_soon(task.id, "client")
-                raise request.gone() if departure.gone else gateway.going(task.id)
-            if hub.time() > give_up:
-                gateway.cancel_soon(task.id, "timeout")
-                raise gateway_failed("TIMEOUT", "Task timeout", task.id)
-    finally:
-        if departure is not None:
-            departure.close()
-            gateway.closing.discard(reader.interrupt)
-        feed.keep_alive -= 1
-        hub.release(feed)
-
-
-def event_time(event: Event) -> int:
-    """The `ts` of an event, ms."""
-    at = event.data.find(b'"ts":')
-    digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
-    return int(digits) if digits.isdigit() else 0
-
-
-async def _stream(gateway: "Gateway", request: Request, task: TaskSpec) -> None:
-    hub = gateway.hub
-    feed = hub.open(task.id)
-    feed.keep_alive += 1
+async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
     came_to_end = False
+    follow = gateway.submit.followed(task)
     try:
-        submitted = await submit(gateway, task, feed)
-        info = task_info(task)
-        view = NativeView(info)
-        first = b""
-        if submitted.state is State.QUEUED and feed.top == 0:
-            first = native_frame(queued_event(task.id, now_ms(), submitted.place))
-            gateway.watch.add(feed, submitted.place)
-        came_to_end = await serve(
-            request,
-            Reader(hub, feed, notices=True),
-            view,
-            NativeSurface(task.id),
-            gateway.closing,
-            headers=[(b"x-task-id", task.id.encode())],
-            keepalive_s=gateway.settings.keepalive_ms / 1000,
-            first=first,
-            resumable=True,
-            ending=partial(_ending, gateway, view),
-        )
+        async with follow:
+            view = NativeView(task_info(task))
+            feed, submitted, first = follow.feed, follow.submitted, b""
+            if submitted.state is State.QUEUED and feed.top == 0:
+                first = native_frame(queued_event(task.id, now_ms(), submitted.place))
+                gateway.watch.add(feed, submitted.place)
+            came_to_end = await serve(
+                request,
+                Reader(gateway.hub, feed, notices=True),
+                view,
+                NativeSurface(task.id),
+                gateway.closing,
+                headers=[(b"x-task-id", task.id.encode())],
+                keepalive_s=gateway.settings.keepalive_ms / 1000,
+                first=first,
+                resumable=True,
+                ending=partial(_ending, gateway, view),
+            )
     finally:
-        feed.keep_alive -= 1
-        hub.release(feed)
         no_linger = task.linger_ms and not gateway.settings.linger_ms
-        if no_linger and not came_to_end and not feed.keep_alive and not gateway.closing.now:
+        if no_linger and not came_to_end and not follow.feed.keep_alive and not gateway.closing.now:
             gateway.cancel_soon(task.id, "client")
 
 
 @contextlib.asynccontextmanager
-async def _ending(gateway: "Gateway", view: NativeView) -> AsyncIterator[list[bytes]]:
+async def _ending(gateway: Gateway, view: NativeView) -> AsyncIterator[list[bytes]]:
     """The end of a stream whose result is made of the log."""
     result = await gateway.results.of(view.info)  # held until it is written: others share it
     yield view.finish(result.json)
@@ -334,89 +238,15 @@ def task_info(task: TaskSpec) -> TaskInfo:
     return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def poll_after(wait_ms: int) -> int:
-    """When to poll again: seldom while the turn is far, often when it is near."""
-    for above, pause in POLL_STEPS_MS:
-        if wait_ms > above:
-            return pause
-    return POLL_SOON_MS
-
-
 # ---- one task ----------
 
 
-def not_found(task_id: str) -> ApiError:
-    """The same answer for a task of somebody else, an expired one and one that never was."""
-    text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
-    return ApiError(404, "TASK_NOT_FOUND", text)
-
-
-async def read_record(gateway: "Gateway", task_id: str) -> Record:
-    """The record of a task, whoever's it is. Raises ApiError: 404 if there is none."""
-    record = None
-    if could_be_ours(task_id, now_ms()):
-        try:
-            record = await gateway.scheduler.position(task_id)
-        except StoreError:
-            raise gateway.store_unavailable() from None
-    if record is None:
-        raise not_found(task_id)
-    return record
-
-
-async def find(gateway: "Gateway", caller: Caller, task_id: str) -> Record:
-    """The record of a task that the caller may see. Raises ApiError: 404 for any other."""
-    record = await read_record(gateway, task_id)
-    if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
-        raise not_found(task_id)
-    return record
-
-
-async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
-    """GET /api/task/{taskId}."""
+async def status(gateway: Gateway, caller: Caller, request: Request) -> None:
+    """GET /api/task/{taskId}: how a task stands, with its result when it is completed."""
     task_id = request.path_params["task_id"]
-    record = await find(gateway, caller, task_id)
-    state = record.state
-    answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
-    result: Result | None = None
-    if state is State.QUEUED:
-        answer |= {
-            "enqueuedAt": record.number("en"),
-            **place_fields(record.place),
-            "pollAfterMs": poll_after(record.place.wait_ms),
-            "streamUrl": gateway.stream_url(task_id),
-        }
-    elif state is State.EXECUTING:
-        answer |= {
-            "workerId": record.fields.get("wk", ""),
-            "startedAt": record.number("ga"),
-            "pollAfterMs": POLL_SOON_MS,
-            "streamUrl": gateway.stream_url(task_id),
-        }
-    else:
-        end = await read_end(gateway, record, task_id)
-        ended = record.number("ed")
-        if state is State.COMPLETED:
-            result = await read_result(gateway, end)
-            answer["completedAt"] = ended
-        elif state is State.FAILED:
-            error = end.error
-            answer |= {
-                "error": error.error if error else "",
-                "code": record.fields.get("co", ""),
-                "failedAt": ended,
-            }
-            if error:
-                answer["retryable"] = error.retryable
-        else:
-            answer["cancelledAt"] = ended
-    if metadata := record.fields.get("md"):
-        answer["metadata"] = msgspec.Raw(metadata.encode())
-    headers = [JSON, (b"x-task-id", task_id.encode()), (b"cache-control", b"no-store")]
+    record = await gateway.poll.find(caller, task_id)
+    answer, result = await gateway.poll.describe(task_id, record, gateway.stream_url(task_id))
+    headers = [JSON, (b"x-task-id", task_id.encode()), NO_STORE]
     body = msgspec.json.encode(answer)
     if result is None:
         await request.respond(200, body, headers)
@@ -424,57 +254,19 @@ async def status(gateway: "Gateway", caller: Caller, request: Request) -> None:
         await request.respond_in_parts(200, [body[:-1] + b',"result":', result.json, b"}"], headers)
 
 
-def record_info(task_id: str, record: Record) -> TaskInfo:
-    """What views know of a task that was submitted anywhere."""
-    metadata = record.fields.get("md")
-    return TaskInfo(
-        task_id,
-        record.model,
-        record.number("en") // 1000,
-        record.fields.get("ty", ""),
-        metadata.encode() if metadata else None,
-        record.fields["u"],
-    )
-
-
-async def read_end(gateway: "Gateway", record: Record, task_id: str) -> ResultFold:
-    """The terminal event of a task that has ended; its result, if it has one, may have to be made of the whole log."""
-    try:
-        return await gateway.results.end(record_info(task_id, record))
-    except Lost:
-        raise not_found(task_id) from None
-    except StoreError:
-        raise gateway.store_unavailable() from None
-
-
-async def read_result(gateway: "Gateway", end: ResultFold) -> Result:
-    """The result of a task that is completed. Who holds it shares it with others."""
-    if end.result is not None:
-        return Result(end.result)
-    try:
-        return await gateway.results.of(end.info)
-    except Lost:
-        raise not_found(end.info.task_id) from None  # it expired meanwhile
-    except StoreError:
-        raise gateway.store_unavailable() from None
-
-
-async def cancel(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def cancel(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
     task_id = request.path_params["task_id"]
-    record = await find(gateway, caller, task_id)
-    state = record.state
-    if not caller.owns(record.fields.get("k", ""), record.fields["u"]):
-        who = caller.key_id or NOBODY
-        state = await cancel_as_operator(gateway.end_task, gateway.audit, who, task_id, record)
-    elif state not in TERMINAL:
-        end = cancelled_end("client")
-        state = await gateway.end_task(task_id, State.CANCELLED, "cancelled", end, "client")
+    record = await gateway.poll.find(caller, task_id)
+    if caller.owns(record.fields.get("k", ""), record.fields["u"]):
+        state = await gateway.cancel.own(task_id, record)
+    else:
+        state = await gateway.cancel.others(task_id, record, caller.key_id or NOBODY)
     body = msgspec.json.encode({"taskId": task_id, "status": state})
     await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
 
 
-async def events(gateway: "Gateway", caller: Caller | None, request: Request) -> None:
+async def events(gateway: Gateway, caller: Caller | None, request: Request) -> None:
     """GET /api/task/{taskId}/events and /api/sse-stream?taskId=: the log from a cursor on, then live.
 
     `caller` None: a stream ticket for this very task was shown instead of a key.
@@ -500,7 +292,7 @@ async def events(gateway: "Gateway", caller: Caller | None, request: Request) ->
 
 
 async def _ticket(
-    gateway: "Gateway", request: Request, task_id: str
+    gateway: Gateway, request: Request, task_id: str
 ) -> contextlib.AbstractContextManager[None]:
     """The use of the ticket that a reader shows: good within its own time, and while it is used. Raises ApiError(401)."""
     until = gateway.tickets.expiry(request.query("token") or "", task_id)
@@ -532,7 +324,7 @@ def _cursor(request: Request) -> tuple[int, int] | None:
 
 
 async def _replay(
-    gateway: "Gateway",
+    gateway: Gateway,
     request: Request,
     task_id: str,
     record: Record,

@@ -4,20 +4,20 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.admission import submit
-from fairlane.gateway.api.native import OVERDUE_S, event_time, task_info, wait_for_end
+from fairlane.gateway.api.native import task_info
 from fairlane.gateway.bodies import Members, parse_object, value_of
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.callers import Caller, check_model
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model
+from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import draw, serve
-from fairlane.gateway.tracing import follow
-from fairlane.queues.errors import StoreError
+from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
+from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
@@ -30,15 +30,12 @@ from fairlane.streaming.views.openai_common import OpenAIStream
 from fairlane.streaming.views.result import ResultFold
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
-
 QUEUE_CHUNK_S = 30.0
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
 
-async def chat_completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def chat_completions(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /v1/chat/completions."""
     task, stream, usage = await _read(gateway, caller, request, _CHAT)
     if stream:
@@ -48,7 +45,7 @@ async def chat_completions(gateway: "Gateway", caller: Caller, request: Request)
         await _wait(gateway, request, task, fold, fold.body)
 
 
-async def completions(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def completions(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /v1/completions."""
     task, stream, usage = await _read(gateway, caller, request, _COMPLETION)
     if stream:
@@ -58,21 +55,21 @@ async def completions(gateway: "Gateway", caller: Caller, request: Request) -> N
         await _wait(gateway, request, task, fold, fold.body)
 
 
-async def embeddings(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def embeddings(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
     task, encoding = await _read_embedding(gateway, caller, request)
     fold = EmbeddingFold(task_info(task), encoding)
     await _wait(gateway, request, task, fold, fold.body)
 
 
-async def models(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def models(gateway: Gateway, caller: Caller, request: Request) -> None:
     """GET /v1/models: what is configured or offered now."""
     names = await model_names(gateway, caller)
     data = [_model(gateway, name) for name in names]
     await request.respond(200, msgspec.json.encode({"object": "list", "data": data}), [JSON])
 
 
-async def model(gateway: "Gateway", caller: Caller, request: Request) -> None:
+async def model(gateway: Gateway, caller: Caller, request: Request) -> None:
     """GET /v1/models/{model}."""
     name = request.path_params["model"]
     if name not in await model_names(gateway, caller):
@@ -80,17 +77,13 @@ async def model(gateway: "Gateway", caller: Caller, request: Request) -> None:
     await request.respond(200, msgspec.json.encode(_model(gateway, name)), [JSON])
 
 
-def _model(gateway: "Gateway", name: str) -> dict[str, Any]:
+def _model(gateway: Gateway, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": int(gateway.started_at), "owned_by": "fairlane"}
 
 
-async def model_names(gateway: "Gateway", caller: Caller) -> list[str]:
+async def model_names(gateway: Gateway, caller: Caller) -> list[str]:
     """The models that a caller may use, in order."""
-    try:
-        offered = await gateway.surveyor.offered()
-    except StoreError:
-        raise gateway.store_unavailable() from None
-    names = {*offered, *gateway.settings.models}
+    names = {*await gateway.surveyor.offered(), *gateway.settings.models}
     return sorted(name for name in names if name != "*" and caller.may_use(name))
 
 
@@ -112,7 +105,7 @@ _COMPLETION = _Call("openaiCompletion", "prompt", "", "You must provide a prompt
 
 
 async def _read(
-    gateway: "Gateway", caller: Caller, request: Request, call: _Call
+    gateway: Gateway, caller: Caller, request: Request, call: _Call
 ) -> tuple[TaskSpec, bool, bool]:
     """The task that a request asks for, whether to stream it, and whether the stream tells the usage. Nothing else of the body is
     left."""
@@ -127,7 +120,7 @@ async def _read(
     return task, stream, stream and _include_usage(fields)
 
 
-async def _read_embedding(gateway: "Gateway", caller: Caller, request: Request) -> tuple[TaskSpec, str]:
+async def _read_embedding(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, str]:
     body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
     fields = await gateway.bodies.parse(body, caller=request.opener)
     if "input" not in fields:
@@ -151,7 +144,7 @@ def _include_usage(fields: Members) -> bool:
 
 
 def _task(
-    gateway: "Gateway",
+    gateway: Gateway,
     caller: Caller,
     request: Request,
     task_type: str,
@@ -160,7 +153,7 @@ def _task(
     stream: bool,
 ) -> TaskSpec:
     name = read_model(fields, None)
-    gateway.check_model(caller, name)
+    check_model(caller, name)
     options = Options(
         wait=True,
         stream=stream,
@@ -182,7 +175,7 @@ def _task(
         fields=fields,
         options=options,
     )
-    follow(request, task)
+    trace(request, task)
     return task
 
 
@@ -208,62 +201,58 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-async def _wait(gateway: "Gateway", request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
-    took = await wait_for_end(gateway, request, task, fold)
+async def _wait(gateway: Gateway, request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
+    took = await gateway.wait(request, task, fold)
     if fold.status != "completed":
         raise task_failed(fold.error, task.id, took_ms=sum(took), headers=took.headers)
     await request.respond(200, body(), [JSON, *_ids(task), *took.headers])
 
 
-async def _stream(gateway: "Gateway", request: Request, task: TaskSpec, view: OpenAIStream) -> None:
+async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: OpenAIStream) -> None:
     hub = gateway.hub
-    feed = hub.open(task.id)
-    feed.keep_alive += 1
     came_to_end, give_up = False, math.inf
     try:
-        submitted = await submit(gateway, task, feed)
-        give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
-        place = None
-        if submitted.state is State.QUEUED and feed.top == 0:
-            place = submitted.place
-            gateway.watch.add(feed, place)
-        surface = OpenAISurface(view, hub.time, place)
-        reader = Reader(hub, feed, notices=True)
-        keepalive_s = gateway.settings.keepalive_ms / 1000
-        hold_s = (
-            0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-        )  # one that waits in the queue says so at once
-        first, refusal = await _first(gateway, request, reader, surface, hold_s)
-        if refusal is not None:
-            came_to_end = True
-            failure = read_error(refusal.data) if refusal.type == "error" else None
-            took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
-            raise task_failed(failure, task.id, took_ms=took_ms)
-        if surface.ended:
-            came_to_end = True
-            await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
-            return
-        came_to_end = await serve(
-            request,
-            reader,
-            surface,
-            surface,
-            gateway.closing,
-            headers=_ids(task),
-            keepalive_s=keepalive_s,
-            first=first,
-            give_up=give_up,
-            overdue=error_frame("Task timeout", "TIMEOUT"),
-        )
+        async with gateway.submit.followed(task) as follow:
+            feed, submitted = follow.feed, follow.submitted
+            give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
+            place = None
+            if submitted.state is State.QUEUED and feed.top == 0:
+                place = submitted.place
+                gateway.watch.add(feed, place)
+            surface = OpenAISurface(view, hub.time, place)
+            reader = Reader(hub, feed, notices=True)
+            keepalive_s = gateway.settings.keepalive_ms / 1000
+            # one that waits in the queue says so at once
+            hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            first, refusal = await _first(gateway, request, reader, surface, hold_s)
+            if refusal is not None:
+                came_to_end = True
+                failure = read_error(refusal.data) if refusal.type == "error" else None
+                took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
+                raise task_failed(failure, task.id, took_ms=took_ms)
+            if surface.ended:
+                came_to_end = True
+                await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
+                return
+            came_to_end = await serve(
+                request,
+                reader,
+                surface,
+                surface,
+                gateway.closing,
+                headers=_ids(task),
+                keepalive_s=keepalive_s,
+                first=first,
+                give_up=give_up,
+                overdue=error_frame("Task timeout", "TIMEOUT"),
+            )
     finally:
-        feed.keep_alive -= 1
-        hub.release(feed)
         if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
             gateway.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
 
 
 async def _first(
-    gateway: "Gateway", request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
+    gateway: Gateway, request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
 ) -> tuple[bytes, Event | None]:
     """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
 

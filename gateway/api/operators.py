@@ -1,24 +1,21 @@
 """The operators' calls: what they see, search, change, cancel and drain."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
 
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheGateway, TheRequest, answer, refusals
-from fairlane.gateway.api.native import now_ms, read_record
 from fairlane.gateway.bodies import parse_values
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.http import SSE_HEADERS, Request
+from fairlane.gateway.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.operator.audit import NOBODY
-from fairlane.gateway.operator.cancel import cancel_as_operator
 from fairlane.gateway.operator.changes import change
 from fairlane.gateway.operator.limits import check_name
 from fairlane.gateway.operator.search import FILTERS, describe, search
 from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind
 from fairlane.queues.tasks import State
@@ -48,10 +45,39 @@ async def state(gateway: TheGateway, tasks: Annotated[int, Query(ge=0, le=500), 
     return answer(await gateway.state.read(tasks))
 
 
+class Pictures(Response):
+    """The feed as an answer. A watcher who leaves is noticed with the next picture, at most a second later."""
+
+    def __init__(self, gateway: Gateway, request: Request) -> None:
+        super().__init__()
+        self._gateway = gateway
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        gateway, request = self._gateway, self._request
+        callers = gateway.callers
+        leaving = request.leaving(lambda: None)
+        pictures = gateway.live.watch()
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+            async for picture in pictures:
+                if gateway.callers is not callers:  # the keys were read again
+                    callers = gateway.callers
+                    if not _still_admin(gateway, request):
+                        break
+                if leaving.gone:
+                    return
+                await send({"type": "http.response.body", "body": picture, "more_body": True})
+            await send({"type": "http.response.body"})
+        finally:
+            leaving.close()
+            await pictures.aclose()
+
+
 @router.get(
     "/api/admin/feed",
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    response_class=StreamingResponse,
+    response_class=Pictures,
 )
 async def feed(gateway: TheGateway, request: TheRequest) -> Response:
     """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.
@@ -59,23 +85,7 @@ async def feed(gateway: TheGateway, request: TheRequest) -> Response:
     `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
     nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
     """
-    headers = {name.decode(): value.decode() for name, value in SSE_HEADERS}
-    return StreamingResponse(_pictures(gateway, request), headers=headers)
-
-
-async def _pictures(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
-    """A watcher who leaves is noticed with the next picture, at most a second later."""
-    callers = gateway.callers
-    pictures = gateway.live.watch()
-    try:
-        async for picture in pictures:
-            if gateway.callers is not callers:  # the keys were read again
-                callers = gateway.callers
-                if not _still_admin(gateway, request):
-                    break
-            yield picture
-    finally:
-        await pictures.aclose()
+    return Pictures(gateway, request)
 
 
 def _still_admin(gateway: Gateway, request: Request) -> bool:
@@ -124,17 +134,15 @@ async def find_tasks(
 @router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
 async def task(gateway: TheGateway, task_id: str) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events."""
-    record = await read_record(gateway, task_id)
+    record = await gateway.poll.record(task_id)
     return answer(describe(task_id, record) | {"streamUrl": gateway.stream_url(task_id)})
 
 
 @router.post("/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404))
 async def cancel(gateway: TheGateway, caller: TheCaller, task_id: str) -> Response:
     """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
-    record = await read_record(gateway, task_id)
-    state = await cancel_as_operator(
-        gateway.end_task, gateway.audit, caller.key_id or NOBODY, task_id, record
-    )
+    record = await gateway.poll.record(task_id)
+    state = await gateway.cancel.others(task_id, record, caller.key_id or NOBODY)
     return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
 
 

@@ -1,14 +1,10 @@
 """What one process of a gateway has measured, at one moment, in a form that another process can read."""
 
 import os
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fairlane.queues.measures import Counter, Recorder
-
-if TYPE_CHECKING:
-    from fairlane.gateway.runtime import Gateway
 
 Labels = tuple[str, ...]
 
@@ -23,9 +19,9 @@ class Snapshot(msgspec.Struct):
     gauges: dict[str, float]
 
 
-def take_snapshot(gateway: "Gateway", process: int) -> Snapshot:
-    """What this process has measured."""
-    return Snapshot(process, os.getpid(), series_of(gateway.measures), gauges_of(gateway))
+def take_snapshot(process: int, measures: Recorder, gauges: dict[str, float]) -> Snapshot:
+    """What this process has measured; `gauges` by the names of GAUGES."""
+    return Snapshot(process, os.getpid(), series_of(measures), gauges)
 
 
 def series_of(measures: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
@@ -52,18 +48,3 @@ GAUGES = {
     "fairlane_loop_lag_max_seconds": "The longest that the event loop was late, within the last half minute to minute",
 }
 """What holds now, of each process, and what it means."""
-
-
-def gauges_of(gateway: "Gateway") -> dict[str, float]:
-    """The values of GAUGES."""
-    return {
-        "fairlane_ready": float(gateway.ready and gateway.link.up),
-        "fairlane_redis_connected": float(gateway.link.up),
-        "fairlane_redis_refusing": float(gateway.store.refuses),
-        "fairlane_http_requests_open": len(gateway.closing),
-        "fairlane_connections": len(gateway.connections.open),
-        "fairlane_connections_limit": gateway.connections.limits.most,
-        "fairlane_connected_workers": len(gateway.dispatcher.pool),
-        "fairlane_attempts": len(gateway.dispatcher.attempts),
-        "fairlane_loop_lag_max_seconds": gateway.loop_watch.longest_s,
-    }

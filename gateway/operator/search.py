@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from fairlane.gateway.operator.overview import task_row
+from fairlane.gateway.tasks.poll import place_fields
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
@@ -58,11 +59,5 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }
     if record.state is State.QUEUED:
-        place = record.place
-        row |= {
-            "position": max(place.position, 1),
-            "estimatedWaitMs": place.wait_ms,
-            "estimatedWaitLowMs": place.low_ms,
-            "estimatedWaitHighMs": place.high_ms,
-        }
+        row |= place_fields(record.place)
     return row

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlane.gateway.admission import refusal
 from fairlane.gateway.errors import retry_headers, stopping, store_unavailable
+from fairlane.gateway.tasks.submit import refusal
 from fairlane.queues.tasks import Refused, TaskSpec
 
 TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")

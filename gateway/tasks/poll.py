@@ -1,0 +1,132 @@
+"""What is known of a task, for those who may see it."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.callers import Caller
+from fairlane.gateway.errors import ApiError
+from fairlane.queues.ids import could_be_ours
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Place, Record, State
+from fairlane.streaming.hub import Lost
+from fairlane.streaming.results import Result, Results
+from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.task import TaskInfo
+
+POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
+POLL_SOON_MS = 3000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def poll_after(wait_ms: int) -> int:
+    """When to poll again: seldom while the turn is far, often when it is near."""
+    for above, pause in POLL_STEPS_MS:
+        if wait_ms > above:
+            return pause
+    return POLL_SOON_MS
+
+
+def place_fields(place: Place) -> dict[str, Any]:
+    """A place, as answers show it; of a task that has just been taken it is the first."""
+    return {
+        "position": max(place.position, 1),
+        "estimatedWaitMs": place.wait_ms,
+        "estimatedWaitLowMs": place.low_ms,
+        "estimatedWaitHighMs": place.high_ms,
+    }
+
+
+def not_found(task_id: str) -> ApiError:
+    """The same answer for a task of somebody else, an expired one and one that never was."""
+    text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
+    return ApiError(404, "TASK_NOT_FOUND", text)
+
+
+def record_info(task_id: str, record: Record) -> TaskInfo:
+    """What views know of a task that was submitted anywhere."""
+    metadata = record.fields.get("md")
+    return TaskInfo(
+        task_id,
+        record.model,
+        record.number("en") // 1000,
+        record.fields.get("ty", ""),
+        metadata.encode() if metadata else None,
+        record.fields["u"],
+    )
+
+
+class Poll:
+    """Reads tasks. Everything raises ApiError (404) for a task that is not there, and StoreError."""
+
+    def __init__(self, scheduler: Scheduler, results: Results) -> None:
+        self._scheduler = scheduler
+        self._results = results
+
+    async def record(self, task_id: str) -> Record:
+        """The record of a task, whoever's it is."""
+        record = await self._scheduler.position(task_id) if could_be_ours(task_id, now_ms()) else None
+        if record is None:
+            raise not_found(task_id)
+        return record
+
+    async def find(self, caller: Caller, task_id: str) -> Record:
+        """The record of a task that the caller may see."""
+        record = await self.record(task_id)
+        if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
+            raise not_found(task_id)
+        return record
+
+    async def describe(
+        self, task_id: str, record: Record, stream_url: str
+    ) -> tuple[dict[str, Any], Result | None]:
+        """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
+        state = record.state
+        answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+        result: Result | None = None
+        if state is State.QUEUED:
+            answer |= {
+                "enqueuedAt": record.number("en"),
+                **place_fields(record.place),
+                "pollAfterMs": poll_after(record.place.wait_ms),
+                "streamUrl": stream_url,
+            }
+        elif state is State.EXECUTING:
+            answer |= {
+                "workerId": record.fields.get("wk", ""),
+                "startedAt": record.number("ga"),
+                "pollAfterMs": POLL_SOON_MS,
+                "streamUrl": stream_url,
+            }
+        else:
+            ended = record.number("ed")
+            try:
+                end = await self._results.end(record_info(task_id, record))
+                if state is State.COMPLETED:
+                    result = await self._result(end)
+            except Lost:
+                raise not_found(task_id) from None  # it expired meanwhile
+            if state is State.COMPLETED:
+                answer["completedAt"] = ended
+            elif state is State.FAILED:
+                error = end.error
+                answer |= {
+                    "error": error.error if error else "",
+                    "code": record.fields.get("co", ""),
+                    "failedAt": ended,
+                }
+                if error:
+                    answer["retryable"] = error.retryable
+            else:
+                answer["cancelledAt"] = ended
+        if metadata := record.fields.get("md"):
+            answer["metadata"] = msgspec.Raw(metadata.encode())
+        return answer, result
+
+    async def _result(self, end: ResultFold) -> Result:
+        """The result of a completed task, which may have to be made of its whole log."""
+        return Result(end.result) if end.result is not None else await self._results.of(end.info)

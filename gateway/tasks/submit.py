@@ -1,0 +1,137 @@
+"""Submits a task and turns a refusal into an answer."""
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
+from fairlane.queues.errors import StoreError
+from fairlane.queues.measures import Recorder
+from fairlane.queues.tasks import Refused, Submitted, TaskSpec
+from fairlane.streaming.failures import CANCELLED, told
+from fairlane.streaming.hub import Feed, Hub
+
+LARGE = 64 * 1024
+"""Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
+others.
+"""
+
+
+class Submit:
+    """Queues tasks."""
+
+    def __init__(
+        self,
+        queue: Callable[[TaskSpec], Awaitable[Submitted | Refused]],
+        hub: Hub,
+        bodies: Bodies,
+        measures: Recorder,
+        going: Callable[[], ApiError | None],
+        is_configured: Callable[[str], bool],
+        note_refused: Callable[[str], None],
+    ) -> None:
+        """`queue`: `Dispatcher.submit`. `going`: why nothing is taken any more. `is_configured`: whether a model is configured,
+        so that a missing worker is a matter of time. `note_refused`: is told each user who is refused."""
+        self._queue = queue
+        self._hub = hub
+        self._bodies = bodies
+        self._measures = measures
+        self._going = going
+        self._is_configured = is_configured
+        self._note_refused = note_refused
+
+    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
+        """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
+        until now."""
+        size = len(task.payload)
+        if (going := self._going()) is not None:  # since its head was read
+            raise going
+        if feed is not None:
+            feed.begun = False
+        try:
+            if size < LARGE:
+                answer = await self._queue(task)
+            else:
+                async with self._bodies.turn(size, (task.key, task.user)) as spent:
+                    with spent(0.5):
+                        answer = await self._queue(task)
+        except StoreError:
+            self._measures.refused(task.queue, task.model, "store_unavailable")
+            raise
+        finally:
+            if feed is not None:
+                feed.begin()
+        if isinstance(answer, Refused):
+            self._measures.refused(task.queue, task.model, answer.reason)
+            self._note_refused(task.user)
+            raise refusal(answer, task, known_model=self._is_configured(task.model))
+        self._measures.accepted(task.queue, answer.model)
+        return answer
+
+    def followed(self, task: TaskSpec) -> "Followed":
+        """`async with`: the task is submitted and its events are read here, until the end of the block."""
+        return Followed(self, self._hub, task)
+
+
+class Followed:
+    """A task that is submitted with a feed for its events. No generator: a quiet stream keeps no frame for it."""
+
+    __slots__ = ("_hub", "_submit", "_task", "feed", "submitted")
+
+    submitted: Submitted
+
+    def __init__(self, submit: Submit, hub: Hub, task: TaskSpec) -> None:
+        self._submit = submit
+        self._hub = hub
+        self._task = task
+        self.feed = hub.open(task.id)
+
+    async def __aenter__(self) -> "Followed":
+        """Raises as `Submit` does."""
+        self.feed.keep_alive += 1
+        try:
+            self.submitted = await self._submit(self._task, self.feed)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self.feed.keep_alive -= 1
+        self._hub.release(self.feed)
+
+
+def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
+    """Why a task was not accepted, as its caller is told, and when to come again, as the scheduler reckons.
+
+    `known_model`: the configuration names the model, so that a missing worker is a matter of time.
+    """
+    retry_ms = max(refused.retry_ms, SECOND_MS)
+    match refused.reason:
+        case "full" | "full_bytes":
+            return ApiError(503, "QUEUE_FULL", "Queue is full", retry_after_ms=retry_ms)
+        case "user_full":
+            message = (
+                f"You have {refused.waiting} tasks waiting for {task.model}, and {refused.limit} may wait"
+            )
+            return ApiError(429, "USER_QUEUE_FULL", message, retry_after_ms=retry_ms)
+        case "too_long":
+            message = (
+                f"The predicted wait of {_seconds(refused.waiting)} "
+                f"is longer than the {_seconds(refused.limit)} allowed"
+            )
+            return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
+        case "cancelled":
+            text = "The task was cancelled before it was accepted"
+            return ApiError(told(CANCELLED).native, CANCELLED, text)
+        case _:  # no_worker
+            return NoWorker(task.model, retry_ms, unknown=refused.others_offered and not known_model)
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"

@@ -1,0 +1,119 @@
+"""Waits for the end of a task on behalf of a caller who may leave."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+from fairlane.gateway.errors import ApiError, Headers, gateway_failed
+from fairlane.gateway.streams import Closing
+from fairlane.gateway.tasks.submit import Submit
+from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.events import Event
+from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
+from fairlane.streaming.views.result import ResultFold
+
+OVERDUE_S = 2.0
+"""How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
+
+
+class Leaving(Protocol):
+    """Notices that a caller left."""
+
+    gone: bool
+
+    def close(self) -> None: ...
+
+
+class Waiter(Protocol):
+    """The caller who waits."""
+
+    def leaving(self, on_gone: Callable[[], None]) -> Leaving:
+        """Call `on_gone` once when the caller has left."""
+        ...
+
+    def gone(self) -> Exception:
+        """Why the wait is over."""
+        ...
+
+
+class Timing(NamedTuple):
+    """How long a task waited until its last attempt began, and ran from there to its end, in ms."""
+
+    waited_ms: int
+    """By the store's clock, like the events that say so."""
+    ran_ms: int
+    """As seen here: a worker's replica stamps the end with its own clock."""
+
+    @property
+    def headers(self) -> Headers:
+        return [
+            (b"x-fairlane-waited-ms", b"%d" % self.waited_ms),
+            (b"x-fairlane-ran-ms", b"%d" % self.ran_ms),
+        ]
+
+
+class Wait:
+    """Submits tasks and waits for their ends."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        hub: Hub,
+        closing: Closing,
+        cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
+        going: Callable[[str], ApiError],
+    ) -> None:
+        """`going`: what the caller of a task is told when the gateway stops."""
+        self._submit = submit
+        self._hub = hub
+        self._closing = closing
+        self._cancel_soon = cancel_soon
+        self._going = going
+
+    async def __call__(self, waiter: Waiter, task: TaskSpec, fold: ResultFold) -> Timing:
+        """Submit a task and feed its events to `fold` until it has ended; how long it took.
+
+        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. At its deadline
+        it is answered, also when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
+        """
+        hub = self._hub
+        async with self._submit.followed(task) as followed:
+            reader = Reader(hub, followed.feed)
+            leaving = waiter.leaving(reader.interrupt)
+            self._closing.add(reader.interrupt, followed.feed)
+            give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
+            started_ms, begun, interrupted = 0, hub.time(), False
+            try:
+                while True:
+                    try:
+                        events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
+                    except Lost:
+                        if task.linger_ms:  # it may be queued there again
+                            self._cancel_soon(task.id, "client")
+                        raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
+                    except Interrupted:
+                        interrupted, events = True, []
+                    for event in events:
+                        fold.feed(event)
+                        if event.type == "start":
+                            started_ms, begun = event_time(event), hub.time()
+                    if events and events[-1].terminal:
+                        ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
+                        began_ms = started_ms or event_time(events[-1])
+                        return Timing(max(began_ms - followed.submitted.enqueued_ms, 0), ran_ms)
+                    if interrupted or leaving.gone:
+                        if task.linger_ms:
+                            self._cancel_soon(task.id, "client")
+                        raise waiter.gone() if leaving.gone else self._going(task.id)
+                    if hub.time() > give_up:
+                        self._cancel_soon(task.id, "timeout")
+                        raise gateway_failed("TIMEOUT", "Task timeout", task.id)
+            finally:
+                leaving.close()
+                self._closing.discard(reader.interrupt)
+
+
+def event_time(event: Event) -> int:
+    """The `ts` of an event, ms."""
+    at = event.data.find(b'"ts":')
+    digits = event.data[at + 5 : at + 20].partition(b",")[0].partition(b"}")[0]
+    return int(digits) if digits.isdigit() else 0
