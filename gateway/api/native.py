@@ -25,12 +25,13 @@ from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import serve
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
+from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tickets import in_use
 from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import TERMINAL, Record, State, TaskSpec
-from fairlane.streaming.events import Event, bye_event, gap_event, parse_event_id, queued_event, restart_event
+from fairlane.queues.tasks import Record, State, TaskSpec
+from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeView
@@ -274,7 +275,6 @@ async def events(gateway: Gateway, caller: Caller | None, request: Request) -> N
     task_id = request.path_params["task_id"]
     if not could_be_ours(task_id, now_ms()):
         raise not_found(task_id)
-    after = _cursor(request)
     from_latest = request.query("fromLatest") in ("1", "true")
     try:
         ticket = None if caller else await _ticket(gateway, request, task_id)
@@ -284,7 +284,7 @@ async def events(gateway: Gateway, caller: Caller | None, request: Request) -> N
                 raise not_found(task_id)
             record, reader = found
             with ticket or contextlib.nullcontext():
-                await _replay(gateway, request, task_id, record, reader, after, from_latest)
+                await _replay(gateway, request, task_id, record, reader, from_latest)
     except StoreError:
         if request.started:
             raise
@@ -307,57 +307,22 @@ async def _come_again(request: Request, task_id: str) -> None:
     await request.respond(200, frame, [*SSE_HEADERS, (b"x-task-id", task_id.encode())])
 
 
-NOT_OURS = (-1, -1)
-"""Stands for an event id that is not understood."""
-
-
-def _cursor(request: Request) -> tuple[int, int] | None:
-    """Where the reader stands: Last-Event-ID beats ?after=. An id that is not understood may be one of a later release, and a
-    browser's EventSource gives up for good on a 400: it is a place that no log holds."""
-    text = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
-    if not text:
-        return None
-    try:
-        return parse_event_id(text)
-    except ValueError:
-        return NOT_OURS
-
-
 async def _replay(
-    gateway: Gateway,
-    request: Request,
-    task_id: str,
-    record: Record,
-    reader: Reader,
-    after: tuple[int, int] | None,
-    from_latest: bool,
+    gateway: Gateway, request: Request, task_id: str, record: Record, reader: Reader, from_latest: bool
 ) -> None:
-    ended = record.state in TERMINAL
-    top = record.number("sq")
-    end = record.fields.get("ti")
+    # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
+    seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
+    start = await begin(gateway.hub, reader, task_id, record, read_cursor(seen), from_latest)
+    if start.seen_all:
+        await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
+        return
     first = b""
-    if from_latest and after is None:
-        after = parse_event_id(end) if end else (record.epoch, top)
-        if ended:
-            after = (after[0], top - 1)  # an event of another epoch may stand there
-        reader.begin_behind(*after, held=not ended)
-    elif after is not None and not after[1]:
-        after = None  # an id with the number 0 stands before the first event
-    elif after is not None:
-        text = "" if after == NOT_OURS else f"{after[0]}-{after[1]}"
-        if text and text == end:
-            await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
-            return
-        if after == NOT_OURS or not await gateway.hub.holds(task_id, *after):
-            ts = now_ms()
-            reason = "ahead" if after[1] > top else "lost"
-            first = native_frame(gap_event(task_id, ts, text, None, reason))
-            first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
-            after = None
-        else:
-            reader.begin_behind(*after)
+    if start.missing:
+        ts = now_ms()
+        first = native_frame(gap_event(task_id, ts, start.asked, None, start.missing))
+        first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
     view = NativeView(record_info(task_id, record))
-    replay_from = b"%d-%d" % after if after else b"0-0"
+    replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
         gateway.watch.add(reader.feed, record.place)

@@ -78,6 +78,7 @@ class Pictures(Response):
     "/api/admin/feed",
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     response_class=Pictures,
+    status_code=200,
 )
 async def feed(gateway: TheGateway, request: TheRequest) -> Response:
     """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.

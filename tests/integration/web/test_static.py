@@ -170,3 +170,16 @@ async def test_both_pages_open_in_two_languages(talk: Talk, open_browser: OpenBr
     assert await chinese.locator("#header nav a").first.inner_text() == "Playground"
     await chinese.reload()
     assert await chinese.locator("#header nav a").first.inner_text() == "Playground"
+
+
+async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser: OpenBrowser) -> None:
+    document = (await talk.http.get("/openapi.json")).json()
+    calls = sum(method != "head" for methods in document["paths"].values() for method in methods)
+    page = await (await open_browser(talk.served.url)).open("/docs")
+    await page.locator("#calls details").nth(calls - 1).wait_for()
+    assert await page.locator("#calls details").count() == calls
+    chat = page.locator("#calls details", has_text="/v1/chat/completions")
+    await chat.locator("summary").click()
+    assert "messages: [any JSON]" in await chat.locator("pre").first.inner_text()
+    await accessible(page)
+    await fits(page)
