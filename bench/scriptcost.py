@@ -78,7 +78,7 @@ class Load:
             waiting=True,
             follow=True,
         )
-        self.scheduler.submit(task, want, self.scheduler.nonce(), "w")
+        self.scheduler.submit(task, want, self.scheduler.nonce(), "w", named=want > 0)
 
     def submitted(self) -> None:
         """Send what was submitted; what it granted runs."""

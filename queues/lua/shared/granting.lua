@@ -152,10 +152,11 @@ local function grant_next(model, replica, worker, token, grant_ms)
     if not lane then return nil, held end
     local q, s = lane.q, lane.s
     local flows = keys.flows(q, model)
-    local flow_line = call('ZRANGE', flows, '0', '0', 'WITHSCORES')
+    local flow_line = call('ZRANGE', flows, '0', '1', 'WITHSCORES')
     local u = flow_line[1]
     local flow = keys.flow(q, model, u)
-    local id = call('ZRANGE', flow, '0', '0')[1]
+    local tasks = call('ZRANGE', flow, '0', '1')
+    local id = tasks[1]
     local t = load(id)
     local cap = lane.rules and num(call('HGET', hash, 'max_running_per_user')) or 0
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
@@ -191,7 +192,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
       call('ZREM', flow, id)
       call('HINCRBY', keys.queue(q), 'n', '-1')
       local lane_waits = true
-      if call('EXISTS', flow) == 1 then
+      if tasks[2] then
         call('ZADD', flows, flow_tag, u)
         note_served(q, model, u, cost / flow_weight(t), 1)
       else
@@ -200,7 +201,7 @@ local function grant_next(model, replica, worker, token, grant_ms)
         call('ZADD', keys.debts(q, model), flow_tag, u)
         fields[#fields + 1] = 'users'
         fields[#fields + 1] = whole(num(s[7]) - 1)
-        lane_waits = call('EXISTS', flows) == 1
+        lane_waits = flow_line[3] ~= nil
       end
       if lane_waits then
         call('ZADD', keys.lanes(model), lane_tag, q)

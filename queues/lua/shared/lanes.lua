@@ -221,20 +221,17 @@ local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_t
   local lanes, changed = keys.lanes(m), { 'c:' .. q, whole(num(charged) + more) }
   local lane_step = beyond(tag_step(more, lane_weight(weight)), num(lifts_now) - tonumber(lane_lifts))
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts)))
+  local function moves(line, step, member) return call('ZADD', line, 'XX', 'INCR', step, member) end
   local in_line = false
-  if call('ZSCORE', lanes, q) then
-    call('ZINCRBY', lanes, whole(lane_step), q)
-    in_line = call('ZSCORE', keys.flows(q, m), u)
+  if moves(lanes, whole(lane_step), q) then
+    in_line = moves(keys.flows(q, m), flow_step, u)
   else
     changed[3], changed[4] = 'S:' .. q, whole(num(lane_tag) + lane_step)
   end
   if in_line then
-    call('ZINCRBY', keys.flows(q, m), flow_step, u)
     note_served(q, m, u, more / flow_weight(t), 0)
-  elseif call('ZSCORE', keys.parked(q, m), u) then
-    call('ZINCRBY', keys.parked(q, m), flow_step, u)
-  else
-    call('ZINCRBY', keys.debts(q, m), flow_step, u)
+  elseif not moves(keys.debts(q, m), flow_step, u) and not moves(keys.parked(q, m), flow_step, u) then
+    call('ZADD', keys.debts(q, m), flow_step, u)
   end
   return changed
 end
