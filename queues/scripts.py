@@ -39,7 +39,7 @@ SHARED = (
     "base",
     "service",
     "lanes",
-    "choosing",
+    "eligible",
     "waking",
     "granting",
     "ending",

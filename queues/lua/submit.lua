@@ -32,24 +32,27 @@ script('submit', nil, function(ARGV)
   end
   local model, pool = keys.model(m), keys.pool()
   local queue = call('HMGET', keys.queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission')
-  local s = call('HMGET', model, 'concurrency', 'rules', 'held', 'cost', 'out', 'ms', 'V', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q,
-    'used', 'pace')
-  local limit = num(s[1])
-  local ruled = s[2] == '1' or queue[4] == '1'
+  local lane = read_lane(m, q)
+  lane.weight, lane.strict = queue[3], queue[4]
+  local ruled = lane.ruled or queue[4] == '1'
   if num(queue[5]) > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, num(queue[5])) or num(queue[5]) end
-  local at_once = want > 0 and not ruled and num(s[3]) <= NOW and call('EXISTS', keys.lanes(m)) == 0
-    and (limit == 0 or call('ZCARD', keys.slots(m)) < limit) and (m == asked or not name_held_until({ an = asked }))
+  local at_once = false
+  if want > 0 and (m == asked or not name_held_until({ an = asked })) then
+    local turn, at = eligible(m, lane)
+    local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
+    at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
+  end
   local order = whole(US - 2000000 * priority)
-  if not at_once and not (ruled and want > 0 and starts_at_once(q, m, u)) then
-    local refused = refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
+  if not at_once then
+    local refused = refuse(q, m, u, order, queue, lane, default_length, wait_ms, timeout_ms, ruled)
     if refused then return refused end
   end
   if not stores(u, #payload, byte_limit) then
-    return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'D:' .. q), s[6])), 1) }
+    return { 'full_bytes', math.max(math.ceil(interval_of(q, m, call('HGET', model, 'D:' .. q), lane.mean_ms)), 1) }
   end
 
   call('SET', keys.payload(id), payload)
-  if num(s[12]) < US - 60000000 then
+  if lane.used < US - 60000000 then
     call('ZADD', keys.models(), NOW_TEXT, m)
     call('HSET', model, 'wide', WIDE)
   end
@@ -83,28 +86,18 @@ script('submit', nil, function(ARGV)
   if m ~= asked then put('an', asked) end
   if follow == '1' then put('rd', replica) end
 
-  if at_once then -- what enqueue and grant_next would do for the only task of the model, without the steps between
-    local V, v, lane_tag, lane_lifts = num(s[7]), num(s[8]), num(s[9]), num(s[10])
-    local lane_start = math.max(V, lane_tag)
-    lane_lifts = lane_lifts + lane_start - lane_tag
-    local debts = keys.debts(q, m)
-    local debt = call('ZSCORE', debts, u)
-    local flow_start = tonumber(debt or v)
-    if flow_start <= v then
-      if flow_start < v then note_lift(q, m, u, v - flow_start) end
-      flow_start, v = v, v + 1
+  if at_once and not ruled then -- without the steps into the line and out of it
+    local debt = call('ZSCORE', keys.debts(q, m), u)
+    local start = tonumber(debt or lane.v)
+    if start <= lane.v then
+      if start < lane.v then note_lift(q, m, u, lane.v - start) end
+      start, lane.v = lane.v, lane.v + 1
     end
-    local cost, weight_of_lane = first_charge(t, s[4], s[6], s[13]), lane_weight(queue[3])
-    t.ac = open_account(cost, queue[3] or '1', lane_lifts, debt and num(lifts_of(q, m, u)) or 0, 0, '0')
-    call('ZADD', debts, whole(flow_start + tag_step(cost, flow_weight(t))), u)
-    call('HSET', model, 'V', whole(lane_start), 'v:' .. q, whole(math.max(v, flow_start)),
-      'S:' .. q, whole(lane_start + tag_step(cost, weight_of_lane)), 'L:' .. q, whole(lane_lifts),
-      'c:' .. q, whole(num(s[11]) + cost), 'used', whole(US))
-    local start = begin_attempt(id, t, replica, worker, nonce .. ':1', grant_ms)
-    call('HSET', key, 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', replica, 'wk', worker, 'ga', t.ga, 'xd', t.xd,
-      'ac', t.ac, 'ng', id, unpack(fields))
+    lane.lifts = lane.lifts + lane.tag - lane.idle_tag
+    fields[#fields + 1], fields[#fields + 2] = 'ng', id
+    local data = begin(id, t, lane, start, { false, false }, { replica, worker, nonce .. ':1', grant_ms }, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
-    return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, t.ep .. '-1', start) }, {}, m }
+    return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, { describe(id, t, t.ep .. '-' .. t.sq, data) }, {}, m }
   end
 
   call('HSET', key, 'st', 'queued', unpack(fields))
@@ -117,10 +110,10 @@ script('submit', nil, function(ARGV)
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', { 0, 0, 0, 0 }, NOW, grants, later, m } end
     end
-  elseif ruled or num(s[3]) > NOW then
+  elseif ruled or lane.held > NOW then
     local at = wake(m)
     if at then later = { m, math.max(at - NOW, 1) } end
-  elseif limit == 0 or call('ZCARD', keys.slots(m)) < limit then
+  elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then
     wake_one(m)
   end
   return { 'ok', 'queued', place(id, t), NOW, grants, later, m }

@@ -236,7 +236,8 @@ script('sweep', 'allow-oom', function(ARGV)
     call('HSET', pool, 'woke', NOW)
     go_on_ruling(200)
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
-      if startable(model) then
+      local lane, at = eligible(model)
+      if lane and not at then
         for _, offered in ipairs(model == '*' and { '*' } or { model, '*' }) do
           for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
             tell(other, 'r\n' .. model)

@@ -47,29 +47,54 @@ end
 
 -- What a task is charged at its grant, a whole number in its model's unit: tokens = input + 2 x the output due, requests = 1,
 -- slot_seconds = the ms that it is expected to run.
-local function first_charge(t, unit, model_ms, pace)
-  if unit == 'requests' then return 1 end
-  if unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, model_ms) + 0.5), 1) end
-  return token_cost(t.ei, output_due(t, 0, pace))
+local function first_charge(t, lane)
+  if lane.unit == 'requests' then return 1 end
+  if lane.unit == 'slot_seconds' then return math.max(math.floor(expected_ms(t, lane.mean_ms) + 0.5), 1) end
+  return token_cost(t.ei, output_due(t, 0, lane.pace))
 end
 
--- Begin an attempt of a task that waits in no lane: a slot is occupied, the lease starts, the log says so. `t` gets the fields
--- that the caller then stores. Returns the data of the start event.
-local function begin_attempt(id, t, replica, worker, token, grant_ms)
-  local attempt, seq = num(t.at) + 1, num(t.sq) + 1
+-- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
+-- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `stays`: {more tasks wait in the flow, more
+-- flows in the lane}. `grant`: {replica, worker, token, ms}. `more`, `record`: further fields of the model and of the record, to be
+-- stored. Returns the data of the start event.
+local function begin(id, t, lane, start, stays, grant, more, record)
+  local q, m, u = lane.q, t.m, t.u
+  local cost, tokens, counted = first_charge(t, lane), 0, '0'
+  if lane.rules then
+    counted = '1'
+    tokens = num(lane.rules[6]) > 0 and math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5) or 0
+    spend(m, lane.rules, tokens)
+    call('SADD', keys.running(q, m), id)
+    call('SADD', keys.load(q), id)
+  end
+  local lane_tag = whole(lane.tag + tag_step(cost, lane_weight(lane.weight)))
+  call('ZADD', stays[1] and keys.flows(q, m) or keys.debts(q, m), whole(start + tag_step(cost, flow_weight(t))), u)
+  if stays[2] then
+    call('ZADD', keys.lanes(m), lane_tag, q)
+  else
+    more[#more + 1] = 'S:' .. q
+    more[#more + 1] = lane_tag
+  end
+  call('HSET', keys.model(m), 'V', whole(math.max(lane.V, lane.moves_to)), 'v:' .. q, whole(math.max(lane.v, start)),
+    'L:' .. q, whole(lane.lifts), 'c:' .. q, whole(lane.charged + cost), 'used', whole(US),
+    unpack(more))
+  t.ac = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
+
+  local replica, worker, token, grant_ms = unpack(grant)
   local deadline, run = num(t.dl), num(t.rl)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
-  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', string.format('%d', attempt), string.format('%d', seq), token, replica, worker
+  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1), token, replica, worker
   t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
   local lease_end = NOW + grant_ms
-  call('ZADD', keys.slots(t.m), whole(lease_end), id)
-  call('SADD', keys.busy(t.q, t.m, t.u), id)
+  call('ZADD', keys.slots(m), whole(lease_end), id)
+  call('SADD', keys.busy(q, m, u), id)
   call('ZADD', keys.look(), run_instant(t, lease_end), id)
-  local rest = '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or t.m) .. ',"queue":"' .. t.q .. '"'
   local event_id = t.ep .. '-' .. t.sq
-  local data = event_data(id, rest)
+  local data = event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"')
   call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, replica)
+  call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
+    'ga', t.ga, 'xd', t.xd, 'ac', t.ac, unpack(record))
   return data
 end
 
@@ -87,50 +112,19 @@ local function count_of_user(m, u, waiting)
   return total
 end
 
--- The fields of a model that a grant from its lane `q` needs.
-local function lane_fields(model, q)
-  return call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'V', 'users',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'held', 'pace')
-end
-
--- The lane of a model whose turn it is: its name `q`, start tag, weight as stored, where the virtual time moves, fields `s` of
--- the model, whether its task gets the `last` slot, and the model's `rules` if there are any. nil when no lane may start a task;
--- and the instant (ms) until which the model is held, if it is.
-local function next_lane(model)
+-- Take a lane's turn that `eligible` found by rules, and mark those `skipped`.
+local function take_turn(model, lane, skipped)
   local hash = keys.model(model)
-  local line = call('ZRANGE', keys.lanes(model), '0', '0', 'WITHSCORES')
-  local q = line[1]
-  if not q then return nil end
-  local queue = call('HMGET', keys.queue(q), 'weight', 'strict')
-  local s = lane_fields(model, q)
-  local limit = num(s[1])
-  local free = limit > 0 and limit - call('ZCARD', keys.slots(model)) or FOREVER
-  if free <= 0 then return nil end
-  if num(s[13]) > NOW then return nil, num(s[13]) end
-  local tag = tonumber(line[2])
-  local lane = { q = q, tag = tag, moves_to = tag, weight = queue[1], s = s, last = free == 1 }
-  if s[2] ~= '1' and queue[2] ~= '1' then return lane end
-
-  lane.rules = call('HMGET', hash, unpack(ALL_RULES))
-  local chosen, tag, first_tag, skipped = choose_lane(model, limit)
-  for _, other in ipairs(skipped) do call('HSET', hash, 'h:' .. other, '1') end
-  if not chosen then return nil end
-  lane.q, lane.tag, lane.moves_to = chosen, tonumber(tag), tonumber(first_tag)
-  if chosen ~= q then
-    lane.weight = call('HGET', keys.queue(chosen), 'weight')
-    lane.s = lane_fields(model, chosen)
-  end
-  if call('HDEL', hash, 'h:' .. chosen) == 1 then -- it had to stand back: lifted like one that was idle
-    lane.tag, lane.s[9] = lift_lane(chosen, model)
+  for _, other in ipairs(skipped or {}) do call('HSET', hash, 'h:' .. other, '1') end
+  if not lane or not lane.rules then return end
+  if call('HDEL', hash, 'h:' .. lane.q) == 1 then -- it had to stand back: lifted like one that was idle
+    lane.tag, lane.lifts = lift_lane(lane.q, model)
     lane.moves_to = math.max(lane.moves_to, lane.tag)
   end
-  local ahead = lane.tag - math.max(lane.moves_to, num(lane.s[6]))
+  local ahead = lane.tag - math.max(lane.moves_to, lane.V)
   if ahead > 0 then -- its reserve brought it here, out of turn: it owes for this turn alone
-    lane.tag = lane.tag - ahead
-    lane.s[9] = whole(num(lane.s[9]) - ahead)
-    lane.lowered = true
+    lane.tag, lane.lifts = lane.tag - ahead, lane.lifts - ahead
   end
-  return lane
 end
 
 -- Write down a model's place in the line of models.
@@ -142,23 +136,24 @@ end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
--- runs as many as he may is parked.
+-- runs as many as he may is parked. `looks`: {how many tasks may be looked at}, counted down.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
 -- now; or nil, and the instant (ms) from which one can start if time is in the way.
-local function grant_next(model, replica, worker, token, grant_ms)
-  local hash = keys.model(model)
-  for _ = 1, 1000 do
-    local lane, held = next_lane(model)
+local function grant_next(model, grant, looks)
+  while looks[1] > 0 do
+    looks[1] = looks[1] - 1
+    local lane, held, skipped = eligible(model)
+    take_turn(model, lane, skipped)
     if not lane then return nil, held end
-    local q, s = lane.q, lane.s
+    local q = lane.q
     local flows = keys.flows(q, model)
     local flow_line = call('ZRANGE', flows, '0', '1', 'WITHSCORES')
-    local u = flow_line[1]
+    local u, start = flow_line[1], tonumber(flow_line[2])
     local flow = keys.flow(q, model, u)
     local tasks = call('ZRANGE', flow, '0', '1')
     local id = tasks[1]
     local t = load(id)
-    local cap = lane.rules and num(call('HGET', hash, 'max_running_per_user')) or 0
+    local cap = lane.rules and num(call('HGET', keys.model(model), 'max_running_per_user')) or 0
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
       dequeue(id, t or { q = q, m = model, u = u })
     elseif t.an and name_held_until(t) then
@@ -167,56 +162,25 @@ local function grant_next(model, replica, worker, token, grant_ms)
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, flow_line[2])
     else
-      local cost, tokens, counted = first_charge(t, s[3], s[5], s[14]), 0, '0'
-      if lane.rules then
-        counted = '1'
-        if num(lane.rules[6]) > 0 then tokens = math.floor(num(t.ei) + expected_output(t, s[4]) + 0.5) end
-        local at = paced_until(model, lane.rules, tokens)
-        if at > 0 then return nil, at < FOREVER and math.ceil(at / 1000) or nil end
-        spend(model, lane.rules, tokens)
-        call('SADD', keys.running(q, model), id)
-        call('SADD', keys.load(q), id)
+      if lane.rules and num(lane.rules[6]) > 0 then
+        local at = paced_until(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
+        held = at > 0 and math.min(math.ceil(at / 1000), FOREVER) or nil
       end
-      local weight, flow_start = lane_weight(lane.weight), tonumber(flow_line[2])
-      local flow_tag, lane_tag = whole(flow_start + tag_step(cost, flow_weight(t))), whole(lane.tag + tag_step(cost, weight))
-      local step = model_step(s[5], s[7])
-      local fields = {
-        'V', whole(math.max(num(s[6]), lane.moves_to)), 'v:' .. q, whole(math.max(num(s[8]), flow_start)), 'n:' .. q,
-        string.format('%d', num(s[10]) - 1), 'D:' .. q, drain_after_grant(s[11]), 'c:' .. q, whole(num(s[12]) + cost),
-        'used', whole(US),
-      }
-      if lane.lowered then
-        fields[#fields + 1] = 'L:' .. q
-        fields[#fields + 1] = s[9]
-      end
+      if held then return nil, held < FOREVER / 1000 and held or nil end
+      local flow_stays, lane_stays = tasks[2] ~= nil, tasks[2] ~= nil or flow_line[3] ~= nil
+      local more = { 'n:' .. q, whole(lane.waiting - 1), 'D:' .. q, drain_after_grant(lane.drain) }
       call('ZREM', flow, id)
       call('HINCRBY', keys.queue(q), 'n', '-1')
-      local lane_waits = true
-      if tasks[2] then
-        call('ZADD', flows, flow_tag, u)
-        note_served(q, model, u, cost / flow_weight(t), 1)
-      else
+      if not flow_stays then
         note_left(q, model, u)
         call('ZREM', flows, u)
-        call('ZADD', keys.debts(q, model), flow_tag, u)
-        fields[#fields + 1] = 'users'
-        fields[#fields + 1] = whole(num(s[7]) - 1)
-        lane_waits = flow_line[3] ~= nil
+        more[5], more[6] = 'users', whole(lane.users - 1)
       end
-      if lane_waits then
-        call('ZADD', keys.lanes(model), lane_tag, q)
-      else
-        fields[#fields + 1] = 'S:' .. q
-        fields[#fields + 1] = lane_tag
-        call('ZREM', keys.lanes(model), q)
-      end
-      call('HSET', hash, unpack(fields))
-      if not lane_waits and call('EXISTS', keys.lanes(model)) == 0 then call('ZREM', keys.backlog(), model) end
-      t.ac = open_account(cost, lane.weight or '1', num(s[9]), num(lifts_of(q, model, u)), tokens, counted)
-      local start = begin_attempt(id, t, replica, worker, token, grant_ms)
-      call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
-        'ga', t.ga, 'xd', t.xd, 'ac', t.ac)
-      return id, t, start, step, lane.last
+      if not lane_stays then call('ZREM', keys.lanes(model), q) end
+      local data = begin(id, t, lane, start, { flow_stays, lane_stays }, grant, more, {})
+      if flow_stays then note_served(q, model, u, tonumber((read_account(t.ac))) / flow_weight(t), 1) end
+      if not lane_stays and call('EXISTS', keys.lanes(model)) == 0 then call('ZREM', keys.backlog(), model) end
+      return id, t, data, model_step(lane.mean_ms, lane.users), lane.last
     end
   end
 end
@@ -266,14 +230,16 @@ end
 -- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
 -- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
 local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
+local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
 local function take(models, want, replica, worker, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
   want = math.min(want, MOST_TAKEN)
+  local looks = { MOST_LOOKED_AT }
   local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)
     local model = entry[1]
-    local id, t, start, step, full = grant_next(model, replica, worker, nonce .. ':' .. (#ids + 1), grant_ms)
+    local id, t, start, step, full = grant_next(model, { replica, worker, nonce .. ':' .. (#ids + 1), grant_ms }, looks)
     if id then
       ids[#ids + 1] = id
       grants[#ids] = describe(id, t, t.ep .. '-' .. t.sq, start)

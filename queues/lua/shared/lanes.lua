@@ -106,10 +106,10 @@ end
 local function lift_lane(q, m)
   local s, tag = call('HMGET', keys.model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', keys.lanes(m), q))
   local lift = math.max(num(s[1]) - tag, 0)
-  local lifts = whole(num(s[2]) + lift)
+  local lifts = num(s[2]) + lift
   if lift > 0 then
     call('ZADD', keys.lanes(m), whole(tag + lift), q)
-    call('HSET', keys.model(m), 'L:' .. q, lifts)
+    call('HSET', keys.model(m), 'L:' .. q, whole(lifts))
   end
   return tag + lift, lifts
 end

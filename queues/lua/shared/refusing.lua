@@ -1,11 +1,3 @@
--- Need a task that comes to a model with rules, for which nobody waits, not wait either?
-local function starts_at_once(q, m, u)
-  local s = call('HMGET', keys.model(m), unpack(ALL_RULES))
-  local limit, cap = num(s[1]), num(call('HGET', keys.model(m), 'max_running_per_user'))
-  return call('EXISTS', keys.lanes(m)) == 0 and (limit == 0 or call('ZCARD', keys.slots(m)) < limit)
-    and (cap == 0 or count_of_user(m, u) < cap) and paced_until(m, s, 1) == 0 and choose_lane(m, limit, { q, '0' }) ~= nil
-end
-
 -- How many tasks of a user wait in a queue, over all models; looked for where `m` and the models first in line have them.
 local function own_in_queue(q, m, u)
   local own = call('ZCARD', keys.flow(q, m, u)) + num(call('HGET', keys.aside_of(q), u))
@@ -35,10 +27,10 @@ end
 --      part of twice its length, and as much is free for the next one.
 --   3  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane
 --      holds more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 2.
--- Each says how long it will take, as far as can be told, until it would be accepted. `s`: fields of the model as in submit.
-local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout_ms, ruled)
+-- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it.
+local function refuse(q, m, u, order, queue, lane, default_length, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
-  local function interval() return interval_of(q, m, call('HGET', keys.model(m), 'D:' .. q), s[6]) end
+  local function interval() return interval_of(q, m, call('HGET', keys.model(m), 'D:' .. q), lane.mean_ms) end
   if ruled then -- 1
     local cap = num(call('HGET', keys.model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
@@ -50,14 +42,14 @@ local function refuse(q, m, u, order, queue, s, default_length, wait_ms, timeout
   if most == 0 then most = default_length end
   if queue[6] == 'adaptive' then -- 3
     local drain = call('HMGET', keys.model(m), 'D:' .. q, 'n:' .. q)
-    local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], s[6]) or nil
+    local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], lane.mean_ms) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local flow, flows = keys.flow(q, m, u), keys.flows(q, m)
       local own = call('ZCOUNT', flow, '-inf', order)
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
       local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, num(drain[2]))
-      local wait = (ahead + 1) * pace + math.max(num(s[3]) - NOW, 0)
+      local wait = (ahead + 1) * pace + math.max(lane.held - NOW, 0)
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)
       if own > 0 and num(drain[2]) >= fits then

@@ -13,9 +13,9 @@ end
 
 -- The same, if something can start; else the instant (ms) from which it can, if time alone is in the way.
 local function wake(model)
-  local can, at = startable(model)
-  if can then wake_one(model) end
-  return at
+  local lane, at = eligible(model)
+  if lane and not at then wake_one(model) end
+  return at ~= FOREVER and at or nil
 end
 
 -- The same for the other models on which the queue of a task waits whose slot is free now: its `max_running` is over all models.

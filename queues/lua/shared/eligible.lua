@@ -1,4 +1,4 @@
--- Whose turn it is: which lane of a model may start a task now, or when one may.
+-- May something start now? The one answer: which lane of a model starts a task next, or when one may.
 --
 -- Most models have no rules but their limit: then it is the lane with the smallest tag. Rules (field `rules` of a model, `strict`
 -- of every queue, kept by configure.lua) are looked at only where there are some:
@@ -89,16 +89,50 @@ local function choose_lane(model, limit, line)
   return chosen, chosen_tag, first_tag, skipped
 end
 
--- Can a task of `model` start now? With rules: also the instant (ms) from which one can, if time alone is in the way.
-local function startable(model)
-  if call('EXISTS', keys.lanes(model)) == 0 then return false end
-  local s = call('HMGET', keys.model(model), unpack(ALL_RULES))
-  local limit = num(s[1])
-  if limit > 0 and call('ZCARD', keys.slots(model)) >= limit then return false end
-  if num(s[4]) > NOW then return false, num(s[4]) end
-  if s[2] ~= '1' and call('HGET', keys.pool(), 'strict') ~= '1' then return true end
-  if not choose_lane(model, limit) then return false end
-  local at = paced_until(model, s, 1)
-  if at > 0 then return false, at < FOREVER and math.ceil(at / 1000) or nil end
-  return true
+-- What decisions need of a lane and its model. `lifts` and `idle_tag` are as stored.
+local function read_lane(model, q)
+  local f = call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
+    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q)
+  return {
+    q = q, limit = num(f[1]), ruled = f[2] == '1', unit = f[3], mean_output = f[4], mean_ms = f[5], pace = f[6], held = num(f[7]),
+    used = num(f[8]), users = num(f[9]), V = num(f[10]), v = num(f[11]), lifts = num(f[12]), waiting = num(f[13]), drain = f[14],
+    charged = num(f[15]), idle_tag = num(f[16]),
+  }
+end
+
+-- The lane of a model that starts a task next, as `read_lane` gives it, with its start `tag`, `weight` as stored, where the virtual
+-- time `moves_to`, whether its task gets the `last` slot, and, where there are any, the model's `rules` (as in ALL_RULES), and whether
+-- it is `chosen` by them before the `first`. nil: none may. Then the instant (ms) from which one may, if time alone is in the way (a
+-- pace names it beside the lane: of a task of one token); and the lanes that were passed over. Changes nothing. `comer`: a lane
+-- that a task comes to, for which nobody waits; then only where nobody waits in others.
+local function eligible(model, comer)
+  local lane, queue, line = comer, nil, nil
+  if comer then
+    if call('EXISTS', keys.lanes(model)) == 1 then return nil end
+    queue, line = { comer.weight, comer.strict }, { comer.q, whole(math.max(comer.V, comer.idle_tag)) }
+  else
+    line = call('ZRANGE', keys.lanes(model), '0', '0', 'WITHSCORES')
+    if not line[1] then return nil end
+    queue, lane = call('HMGET', keys.queue(line[1]), 'weight', 'strict'), read_lane(model, line[1])
+  end
+  local free = lane.limit > 0 and lane.limit - call('ZCARD', keys.slots(model)) or FOREVER
+  if free <= 0 then return nil end
+  if lane.held > NOW then return nil, lane.held end
+  local tag = tonumber(line[2])
+  local first, rules = tag, nil
+  if lane.ruled or queue[2] == '1' then
+    rules = call('HMGET', keys.model(model), unpack(ALL_RULES))
+    local chosen, its_tag, first_tag, skipped = choose_lane(model, lane.limit, comer and line)
+    if not chosen then return nil, nil, skipped end
+    if chosen ~= lane.q then
+      lane = read_lane(model, chosen)
+      queue = call('HMGET', keys.queue(chosen), 'weight')
+    end
+    tag, first = tonumber(its_tag), tonumber(first_tag)
+    lane.skipped = skipped
+  end
+  lane.tag, lane.moves_to, lane.weight, lane.last, lane.rules = tag, first, queue[1], free == 1, rules
+  local at = rules and paced_until(model, rules, 1) or 0
+  if at == 0 then return lane, nil, lane.skipped end
+  return lane, at < FOREVER and math.ceil(at / 1000) or FOREVER, lane.skipped
 end
