@@ -119,3 +119,19 @@ async def test_a_paced_model_shows_when_it_may_begin_again(here: Talk, there: Ta
         await change(here, "model", "m", requests_per_minute=None)
         await worker.take()
         assert (await row(here, "model", "m"))["nextStartAt"] is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("state?tasks=x", "state?tasks=501", "state?tasks=-1", "state?tasks=1.0"),
+        *("tasks?limit=0", "tasks?limit=201", "tasks?after=x", "tasks?state=lost", f"tasks?user={'x' * 257}"),
+        *("audit?limit=1001", "audit?after=x"),
+    ],
+)
+async def test_a_wrong_parameter_is_a_400_that_names_it(here: Talk, path: str) -> None:
+    answer = await here.http.get(f"/api/admin/{path}")
+    body = answer.json()
+    assert (answer.status_code, set(body), body["code"]) == (400, {"error", "code"}, "INVALID_REQUEST")
+    assert body["error"].startswith(path.partition("?")[2].partition("=")[0])
+    assert answer.headers["x-request-id"].startswith("req_")
