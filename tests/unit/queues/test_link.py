@@ -174,6 +174,29 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
     run(main)
 
 
+def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_needs_it(
+    redis_url: str,
+) -> None:
+    async def main() -> None:
+        other = load_scripts(test_clock=True)
+        async with linked(redis_url) as link:
+            await link.command("FUNCTION", "LOAD", other.text)
+            await link.command("SET", Keys(pool_prefix())("clock"), 1)
+        async with linked(redis_url) as link:
+            names = [library[1].decode() for library in await link.command("FUNCTION", "LIST")]
+            assert names == [load_scripts().name]
+            older = RedisLink(redis_url, other, pool_prefix())
+            await older.start()
+            try:
+                for _ in range(3):  # each finds its own, whoever connected last
+                    assert await link.run("position", "nobody") == []
+                    assert await older.run("position", "nobody") == []
+            finally:
+                await older.close()
+
+    run(main)
+
+
 def test_a_script_runs_although_its_caller_left_and_the_server_had_forgotten_it(redis_url: str) -> None:
     async def main() -> None:
         async with linked(redis_url) as link:
