@@ -4,8 +4,19 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from tests.support.direct import World
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
+
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=True),
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),  # (with the values of variables one takes seconds)
+    ]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

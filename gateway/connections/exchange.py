@@ -21,6 +21,8 @@ UNREAD_BYTES = 64 * 1024
 """Of a body that waits to be read; beyond it, the connection is not read."""
 
 _UNFIT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+SHORT_REST = 64 * 1024
+"""Bytes of a body that are read to its end after the answer, so that the connection goes on. Where more is due, it closes."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -250,6 +252,8 @@ class Exchange(Whole):
             else:
                 self._chunked = True
                 lines.append(b"transfer-encoding: chunked\r\n")
+        if self.more and (self.due is None or self.due > SHORT_REST):
+            self.keep_alive = False
         if closes:
             self.keep_alive = False
         elif not self.keep_alive:

@@ -33,8 +33,6 @@ SLICE = 32 * 1024
 """Bytes that are parsed at once."""
 PIECES_AT_ONCE = 1000
 """Parts of a body that one slice may bring; beyond it, others run before the next slice."""
-SHORT_REST = 64 * 1024
-"""Bytes of a body that are read to its end after the answer, so that the connection goes on. Of a longer one nothing is."""
 
 _BETWEEN, _HEAD, _BODY = 0, 1, 2
 
@@ -443,8 +441,6 @@ class HttpConnection(asyncio.Protocol):
                 self.close()
             else:
                 self._linger()  # the client still sends: a reset would take the answer from it
-        elif exchange is self._receiving and (exchange.due is None or exchange.due > SHORT_REST):
-            self._linger()
         elif self._queue:
             self._begin(self._queue.pop(0))
             self.pace()

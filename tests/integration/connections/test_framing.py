@@ -138,6 +138,9 @@ async def test_what_is_left_of_a_refused_body_is_read_only_when_it_is_short(
         assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"404", b"200"][
             : 2 if rest == 100 else 1
         ]
+        assert (b"connection: close" in said) == (rest != 100), (
+            "a client that is told sends nothing more here"
+        )
 
 
 async def test_a_body_in_tiny_chunks_is_taken(redis_url: str, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ async def test_a_picture_that_cannot_be_drawn_is_no_lost_connection(
     await pictures(talk, 3)
     await expect(page.locator("#live[data-state=live]")).to_be_visible()
     assert talk.served.gateway.live.watchers == 1
+    await page.close()  # else the next picture is told while the browser is looked at
     assert all("a mistake of ours" in problem for problem in browser.problems)
     browser.problems.clear()
 
