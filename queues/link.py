@@ -22,6 +22,7 @@ from redis.exceptions import (
     ClusterDownError,
     InvalidResponse,
     MasterDownError,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -104,6 +105,8 @@ _Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...] | None]
 
 _MISSING = "Function not found"
 """What a server answers that has not, or no more, the library of scripts."""
+_KNOWN = "already exists"
+"""What a server answers that has the library which is loaded: another connection was faster."""
 
 
 class _Wire(asyncio.Protocol):
@@ -186,6 +189,7 @@ class RedisLink:
         self._measures: Measures = measures or Recorder()
         self._out: list[bytes] = []
         self._pending: deque[_Pending] = deque()
+        self._loading: asyncio.Future[Reply] | None = None
         self._loop = asyncio.get_running_loop()
         self._wire: _Wire | None = None
         self._up = asyncio.Event()
@@ -255,7 +259,9 @@ class RedisLink:
         return self._send(args)
 
     def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
-        """Run a script on this link's pool, like `command`. One that the server forgot is loaded and run then."""
+        """Run a script on this link's pool, like `command`. When the server forgot the library, that is loaded and the script
+        runs then. It is sent once for all scripts that were under way: the text has a hundred kilobytes.
+        """
         if not self._up.is_set():
             raise StoreUnavailable("no connection to Redis", sent=False)
         return self._run(name, args)
@@ -315,6 +321,7 @@ class RedisLink:
     async def _serve(self, connection: Connection) -> None:
         """Use one connection until it breaks; fails what is under way then."""
         self._out.clear()
+        self._loading = None
         self._wire = _Wire(connection, self._on_replies, self._flush)
         tasks = [self._wire.lost, asyncio.create_task(self._watch(), name="redis-watch")]
         prepare = asyncio.create_task(self._prepare(), name="redis-prepare")
@@ -355,16 +362,30 @@ class RedisLink:
                 raise StoreUnavailable(
                     f"the Redis at this address is no primary (its role is {role})", sent=False
                 )
-        await self._load_scripts()
-        if self._on_connect:
-            await self._on_connect(_Unready(self))  # type: ignore[arg-type]
+        try:
+            await self._load_scripts()
+            if self._on_connect:
+                await self._on_connect(_Unready(self))  # type: ignore[arg-type]
+        except NoPermissionError as error:
+            raise StoreRefused(f"Redis permits its user too little: {error}") from error
 
     async def _load_scripts(self) -> None:
         """Load the library, unless it is there (a full Redis takes none), and remove those of other releases: see scripts.py."""
-        known = await self._send(("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"))
+        try:
+            known = await self._send(("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"))
+        except ResponseError as error:
+            if not str(error).startswith("unknown command"):
+                raise
+            raise StoreRefused(
+                "this server has no functions: use Redis 7.0 or Valkey 7.2, or newer"
+            ) from error
         names = {library[1].decode() for library in known}
         if self._scripts.name not in names:
-            await self._send(("FUNCTION", "LOAD", self._scripts.text))
+            try:
+                await self._send(("FUNCTION", "LOAD", self._scripts.text))
+            except ResponseError as error:
+                if _KNOWN not in str(error):
+                    raise
         for name in names - {self._scripts.name}:
             with contextlib.suppress(ResponseError):  # another one was faster
                 await self._send(("FUNCTION", "DELETE", name))
@@ -379,8 +400,16 @@ class RedisLink:
             if not isinstance(reply, Exception):
                 if not future.done():  # else its caller was cancelled; the command ran all the same
                     future.set_result(reply)
+            elif future is self._loading:
+                self._loading = None
+                if _KNOWN not in str(
+                    reply
+                ):  # without the library nothing works: the address is asked again, and again
+                    self.refusals.saw(reply)
+                    raise reply
             elif again and _MISSING in str(reply):
-                self._send(("FUNCTION", "LOAD", self._scripts.text))  # (refused if another call has done it)
+                if self._loading is None or self._loading.done():
+                    self._loading = self._send(("FUNCTION", "LOAD", self._scripts.text))
                 self._send(again, future=future)
             elif not future.done():
                 self.refusals.saw(reply)
@@ -419,7 +448,7 @@ class _Unready:
 
 def _explain(error: Exception, scripts: Library) -> Exception:
     """What a caller should know of an error reply. Transient ones had no effect: Redis refuses before the first write."""
-    if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES):
+    if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES) or _MISSING in str(error):
         return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
     if isinstance(error, ResponseError):
         return type(error)(scripts.explain(str(error)))

@@ -2,8 +2,8 @@
 
 What a library defines is made once, when it is loaded, and a call pays for nothing that it does not use. Its name is made of its
 text, so two releases of Fairlane may use one Redis, each its own. Who connects removes the others; whoever misses his loads it
-again, as after a FUNCTION FLUSH. Nothing is changed in the files, so a line number in an error is a line of a file:
-`Library.explain` says which.
+again, as after a FUNCTION FLUSH, once for all calls under way. Nothing is changed in the files, so a line number in an error is
+a line of a file: `Library.explain` says which.
 """
 
 import re

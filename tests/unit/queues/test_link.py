@@ -197,6 +197,66 @@ def test_the_library_of_another_release_is_removed_and_comes_back_when_that_one_
     run(main)
 
 
+def test_a_forgotten_library_is_sent_once_for_all_scripts_that_were_under_way(redis_url: str) -> None:
+    async def main() -> None:
+        async with linked(redis_url) as link:
+            for under_way in (1, 500):
+                await link.command("FUNCTION", "FLUSH")
+                before = link.commands
+                replies = await asyncio.gather(*[link.run("position", f"t{n}") for n in range(under_way)])
+                assert replies == [[]] * under_way
+                assert link.commands - before == 2 * under_way + 1
+
+    run(main)
+
+
+def test_a_forgotten_library_that_is_not_taken_again_is_told_as_a_store_that_is_away(
+    redis_server: Server,
+) -> None:
+    async def main(server: Server) -> None:
+        async with linked(server.url) as link:
+            await link.command("FUNCTION", "FLUSH")
+            await link.command("CONFIG", "SET", "maxmemory", 1)
+            for reply in await asyncio.gather(
+                *[link.run("renew", 1000, 1000, 0) for _ in range(100)], return_exceptions=True
+            ):
+                assert isinstance(reply, StoreUnavailable)
+            assert not link.up
+            assert "maxmemory" in link.complaint
+            with server.client() as operator:
+                operator.config_set("maxmemory", 0)
+            await until_up(link)
+            assert isinstance(await link.run("renew", 1000, 1000, 0), list)
+
+    with running_server(redis_server.binary) as server:
+        run(main, server)
+
+
+@pytest.mark.parametrize("forbidden", ["function", "fcall"])
+def test_a_user_who_may_use_no_functions_ends_the_start_at_once(redis_server: Server, forbidden: str) -> None:
+    async def main(server: Server) -> None:
+        with server.client() as operator:
+            operator.execute_command("ACL", "SETUSER", "default", f"-{forbidden}")
+
+        async def configure(link: RedisLink) -> None:
+            await link.run("renew", 1000, 1000, 0)
+
+        with pytest.raises(StoreRefused, match=rf"permits its user too little: .*'{forbidden}"):
+            await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=configure).start()
+
+    with running_server(redis_server.binary) as server:
+        run(main, server)
+
+
+def test_a_server_without_functions_ends_the_start_at_once(redis_server: Server) -> None:
+    async def main(server: Server) -> None:
+        with pytest.raises(StoreRefused, match=r"use Redis 7\.0"):
+            await RedisLink(server.url, load_scripts(), pool_prefix()).start()
+
+    with running_server(redis_server.binary, "--rename-command", "FUNCTION", "") as server:
+        run(main, server)
+
+
 def test_a_script_runs_although_its_caller_left_and_the_server_had_forgotten_it(redis_url: str) -> None:
     async def main() -> None:
         async with linked(redis_url) as link:
