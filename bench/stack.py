@@ -24,7 +24,7 @@ from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, 
 from fairlane.queues.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVE = ("-m", "fairlane.gateway.cli", "serve")
+SERVE = ("-m", "fairlane.gateway.process.cli", "serve")
 READY_S = 30.0
 END_S = 15.0
 POLL_S = 0.02

@@ -8,7 +8,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from fairlane.gateway.connections import answers
-from fairlane.gateway.protocols import OneWrite
+from fairlane.gateway.connections.workers import OneWrite
 
 MAX_LINE = 8000
 """Bytes. The WebSocket side reads lines up to 8 KiB, and says nothing when one is longer."""

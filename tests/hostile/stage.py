@@ -123,7 +123,7 @@ async def _worker(
     command = [
         sys.executable,
         "-m",
-        "fairlane.gateway.cli",
+        "fairlane.gateway.process.cli",
         "worker",
         kind,
         "--model",

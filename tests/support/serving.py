@@ -13,8 +13,8 @@ import httpx
 import uvicorn.server
 
 from fairlane.gateway.callers import Callers, digest
+from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
-from fairlane.gateway.server import make_server
 from fairlane.gateway.settings import Settings, WorkerKey
 
 DEADLINE_S = 15.0

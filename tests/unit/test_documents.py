@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 from tests.hostile.document import application
 from typer.testing import CliRunner
 
-from fairlane.gateway.cli import app
 from fairlane.gateway.intake import OWN_FIELDS
+from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import settings_table
 from fairlane.streaming.failures import FAILURES
 from fairlane.streaming.schemas import NativeEvent

@@ -21,7 +21,7 @@ Done = subprocess.CompletedProcess[str]
 
 async def fairlane(talk: Talk, *arguments: str, **environ: str) -> Done:
     """The command, with the address of the gateway in its environment."""
-    command = [sys.executable, "-P", "-m", "fairlane.gateway.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     env = {**clean, "FAIRLANE_GATEWAY": talk.served.url, "COLUMNS": "220", **environ}
     return await asyncio.to_thread(

@@ -58,7 +58,7 @@ def told(lines: Any) -> list[Any]:
 
 async def status(talk: Talk) -> str:
     """What `fairlane status` prints."""
-    command = [sys.executable, "-m", "fairlane.gateway.cli", "status", "--gateway", talk.served.url]
+    command = [sys.executable, "-m", "fairlane.gateway.process.cli", "status", "--gateway", talk.served.url]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, env={**os.environ, "COLUMNS": "200"}
     )

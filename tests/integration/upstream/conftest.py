@@ -84,7 +84,7 @@ async def _through_the_gateway(
     redis_url: str, directory: Path, llama: httpx.AsyncClient
 ) -> AsyncIterator[AsyncOpenAI]:
     async with serving(redis_url, directory, lease_ms=120_000, linger_ms=120_000) as served:
-        command = ("-m", "fairlane.gateway.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
+        command = ("-m", "fairlane.gateway.process.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
         base_url = str(llama.base_url).rstrip("/") + "/v1"
         async with (
             process(*command, "--base-url", base_url, "--gateway", served.url),

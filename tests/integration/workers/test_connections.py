@@ -30,9 +30,9 @@ from tests.support.rawworkers import (
 from tests.support.serving import Served, serving, until
 from websockets.asyncio.client import connect
 
-import fairlane.gateway.protocols
+import fairlane.gateway.connections.workers
 from fairlane.gateway.callers import Callers as Keys
-from fairlane.gateway.server import make_server
+from fairlane.gateway.process.server import make_server
 
 pytestmark = pytest.mark.anyio
 
@@ -411,7 +411,7 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
 async def test_what_waits_for_a_worker_that_reads_nothing_is_bounded(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fairlane.gateway.protocols, "MOST_UNREAD", 1 << 20)
+    monkeypatch.setattr(fairlane.gateway.connections.workers, "MOST_UNREAD", 1 << 20)
     tune(served, send_ms=60_000, ack_ms=60_000)
     async with Wire(served.ws) as wire, worker_v2(wire.url, instance="stuck", slots=8) as stuck:
         await stuck.nothing_more()

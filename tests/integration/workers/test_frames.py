@@ -13,7 +13,7 @@ import pytest
 from tests.support.rawworkers import Callers, bystander, key, tune, until_workers, worker_v1, worker_v2
 from tests.support.serving import DEADLINE_S, Served, until
 
-from fairlane.gateway.protocols import FRAMES_AT_ONCE, WorkerProtocol
+from fairlane.gateway.connections.workers import FRAMES_AT_ONCE, WorkerProtocol
 
 pytestmark = pytest.mark.anyio
 

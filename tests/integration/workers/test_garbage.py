@@ -11,7 +11,7 @@ from tests.support.rawworkers import Callers, key, until_workers, worker_v1, wor
 from tests.support.serving import Served, until
 from websockets.server import ServerProtocol
 
-from fairlane.gateway.protocols import WorkerProtocol
+from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.workers.server.pool import Held, Worker
 from fairlane.workers.server.session import Session
 

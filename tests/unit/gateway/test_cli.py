@@ -16,9 +16,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from fairlane import __version__
-from fairlane.gateway import cli
+from fairlane.gateway.process import cli
+from fairlane.gateway.process.status import StatusError, base_url
 from fairlane.gateway.settings import Settings, SettingsError, settings_table
-from fairlane.gateway.status import StatusError, base_url
 
 STATE: dict[str, Any] = {
     "queues": [
@@ -95,7 +95,7 @@ def fairlane(*arguments: str, **environ: str) -> Result:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as a user runs it."""
-    command = [sys.executable, "-P", "-m", "fairlane.gateway.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -112,10 +112,10 @@ def test_every_command_is_mounted_and_has_help(command: str) -> None:
 def test_worker_commands_do_not_import_the_server() -> None:
     script = (
         "import sys; sys.argv = ['fairlane', 'worker', '--help']\n"
-        "from fairlane.gateway.cli import main\n"
+        "from fairlane.gateway.process.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.server', 'fairlane.queues')"
+        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.process.server', 'fairlane.queues')"
         " if m in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
@@ -201,7 +201,7 @@ def test_serve_hands_settings_and_a_way_to_read_them_again_to_the_server(
         return 5
 
     logged: list[tuple[str, str]] = []
-    monkeypatch.setattr("fairlane.gateway.server.run", run)
+    monkeypatch.setattr("fairlane.gateway.process.server.run", run)
     monkeypatch.setattr(cli, "configure_logging", lambda *how: logged.append(how))
     answer = fairlane(
         "serve", "--port", "0", "--log-format", "json", "--data-dir", "d", FAIRLANE_PROCESSES="2"

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from fairlane.gateway.status import ModelRow, QueueRow, State
+    from fairlane.gateway.process.status import ModelRow, QueueRow, State
 
 USAGE_EXIT = 2
 
@@ -100,7 +100,7 @@ def stop(sentence: str) -> NoReturn:
 
 
 def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
-    from fairlane.gateway.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
 
     try:
         raw, state = fetch_state(gateway, key)
@@ -116,7 +116,7 @@ def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
 
 
 def _print_queues(state: "State") -> None:
-    from fairlane.gateway.status import add_row, make_table, seconds, wide_enough  # noqa: PLC0415
+    from fairlane.gateway.process.status import add_row, make_table, seconds, wide_enough  # noqa: PLC0415
 
     table = make_table(
         *("queue", "weight", "share", "waiting", "most waiting", "oldest", "wait limit"),
@@ -144,7 +144,7 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
-    from fairlane.gateway.status import add_row, make_table, wide_enough  # noqa: PLC0415
+    from fairlane.gateway.process.status import add_row, make_table, wide_enough  # noqa: PLC0415
 
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
@@ -171,7 +171,7 @@ def _print_models(state: "State") -> None:
 
 def _condition(row: "ModelRow", now: float) -> str:
     """Why nothing of a model begins now, if so."""
-    from fairlane.gateway.status import seconds  # noqa: PLC0415
+    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
 
     if row.paused:
         return "paused"
@@ -195,7 +195,7 @@ class _Marked:
 def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
     from urllib.parse import quote  # noqa: PLC0415
 
-    from fairlane.gateway.status import StatusError, add_row, call, make_table  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import StatusError, add_row, call, make_table  # noqa: PLC0415 (an HTTP client)
 
     change = _read(values)
     try:

@@ -34,11 +34,11 @@ from fairlane.gateway.connections.sockets import (
     open_files,
     raise_open_files,
 )
+from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.keys import with_first_start_keys
-from fairlane.gateway.logs import configure_logging
-from fairlane.gateway.memory import give_back_peaks
 from fairlane.gateway.metrics.family import Family
-from fairlane.gateway.protocols import WorkerProtocol
+from fairlane.gateway.process.logs import configure_logging
+from fairlane.gateway.process.memory import give_back_peaks
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError

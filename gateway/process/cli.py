@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane import __version__
-from fairlane.gateway import limits_cli
-from fairlane.gateway.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
-from fairlane.gateway.logs import configure_logging
 from fairlane.gateway.openmode import who_gets_in
+from fairlane.gateway.process import limits_cli
+from fairlane.gateway.process.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import (
     CallerKey,
     Settings,
@@ -123,7 +123,7 @@ def serve(
     `fairlane check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
     keys and limits again.
     """
-    from fairlane.gateway.server import run  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.process.server import run  # noqa: PLC0415 (the server, for this command only)
 
     flags: dict[str, Any] = {
         "host": host,
@@ -151,7 +151,7 @@ def serve(
 @app.command()
 def demo(port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port on loopback.")] = 8080) -> None:
     """Run a gateway with two simulated models, to try it out; leaves nothing behind."""
-    from fairlane.gateway.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.process.demo import run_demo  # noqa: PLC0415 (the server, for this command only)
 
     raise typer.Exit(run_demo(port))
 
@@ -211,7 +211,7 @@ def key_new(
 @app.command()
 def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show queues, models and workers. A gateway with keys wants an admin's."""
-    from fairlane.gateway.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
 
     try:
         raw, state = fetch_state(gateway, key)

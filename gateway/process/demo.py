@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlane.gateway.server import run
+from fairlane.gateway.process.server import run
 from fairlane.gateway.settings import Settings
 from fairlane.queues.companion import Companion
 
@@ -46,7 +46,7 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
 def worker_command(model: SimulatedModel, url: str) -> list[str]:
     """The command that runs a simulated model's worker."""
     return [
-        *(sys.executable, "-P", "-m", "fairlane.gateway.cli", "worker", "simulate"),
+        *(sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "worker", "simulate"),
         *("--gateway", url, "--name", model.name, "--model", model.name, "--slots", str(model.slots)),
         *("--ttft-ms", str(model.ttft_ms), "--tokens-per-second", str(model.tokens_per_second)),
     ]
