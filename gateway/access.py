@@ -3,7 +3,7 @@
 import asyncio
 import enum
 
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError, bad_request, unauthorized
 from fairlane.gateway.http import CROWDED, Request
 from fairlane.gateway.runtime import Gateway

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
 from fairlane.queues.noise import random_bytes
 from fairlane.workers.tracing import Span

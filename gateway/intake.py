@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.bodies import Members, has_image, value_of
-from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec

@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 import structlog
 
+from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.opencalls import OpenCalls
+from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.bodies import Bodies
-from fairlane.gateway.callers import Callers
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.errors import SECOND_MS, ApiError, stopping, store_unavailable
@@ -22,7 +24,6 @@ from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.family import Family, Relative
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.minutes import Minutes
-from fairlane.gateway.opencalls import OpenCalls
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.limits import configured
@@ -35,7 +36,6 @@ from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.wait import Wait
-from fairlane.gateway.tickets import Tickets
 from fairlane.gateway.tracing import tracer_for
 from fairlane.gateway.waiting import QueueWatch
 from fairlane.queues.channel import Channel

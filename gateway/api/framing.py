@@ -13,8 +13,8 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 
 from fairlane.gateway.access import Access
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.models import NativeError, OpenAIError
-from fairlane.gateway.callers import Caller
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.http import Request
 from fairlane.gateway.runtime import Gateway

@@ -8,8 +8,9 @@ from functools import partial
 
 import msgspec
 
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.accounts.tickets import in_use
 from fairlane.gateway.bodies import Members, value_of
-from fairlane.gateway.callers import Caller, check_model
 from fairlane.gateway.errors import bad_request, task_failed, unauthorized
 from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.intake import (
@@ -26,7 +27,6 @@ from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import serve
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tickets import in_use
 from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.api.native import task_info
 from fairlane.gateway.bodies import Members, parse_object, value_of
-from fairlane.gateway.callers import Caller, check_model
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model

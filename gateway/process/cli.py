@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane import __version__
-from fairlane.gateway.openmode import who_gets_in
+from fairlane.gateway.accounts.openmode import who_gets_in
 from fairlane.gateway.process import limits_cli
 from fairlane.gateway.process.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
 from fairlane.gateway.process.logs import configure_logging
@@ -187,7 +187,7 @@ def key_new(
     worker: Annotated[bool, typer.Option("--worker", help="Make a token for workers instead.")] = False,
 ) -> None:
     """Make a key: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
-    from fairlane.gateway.keys import new_secret  # noqa: PLC0415 (pulls in what callers need)
+    from fairlane.gateway.accounts.secrets import new_secret  # noqa: PLC0415 (pulls in what callers need)
 
     if worker and (tier or delegating or admin):
         stop("a worker token has no --tier, --delegating or --admin")

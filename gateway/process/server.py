@@ -24,8 +24,9 @@ from typing import Any
 import structlog
 import uvicorn
 
+from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.app import App, with_cors
-from fairlane.gateway.callers import Callers
 from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import (
     TooFewFiles,
@@ -35,7 +36,6 @@ from fairlane.gateway.connections.sockets import (
     raise_open_files,
 )
 from fairlane.gateway.connections.workers import WorkerProtocol
-from fairlane.gateway.keys import with_first_start_keys
 from fairlane.gateway.metrics.family import Family
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.memory import give_back_peaks

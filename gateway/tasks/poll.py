@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler

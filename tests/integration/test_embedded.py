@@ -19,7 +19,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from fairlane.gateway.keys import first_start_keys
+from fairlane.gateway.accounts.secrets import first_start_keys
 from fairlane.queues.datalock import DataDirInUseError
 from fairlane.queues.embedded import EmbeddedRedis, EmbeddedRedisError, find_server, server_version
 

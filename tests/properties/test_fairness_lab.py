@@ -12,7 +12,7 @@ from bench.fairness.policies import Fcfs, Lcf, RoundRobin, Vtc
 from bench.fairness.simulator import SECOND, Policy, Request, simulate
 from bench.fairness.workloads import WORKLOADS
 
-from fairlane.gateway.callers import Callers
+from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.settings import CallerKey, Settings
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "fairness.md").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import uvicorn.server
 
-from fairlane.gateway.callers import Callers, digest
+from fairlane.gateway.accounts.callers import Callers, digest
 from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, WorkerKey

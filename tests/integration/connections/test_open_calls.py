@@ -12,8 +12,8 @@ from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway import opencalls
-from fairlane.gateway.callers import Callers
+from fairlane.gateway.accounts import opencalls
+from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from tests.integration.native.keys import key, secret
 from tests.support.talk import SseReader, Talk, parse_sse
 from websockets.exceptions import InvalidStatus
 
-from fairlane.gateway.keys import with_first_start_keys
+from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.settings import Settings
 from fairlane.queues.ids import new_task_id
 

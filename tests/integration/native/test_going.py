@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.callers import Callers
+from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.metrics.family import Family
 from fairlane.gateway.runtime import open_gateway
 from fairlane.gateway.settings import Settings

@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import SecretStr
 from tests.support.serving import NO_TLS
 
-from fairlane.gateway.callers import digest
+from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
 from .cast import CALLS, LOGPROBS, VECTOR

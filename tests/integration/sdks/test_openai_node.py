@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.serving import DEADLINE_S
 
-from fairlane.gateway.callers import digest
+from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
 from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from fairlane.gateway.callers import digest
+from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey
 
 from .stage import MESSAGES, Sdk, Stage, python_sdk, staged

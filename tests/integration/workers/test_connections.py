@@ -31,7 +31,7 @@ from tests.support.serving import Served, serving, until
 from websockets.asyncio.client import connect
 
 import fairlane.gateway.connections.workers
-from fairlane.gateway.callers import Callers as Keys
+from fairlane.gateway.accounts.callers import Callers as Keys
 from fairlane.gateway.process.server import make_server
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from tests.support.rawworkers import RawWorker, callers_of, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
-from fairlane.gateway.callers import Callers as Keys
+from fairlane.gateway.accounts.callers import Callers as Keys
 from fairlane.gateway.settings import WorkerKey
 
 pytestmark = pytest.mark.anyio

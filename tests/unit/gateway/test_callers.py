@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.callers import BadTier, BadUser, Caller, Callers, Unauthorized
-from fairlane.gateway.openmode import host_name, open_mode_refusal, who_gets_in
+from fairlane.gateway.accounts.callers import BadTier, BadUser, Caller, Callers, Unauthorized
+from fairlane.gateway.accounts.openmode import host_name, open_mode_refusal, who_gets_in
 from fairlane.gateway.settings import Settings
 
 

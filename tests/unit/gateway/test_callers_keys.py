@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.gateway.callers import Callers
-from fairlane.gateway.keys import first_start_keys, new_secret, with_first_start_keys
+from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.secrets import first_start_keys, new_secret, with_first_start_keys
 from fairlane.gateway.settings import Settings, SettingsError
 
 SHA = "a" * 64

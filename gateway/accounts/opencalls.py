@@ -5,7 +5,7 @@ A call is open from its authentication to the end of its answer. Nothing is paid
 
 from collections.abc import Callable
 
-from fairlane.gateway.callers import Caller
+from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http import Request
 

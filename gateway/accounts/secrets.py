@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from fairlane.gateway.callers import digest
+from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
 from fairlane.queues.private import private_directory
 

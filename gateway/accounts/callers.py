@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
 from fairlane.gateway.errors import ApiError, model_not_found
-from fairlane.gateway.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
 from fairlane.gateway.settings import CallerKey, Settings, WorkerKey, is_loopback
 
 Key = TypeVar("Key", CallerKey, WorkerKey)
