@@ -21,7 +21,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
-from fairlane.queues.embedded import EmbeddedRedis
+from fairlane.queues.embedded.server import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVE = ("-m", "fairlane.gateway.process.cli", "serve")

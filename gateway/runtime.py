@@ -39,7 +39,7 @@ from fairlane.gateway.tasks.wait import Wait
 from fairlane.gateway.tracing import tracer_for
 from fairlane.gateway.waiting import QueueWatch
 from fairlane.queues.channel import Channel
-from fairlane.queues.embedded import verify_server
+from fairlane.queues.embedded.server import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink

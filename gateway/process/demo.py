@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fairlane.gateway.process.server import run
 from fairlane.gateway.settings import Settings
-from fairlane.queues.companion import Companion
+from fairlane.queues.embedded.child import ChildProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ To watch queues and workers: {command} status --gateway {url}
 
 
 @contextlib.contextmanager
-def simulated_workers(url: str) -> Iterator[list[Companion]]:
+def simulated_workers(url: str) -> Iterator[list[ChildProcess]]:
     """Workers for all demo models, each a process that reconnects until it finds the gateway; killed at the end."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
-    workers: list[Companion] = []
+    workers: list[ChildProcess] = []
     try:
         for model in MODELS:
             command = worker_command(model, url)
-            workers.append(Companion(command, output=subprocess.DEVNULL, env=environ))
+            workers.append(ChildProcess(command, output=subprocess.DEVNULL, env=environ))
         yield workers
     finally:
         for worker in workers:

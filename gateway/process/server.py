@@ -41,7 +41,7 @@ from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.memory import give_back_peaks
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
-from fairlane.queues.embedded import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError
+from fairlane.queues.embedded.server import DataDirInUseError, EmbeddedRedis, EmbeddedRedisError
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 
 log = structlog.get_logger("fairlane.gateway")

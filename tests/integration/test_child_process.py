@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.queues.companion import Companion, Guard
-from fairlane.queues.launcher import _NOT_STARTED
+from fairlane.queues.embedded.child import ChildProcess, Guard
+from fairlane.queues.embedded.launcher import _NOT_STARTED
 
 GUARDS: list[Guard] = ["prctl", "watch"] if sys.platform == "linux" else ["watch"]
 SLEEP = ["/bin/sleep", "60"]
@@ -25,7 +25,7 @@ def guard(request: pytest.FixtureRequest) -> Guard:
 def run_for_status(argv: list[str], output: Path, guard: Guard) -> int:
     async def main() -> int:
         with output.open("wb") as log:
-            child = Companion(argv, output=log, guard=guard)
+            child = ChildProcess(argv, output=log, guard=guard)
         try:
             async with asyncio.timeout(30):
                 return await child.wait()
@@ -54,7 +54,7 @@ def test_files_of_the_child_are_private(tmp_path: Path, guard: Guard) -> None:
 
 def test_wait_can_be_cancelled_and_repeated(guard: Guard) -> None:
     async def main() -> None:
-        child = Companion(SLEEP, output=subprocess.DEVNULL, guard=guard)
+        child = ChildProcess(SLEEP, output=subprocess.DEVNULL, guard=guard)
         waiting = asyncio.create_task(child.wait())
         await asyncio.sleep(0)
         waiting.cancel()
@@ -69,8 +69,8 @@ def test_wait_can_be_cancelled_and_repeated(guard: Guard) -> None:
 
 
 def test_child_started_in_a_thread_outlives_the_thread() -> None:
-    started: list[Companion] = []
-    thread = threading.Thread(target=lambda: started.append(Companion(SLEEP, output=subprocess.DEVNULL)))
+    started: list[ChildProcess] = []
+    thread = threading.Thread(target=lambda: started.append(ChildProcess(SLEEP, output=subprocess.DEVNULL)))
     thread.start()
     thread.join()
     [child] = started

@@ -2,7 +2,7 @@
 
 It listens on a unix socket only, in a directory that nobody else may enter. Everything it acknowledged more
 than a second ago survives a kill of the gateway, of the server, or of both. It does not outlive its gateway
-(`companion.py`), and two never share a data directory (`datalock.py`).
+(`child.py`), and two never share a data directory (`lock.py`).
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fairlane.queues.companion import Companion, Guard
-from fairlane.queues.datalock import DataDirInUseError, DataLock
+from fairlane.queues.embedded.child import ChildProcess, Guard
+from fairlane.queues.embedded.lock import DataDirInUseError, DataLock
 from fairlane.queues.private import FILE_MODE, append_privately, private_directory
 
 __all__ = ["DataDirInUseError", "EmbeddedRedis", "EmbeddedRedisError", "find_server", "verify_server"]
@@ -98,7 +98,7 @@ class EmbeddedRedis:
         self._guard = guard
         self._lock: DataLock | None = None
         self._run_dir: Path | None = None
-        self._server: Companion | None = None
+        self._server: ChildProcess | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -198,7 +198,7 @@ class EmbeddedRedis:
             name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
         }
         with append_privately(self.data_dir / _LOG_FILE) as output:
-            self._server = Companion(
+            self._server = ChildProcess(
                 [str(self._binary), str(self._run_dir / "redis.conf")],
                 output=output,
                 keep_fds=[self._lock.fd],

@@ -26,7 +26,7 @@ Guard = Literal["prctl", "watch"]
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
-class Companion:
+class ChildProcess:
     """A running child process. The owner must `stop` it, or `kill` it where nothing can be awaited."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run as a script by `companion.py`: ties this process to its parent's life, then becomes the given command.
+"""Run as a script by `child.py`: ties this process to its parent's life, then becomes the given command.
 
     launcher.py <prctl | watch> <parent's process id> <read end of the parent's pipe> <command> <argument>…
 

@@ -1,0 +1,1 @@
+"""The private Redis of a gateway that is given none."""
