@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, FAILURES, INVALID, SERVER, told
+from fairlane.streaming.failures import CANCELLED, openai_kind, told
 
 
 class ApiError(Exception):
@@ -193,13 +193,17 @@ def openai_answer(error: ApiError) -> Answer:
     if isinstance(error, NoWorker) and error.unknown:
         error = model_not_found(error.model)
     status, retry_after_ms = error.status, error.retry_after_ms
-    row = FAILURES.get(error.code)
     if isinstance(error, TaskFailed):
-        row = told(error.code)
-        status = row.openai
+        status = told(error.code).openai
         retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
-    kind, code = (row.kind, row.code) if row else (openai_kind(status), error.code)
-    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+    body = {
+        "error": {
+            "message": error.message,
+            "type": openai_kind(status),
+            "param": error.param,
+            "code": told(error.code).code,
+        }
+    }
     return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
 
 
@@ -217,14 +221,3 @@ def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Header
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
-
-
-def openai_kind(status: int) -> str:
-    """OpenAI's error type for a status: clients choose the exception by both, so they must agree."""
-    if status == 401:
-        return "authentication_error"
-    if status == 403:
-        return "permission_error"
-    if status == 429:
-        return "rate_limit_error"
-    return INVALID if status < 500 else SERVER

@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from fairlane.queues.tasks import Fragment
 from fairlane.streaming.events import fragment_cancelled
 
-SERVER: Final = "server_error"
-INVALID: Final = "invalid_request_error"
 CANCELLED: Final = "CANCELLED"
 """The code of every task that was cancelled, whoever did it: its caller, an operator, a departure, the gateway."""
 
@@ -20,53 +18,58 @@ class Told(NamedTuple):
 
     openai: int
     """The HTTP status on /v1, which tells the SDKs the class of their exception."""
-    kind: str
-    """OpenAI's error type."""
     code: str
     """OpenAI's error code: its own where it has one for that, else ours."""
-    retry: bool
+    retry: bool = False
     """Whether the same request may do better, as a rule; a failure that says so itself knows better."""
     native: int = 500
     """The HTTP status on the native calls."""
 
+    @property
+    def kind(self) -> str:
+        """OpenAI's error type."""
+        return openai_kind(self.openai)
 
-def _row(openai: int, code: str, *, retry: bool = False, kind: str = SERVER, native: int = 500) -> Told:
-    return Told(openai, kind, code, retry, native)
+
+def openai_kind(status: int) -> str:
+    """OpenAI's error type for an HTTP status: clients choose the exception by both, so they must agree."""
+    known = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    return known.get(status) or ("invalid_request_error" if status < 500 else "server_error")
 
 
 # fmt: off
 FAILURES: dict[str, Told] = {told.code: told for told in (
     # time
-    _row(504, "TIMEOUT"),
-    _row(504, "QUEUE_TIMEOUT"),
-    _row(504, "FIRST_OUTPUT_TIMEOUT"),
-    _row(504, "SILENCE_TIMEOUT"),
+    Told(504, "TIMEOUT"),
+    Told(504, "QUEUE_TIMEOUT"),
+    Told(504, "FIRST_OUTPUT_TIMEOUT"),
+    Told(504, "SILENCE_TIMEOUT"),
     # the upstream
-    _row(503, "MODEL_TOO_BUSY", retry=True),
-    _row(502, "UPSTREAM_ERROR", retry=True),
-    _row(502, "UPSTREAM_TRUNCATED", retry=True),
-    _row(502, "UPSTREAM_AUTH"),
-    _row(502, "UPSTREAM_QUOTA"),
-    _row(502, "JSON_PARSE_FAILED"),
+    Told(503, "MODEL_TOO_BUSY", retry=True),
+    Told(502, "UPSTREAM_ERROR", retry=True),
+    Told(502, "UPSTREAM_TRUNCATED", retry=True),
+    Told(502, "UPSTREAM_AUTH"),
+    Told(502, "UPSTREAM_QUOTA"),
+    Told(502, "JSON_PARSE_FAILED"),
     # the worker
-    _row(500, "WORKER_ERROR"),
-    _row(502, "WORKER_LOST", retry=True),
-    _row(503, "NO_WORKER", retry=True),
-    _row(502, "PROTOCOL_ERROR"),
-    _row(502, "OUTPUT_TOO_LARGE"),
+    Told(500, "WORKER_ERROR"),
+    Told(502, "WORKER_LOST", retry=True),
+    Told(503, "NO_WORKER", retry=True),
+    Told(502, "PROTOCOL_ERROR"),
+    Told(502, "OUTPUT_TOO_LARGE"),
     # the store
-    _row(502, "STORE_LOST", retry=True),
-    _row(502, "EVENTS_LOST", retry=True),
+    Told(502, "STORE_LOST", retry=True),
+    Told(502, "EVENTS_LOST", retry=True),
     # the gateway
-    _row(503, "GATEWAY_STOPPING", retry=True),
+    Told(503, "GATEWAY_STOPPING", retry=True),
     # the request
-    _row(400, "BAD_REQUEST", kind=INVALID),
+    Told(400, "BAD_REQUEST"),
 )} | {
-    "CONTEXT_LENGTH": _row(400, "context_length_exceeded", kind=INVALID),
-    "CONTENT_FILTERED": _row(400, "content_filter", kind=INVALID),
-    CANCELLED: _row(499, "cancelled", kind=INVALID, native=499),
-    "UNAUTHORIZED": _row(401, "UNAUTHORIZED", kind="authentication_error", native=401),  # its key was taken away meanwhile
-    "MODEL_NOT_FOUND": _row(404, "model_not_found", kind=INVALID, native=404),
+    "CONTEXT_LENGTH": Told(400, "context_length_exceeded"),
+    "CONTENT_FILTERED": Told(400, "content_filter"),
+    CANCELLED: Told(499, "cancelled", native=499),
+    "UNAUTHORIZED": Told(401, "UNAUTHORIZED", native=401),  # its key was taken away meanwhile
+    "MODEL_NOT_FOUND": Told(404, "model_not_found", native=404),
 }
 # fmt: on
 

@@ -15,11 +15,10 @@ from fairlane.gateway.errors import (
     model_not_found,
     native_answer,
     openai_answer,
-    openai_kind,
     task_failed,
 )
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, FAILURES, told
+from fairlane.streaming.failures import CANCELLED, FAILURES, openai_kind, told
 from fairlane.streaming.views.sse import error_body
 from fairlane.workers.protocol import FAILURE_CODES
 
