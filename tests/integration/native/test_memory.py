@@ -40,12 +40,17 @@ def body_of(path: str, filling: bytes, stream: bool) -> bytes:
             return b'{"model":"m","input":%b}' % filling
 
 
-PATIENT = {"dead_after_ms": 600_000, "lease_ms": 600_000, "no_worker_grace_ms": 600_000}
+PATIENT = {
+    "redis_timeout_ms": 15_000,
+    "dead_after_ms": 600_000,
+    "lease_ms": 600_000,
+    "no_worker_grace_ms": 600_000,
+}
 
 
 @pytest.fixture(scope="module")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayProcess]:
-    """One for all these tests. However slow the machine is, it gives up no worker."""
+    """One for all these tests. However slow the machine is, it gives up no worker, and not its Redis."""
     with running_server() as redis:
         async with gateway_process(tmp_path_factory.mktemp("gateway"), redis.url, **PATIENT) as gateway:
             yield gateway
