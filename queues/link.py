@@ -284,8 +284,8 @@ class RedisLink:
     def _flush(self) -> None:
         """Write the commands of this tick, or when the system takes more of them."""
         wire = self._wire
-        if wire is None or not self._out or not wire.takes_more:
-            return
+        if wire is None or not self._out or not wire.takes_more or wire.transport.is_closing():
+            return  # (of a socket that closes the loss comes next, and fails them)
         batch, self._out = self._out, []
         self.writes += 1
         if len(batch) == 1:

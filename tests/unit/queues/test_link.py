@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 from tests.support.chaos import ChaosProxy, chaos_proxy
 from tests.support.direct import sample_ends
 from tests.support.ids import id_of
@@ -290,6 +291,29 @@ def test_a_restarted_server_is_found_again(redis_server: Server) -> None:
 
     with running_server(redis_server.binary) as server:
         run(main, server)
+
+
+def test_commands_of_the_moment_in_which_the_connection_is_lost_fail_and_log_nothing(
+    redis_server: Server,
+) -> None:
+    async def main(server: Server) -> None:
+        strange: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: strange.append(context))
+        async with linked(server.url) as link:
+            for _ in range(5):
+                await until_up(link)
+                server.stop()
+                calls = []
+                while link.up:
+                    calls.append(link.command("PING"))
+                    await asyncio.sleep(0)
+                replies = await soon(asyncio.gather(*calls, return_exceptions=True))
+                assert {type(reply) for reply in replies} <= {bytes, StoreUnavailable}
+                server.start()
+        assert strange == []
+
+    with running_server(redis_server.binary) as server:
+        uvloop.run(asyncio.wait_for(main(server), 60))
 
 
 def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_server: Server) -> None:
