@@ -123,7 +123,7 @@ def serve(
     `fairlane check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
     keys and limits again.
     """
-    from fairlane.gateway.process.server import run  # noqa: PLC0415 (the server, for this command only)
+    from fairlane.gateway.process.start import run  # noqa: PLC0415 (the server, for this command only)
 
     flags: dict[str, Any] = {
         "host": host,

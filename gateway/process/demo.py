@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlane.gateway.process.server import run
+from fairlane.gateway.process.start import run
 from fairlane.gateway.settings import Settings
 from fairlane.queues.embedded.child import ChildProcess
 

@@ -1,0 +1,141 @@
+"""Several processes of one gateway on one socket.
+
+The parent owns the embedded Redis and the listening socket, starts the others anew when they die, and hands signals on.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.connections.sockets import raise_open_files
+from fairlane.gateway.metrics.family import Family
+from fairlane.gateway.process.logs import configure_logging
+from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
+from fairlane.gateway.settings import Settings
+
+log = structlog.get_logger("fairlane.gateway")
+
+
+class Supervisor:
+    """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
+
+    def __init__(
+        self, settings: Settings, callers: Callers, listener: socket.socket, reload: Reload | None
+    ) -> None:
+        self._settings = settings
+        self._callers = callers
+        self._listener = listener
+        self._reload = reload
+        self._updates: list[Connection] = []
+        self._context = multiprocessing.get_context("spawn")
+        self._children: list[Any] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Supervise until a signal says stop."""
+        asyncio.run(self._supervise())
+        return 0
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reread)
+        with tempfile.TemporaryDirectory(prefix="fairlane-") as folder:
+            await self._supervise_in(Path(folder), stop)
+
+    async def _supervise_in(self, folder: Path, stop: asyncio.Event) -> None:
+        size = self._settings.processes
+        async with store(self._settings) as redis_url:
+            keepers = [
+                asyncio.create_task(self._keep(redis_url, Family(folder, index, size)))
+                for index in range(size)
+            ]
+            try:
+                await stop.wait()
+            finally:
+                self._stopping = True
+                self._signal(signal.SIGTERM)
+                patience = self._settings.drain_ms / 1000 + 15
+                await asyncio.wait(keepers, timeout=patience)
+                for child in self._children:
+                    if child.is_alive():
+                        child.kill()
+                await asyncio.gather(*keepers)
+
+    async def _keep(self, redis_url: str, family: Family) -> None:
+        """Keep one process running; a short-lived one is started again later and later."""
+        pause = 0.1
+        while not self._stopping:
+            theirs, ours = self._context.Pipe(duplex=False)
+            child = self._context.Process(
+                target=_child_main,
+                args=(self._settings, self._callers, redis_url, self._listener, theirs, family),
+                daemon=False,
+            )
+            child.start()
+            theirs.close()
+            self._children.append(child)
+            self._updates.append(ours)
+            began = time.monotonic()
+            while child.is_alive():
+                await asyncio.sleep(0.1)
+            self._children.remove(child)
+            self._updates.remove(ours)
+            ours.close()
+            child.join()
+            if not self._stopping:
+                log.error("a gateway process died and is started again", exit_code=child.exitcode)
+                pause = 0.1 if time.monotonic() - began > 30 else min(pause * 2, 5.0)
+                await asyncio.sleep(pause)
+
+    def _reread(self) -> None:
+        """SIGHUP: read the configuration once, for the processes that run and those that will."""
+        if self._reload is None or not (fresh := read_again(self._reload, self._callers)):
+            return
+        self._settings, self._callers = fresh
+        for update in self._updates:
+            with contextlib.suppress(OSError):  # it has just died; the next one begins with these settings
+                update.send(fresh)
+
+    def _signal(self, sig: int) -> None:
+        for child in self._children:
+            if child.pid is not None and child.is_alive():
+                os.kill(child.pid, sig)
+
+
+def _child_main(
+    settings: Settings,
+    callers: Callers,
+    redis_url: str,
+    listener: socket.socket,
+    updates: Connection,
+    family: Family,
+) -> None:
+    configure_logging(settings.log_format, settings.log_level)
+    raise_open_files()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    run_loop(
+        serve(
+            settings,
+            callers,
+            redis_url,
+            sockets=[listener],
+            updates=updates,
+            parent=parent.sentinel,
+            family=family,
+        )
+    )
