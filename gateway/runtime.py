@@ -26,7 +26,7 @@ from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.minutes import Minutes
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.limits import configured
+from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
-from fairlane.gateway.operator.limits import ENTRY, PAUSED, limits_of
+from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable
 from fairlane.gateway.settings.model import Mode
 from fairlane.queues.rules import Kind
 from fairlane.queues.tasks import State
@@ -332,7 +332,7 @@ Setting = float | int | bool | str | None
 def _change(kind: Kind) -> type[BaseModel]:
     """The body of a PATCH: the settings that can be changed, each or null."""
     fields: dict[str, Any] = {PAUSED: (bool | None, None)}
-    for name in limits_of(kind):
+    for name in changeable(kind):
         info = ENTRY[kind].model_fields[name]
         kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
         fields[name] = (kept | None, None)

@@ -12,8 +12,8 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.operator.changes import change
-from fairlane.gateway.operator.limits import check_name
 from fairlane.gateway.operator.search import FILTERS, describe, search
+from fairlane.gateway.operator.settings import check_name
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.ids import could_be_ours

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from fairlane.gateway.operator.limits import in_force
+from fairlane.gateway.operator.settings import in_force
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.rules import Kind, decode, settings_of

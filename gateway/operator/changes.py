@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.operator.limits import in_force, no_queue, read_change
+from fairlane.gateway.operator.settings import in_force, no_queue, read_change
 from fairlane.gateway.settings import Settings
 from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlane.gateway.operator.limits import in_force
+from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
 from fairlane.queues.survey import Model, Queue, Whereabouts
 from fairlane.queues.tasks import TERMINAL, asked_model

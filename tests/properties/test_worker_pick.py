@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fairlane.workers.server.pool import ANY, Misfit, Pool, Worker
+from fairlane.workers.server.pool import ANY, Mismatch, Pool, Worker
 
 MODELS = ["m", "n", "o"]
 TYPES = [None, ("chat",), ("embed",), ("chat", "embed")]
@@ -106,7 +106,7 @@ class Picking(RuleBasedStateMachine):
     def rather_not(self, data: Any, task: str, refuses: bool) -> None:
         worker = self.one(data)
         if refuses:
-            worker.refused.put(task, Misfit.REJECTED)
+            worker.refused.put(task, Mismatch.REJECTED)
         else:
             worker.avoided.put(task, True)
 
@@ -137,7 +137,7 @@ class Picking(RuleBasedStateMachine):
         ready = [worker for worker in self.workers if not worker.draining]
         assert self.pool.models() == {model for worker in ready for model in worker.models}
         for model in MODELS:
-            takers = [w for w in ready if w.serves(model) and w.misfit("chat", "t1") is None]
+            takers = [w for w in ready if w.serves(model) and w.mismatch("chat", "t1") is None]
             assert self.pool.anybody_takes(model, "chat", "t1") == bool(takers)
 
 

@@ -35,8 +35,8 @@ from fairlane.workers.protocol import (
     task_frame,
 )
 from fairlane.workers.server.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
-from fairlane.workers.server.frames import Halves
-from fairlane.workers.server.pool import Misfit, Worker
+from fairlane.workers.server.frames import SplitCharacters
+from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.tracing import Span
 
@@ -109,7 +109,7 @@ class Release(NamedTuple):
 class Move(NamedTuple):
     """The worker cannot run it: bring it to one that can."""
 
-    why: Misfit
+    why: Mismatch
 
 
 Step = Finish | Requeue | Release | Move
@@ -161,10 +161,10 @@ class Attempt:
         "_effects",
         "_finish_reason",
         "_frames",
-        "_halves",
         "_payload_bytes",
         "_sent_at",
         "_shown_at",
+        "_split_characters",
         "_told_usage",
         "_unread_chunks",
         "_usage_at",
@@ -203,7 +203,7 @@ class Attempt:
         self.answered = False
         self.end: Finish | None = None
         self._sent_at: float | None = None
-        self._halves: Halves | None = None
+        self._split_characters: SplitCharacters | None = None
         self._payload_bytes = 0
         self._frames = 0
         self._unread_chunks = 0  # that came after its end, while its worker went on
@@ -243,7 +243,7 @@ class Attempt:
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
                 self._effects.keep_payload(grant.task_id, payload)
-                self._effects.carry_out(self, Move(Misfit.SIZE))
+                self._effects.carry_out(self, Move(Mismatch.SIZE))
                 return
             self.phase = Phase.RUNNING
         self.started_at = self.output_at = self._sent_at = self._effects.time()
@@ -282,8 +282,8 @@ class Attempt:
                 return None
             self.acknowledged()
         self.output_at = self._effects.time()
-        if halves and self._halves is None:
-            self._halves = Halves()
+        if halves and self._split_characters is None:
+            self._split_characters = SplitCharacters()
         if self.worker.version == 1:
             if message.delta is not None:
                 self._text(0, "text", message.delta)
@@ -309,7 +309,7 @@ class Attempt:
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self.writer.chunk, delta.index
         if delta.content is not None:
-            if self._halves is None:
+            if self._split_characters is None:
                 chunk(index, "text", delta.content)
             else:
                 self._text(index, "text", delta.content)
@@ -337,8 +337,8 @@ class Attempt:
         return None
 
     def _text(self, index: int, kind: str, text: str) -> None:
-        if self._halves is not None:
-            whole = self._halves.join(index, kind, text)
+        if self._split_characters is not None:
+            whole = self._split_characters.join(index, kind, text)
             if text and not whole:
                 return  # half a character: it comes with its other half
             text = whole
@@ -346,8 +346,8 @@ class Attempt:
 
     def _flush_halves(self) -> None:
         """Half characters whose other half did not come."""
-        if self._halves is not None:
-            for index, kind in self._halves.rest():
+        if self._split_characters is not None:
+            for index, kind in self._split_characters.rest():
                 self.writer.chunk(index, kind, "\ufffd")
 
     def broken(self, why: str) -> None:
@@ -458,7 +458,7 @@ class Attempt:
             )
             return
         if message.reason == "unsupported":
-            self._effects.carry_out(self, Move(Misfit.REJECTED))
+            self._effects.carry_out(self, Move(Mismatch.REJECTED))
             return
         if message.reason == "draining":
             worker.draining = True

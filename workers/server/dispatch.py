@@ -25,14 +25,14 @@ from fairlane.streaming.events import Event, fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.writer import TaskWriter, flushes
-from fairlane.workers.server.alarms import Alarms
 from fairlane.workers.server.attempt import Attempt, Attempts, Phase, key_of
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.ending import Endings, terminal_event
 from fairlane.workers.server.payloads import PayloadCache
-from fairlane.workers.server.pool import ANY, Misfit, Pool, Recent, Worker
+from fairlane.workers.server.pool import ANY, Mismatch, Pool, Recent, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.spans import trace_attempt, trace_wait
+from fairlane.workers.server.timers import ModelTimers
 from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
 
@@ -49,7 +49,7 @@ MOST_SENT_AWAY = 1000
 """Tasks remembered that nobody here could run, with how often they came."""
 ELSEWHERE_S = 0.05
 """Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
-MISFIT_REST_S = 1.0
+MISMATCH_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
 MOST_REFUSALS = 5
 """Times that a task is brought to other replicas because nobody here supports it; then that is believed of all."""
@@ -80,8 +80,8 @@ class Dispatcher:
         self._accepting = True
         self._unheard: set[str] = set()
         self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
-        self._elsewhere: asyncio.Task[set[_Elsewhere]] | None = None
-        self._alarms = Alarms(self._loop, partial(self.on_wake, targeted=True))
+        self._elsewhere: asyncio.Task[set[_RemoteWorker]] | None = None
+        self._timers = ModelTimers(self._loop, partial(self.on_wake, targeted=True))
         self._endings = Endings(scheduler, link, hub, self, self.attempts, self._background)
         self.upkeep = Upkeep(self, hub)
 
@@ -93,7 +93,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
-        self._alarms.close()
+        self._timers.close()
         await self.upkeep.close()
         if self._elsewhere is not None:
             self._elsewhere.cancel()
@@ -212,7 +212,7 @@ class Dispatcher:
             if not answer.grants:
                 self._came_back_empty(worker)
         if isinstance(answer, Submitted):
-            self._alarms.set(answer.later)
+            self._timers.set(answer.later)
         if not done.done():
             done.set_result(answer)
 
@@ -256,7 +256,7 @@ class Dispatcher:
 
     def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled() and reply.exception() is None:
-            self._alarms.set(self.scheduler.taken(reply.result()).later)
+            self._timers.set(self.scheduler.taken(reply.result()).later)
 
     def _came_back_empty(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
@@ -287,7 +287,7 @@ class Dispatcher:
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
         grants, later = self.scheduler.taken(reply.result())
-        self._alarms.set(later)
+        self._timers.set(later)
         self._start_all(grants, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
@@ -318,7 +318,7 @@ class Dispatcher:
 
     def use(self, worker: Worker, grants: list[Grant], later: Later) -> None:
         """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
-        self._alarms.set(later)
+        self._timers.set(later)
         if grants:
             self._start_all(grants, worker)
         else:
@@ -330,7 +330,7 @@ class Dispatcher:
 
     def ask_later(self, later: Later) -> None:
         """Set timers for models that may start a task in a while."""
-        self._alarms.set(later)
+        self._timers.set(later)
 
     # ---- attempts ----------
 
@@ -359,12 +359,12 @@ class Dispatcher:
             if self.tracer is not None:
                 trace_wait(self.tracer, grant)
         worker = asked_for
-        misfit = worker.misfit(grant.task_type, grant.task_id)
+        mismatch = worker.mismatch(grant.task_type, grant.task_id)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
         if other is not None and other is not worker:  # 1
             known_free = other.models == worker.models and other.free(self.time()) > 0
             self._begin(grant, other)
-            if misfit or not known_free:
+            if mismatch or not known_free:
                 self.fill(worker)
         elif (
             not self.connected_now(worker)
@@ -373,8 +373,8 @@ class Dispatcher:
             or key_of(grant, worker) in worker.attempts
         ):  # 2
             self._background.spawn(self._give_back(grant))
-        elif misfit:  # 3
-            self.misfit(self._new_attempt(grant, worker), misfit)
+        elif mismatch:  # 3
+            self.mismatch(self._new_attempt(grant, worker), mismatch)
         else:
             self._begin(grant, worker)
 
@@ -420,13 +420,13 @@ class Dispatcher:
         """Keep a body at hand for the next worker that its task is given to."""
         self.payloads.put(task_id, payload)
 
-    def misfit(self, attempt: Attempt, why: Misfit) -> None:
+    def mismatch(self, attempt: Attempt, why: Mismatch) -> None:
         """An attempt's worker cannot run it: bring it to a worker that can, here or elsewhere, or end it.
 
         The attempt was sent to nobody, or is rejected; from here on it is this method's.
         """
         grant, worker = attempt.grant, attempt.worker
-        if why is not Misfit.TYPE:
+        if why is not Mismatch.TYPE:
             worker.refused.put(grant.task_id, why)
         other = self.pool.pick(grant.model, grant.task_type, grant.task_id)
         if other is not None:
@@ -438,48 +438,48 @@ class Dispatcher:
         if self.pool.anybody_takes(grant.model, grant.task_type, grant.task_id):
             attempt.decline(why.value)
         else:
-            self._background.spawn(self._misfit(attempt, why))
+            self._background.spawn(self._mismatch(attempt, why))
 
     def _rest(self, worker: Worker) -> None:
         """Ask for no task for a while: it would be the same one again. What is at hand may be given all the same."""
-        worker.rest_until = self.time() + MISFIT_REST_S
-        self._loop.call_later(MISFIT_REST_S + 0.001, self.fill, worker)
+        worker.rest_until = self.time() + MISMATCH_REST_S
+        self._loop.call_later(MISMATCH_REST_S + 0.001, self.fill, worker)
 
-    async def _misfit(self, attempt: Attempt, why: Misfit) -> None:
+    async def _mismatch(self, attempt: Attempt, why: Mismatch) -> None:
         """No worker here can run it: let another replica's have it, if there is one."""
         grant = attempt.grant
         times = (self._sent_away.get(grant.task_id) or 0) + 1
         self._sent_away.put(grant.task_id, times)
-        tired = why is Misfit.REJECTED and times > MOST_REFUSALS
+        tired = why is Mismatch.REJECTED and times > MOST_REFUSALS
         if not tired and await self._background.until_answered(lambda: self._taken_elsewhere(grant, why)):
             attempt.decline(why.value)
             return
         sentence = {
-            Misfit.TYPE: f"No connected worker takes tasks of type {grant.task_type}",
-            Misfit.SIZE: "The task is too large for the connected workers",
-            Misfit.REJECTED: "No connected worker can run this task",
+            Mismatch.TYPE: f"No connected worker takes tasks of type {grant.task_type}",
+            Mismatch.SIZE: "The task is too large for the connected workers",
+            Mismatch.REJECTED: "No connected worker can run this task",
         }[why]
         attempt.fail("NO_WORKER", sentence, retryable=False)
 
-    async def _taken_elsewhere(self, grant: Grant, why: Misfit) -> bool:
+    async def _taken_elsewhere(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker of another replica takes the task, as far as the replicas tell."""
         if self._elsewhere is None:
             self._elsewhere = asyncio.create_task(self._read_elsewhere(), name="workers-elsewhere")
         return any(
-            kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Misfit.SIZE)
+            kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
             for kind in await asyncio.shield(self._elsewhere)
         )
 
-    async def _read_elsewhere(self) -> set["_Elsewhere"]:
+    async def _read_elsewhere(self) -> set["_RemoteWorker"]:
         """The kinds of workers of other replicas; who asks within a moment shares the reading."""
         try:
             await asyncio.sleep(ELSEWHERE_S)
-            kinds: set[_Elsewhere] = set()
+            kinds: set[_RemoteWorker] = set()
             for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
                 replica = name.decode()
                 if replica != self.scheduler.replica:
                     reply = await self._link.command("HGETALL", self._keys("presence", replica=replica))
-                    kinds.update(msgspec.convert(read_presence(reply), list[_Elsewhere]))
+                    kinds.update(msgspec.convert(read_presence(reply), list[_RemoteWorker]))
             return kinds
         finally:
             self._elsewhere = None
@@ -488,7 +488,7 @@ class Dispatcher:
         ended = await self._background.until_answered(
             lambda: self.scheduler.requeue(grant, "no worker any more", cause="declined", begun=False)
         )
-        self._alarms.set(ended.later)
+        self._timers.set(ended.later)
 
     def show_end(self, task_id: str, event_id: str, kind: str, data: bytes) -> None:
         """Bring the terminal event that a call from here wrote to the readers here."""
@@ -593,7 +593,7 @@ class Dispatcher:
         return int((self.time() - worker.heard_at) * 1000)
 
 
-class _Elsewhere(msgspec.Struct, rename="camel", frozen=True):
+class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     """What another replica tells of one of its workers, as far as it counts for who takes a task."""
 
     models: tuple[str, ...]

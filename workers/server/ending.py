@@ -30,7 +30,7 @@ from fairlane.workers.server.attempt import (
     Step,
 )
 from fairlane.workers.server.background import Background, observe
-from fairlane.workers.server.pool import RETRY_REST_MS, Misfit, Worker
+from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.spans import trace_end
 
@@ -80,7 +80,7 @@ class Slots(Protocol):
 
     def keep_payload(self, task_id: str, payload: bytes) -> None: ...
 
-    def misfit(self, attempt: Attempt, why: Misfit) -> None:
+    def mismatch(self, attempt: Attempt, why: Mismatch) -> None:
         """Bring an attempt's task to a worker that can run it, or end it."""
         ...
 
@@ -141,7 +141,7 @@ class Endings:
             self._requeue(attempt, step)
         else:
             assert isinstance(step, Move)
-            self._slots.misfit(attempt, step.why)
+            self._slots.mismatch(attempt, step.why)
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         worker = attempt.worker

@@ -97,7 +97,7 @@ def _restore(delta: Delta, members: dict[str, Any]) -> None:
             setattr(delta, name, members[name])
 
 
-class Halves:
+class SplitCharacters:
     """Joins the halves of characters that were split between deltas of the same choice and kind."""
 
     def __init__(self) -> None:

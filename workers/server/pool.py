@@ -57,7 +57,7 @@ class Recent(Generic[Key, Value]):
             del self._values[next(iter(self._values))]
 
 
-class Misfit(enum.StrEnum):
+class Mismatch(enum.StrEnum):
     """Why a worker cannot run a task that others may take."""
 
     TYPE = "task type not taken"
@@ -183,7 +183,7 @@ class Worker:
         self.failures = 0
         self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
         self.strange: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
-        self.refused: Recent[str, Misfit] = Recent(REMEMBERED)
+        self.refused: Recent[str, Mismatch] = Recent(REMEMBERED)
         self.avoided: Recent[str, bool] = Recent(REMEMBERED)
         self.turn = 0
         self.kind: Kind | None = None
@@ -290,10 +290,10 @@ class Worker:
     def serves(self, model: str) -> bool:
         return model in self.models or self.models[0] == ANY
 
-    def misfit(self, task_type: str, task_id: str) -> Misfit | None:
+    def mismatch(self, task_type: str, task_id: str) -> Mismatch | None:
         """Why it cannot run this task of a model that it serves; None when it can."""
         if self.task_types is not None and task_type not in self.task_types:
-            return Misfit.TYPE
+            return Mismatch.TYPE
         return self.refused.get(task_id)
 
     def free(self, now: float) -> int:

@@ -40,8 +40,8 @@ from fairlane.workers.protocol import (
 from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.frames import explain, read_frame
-from fairlane.workers.server.limits import Flood, NewNames, PerMinute
 from fairlane.workers.server.pool import ANY, Worker
+from fairlane.workers.server.rates import FrameRate, NewNames, PerMinute
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -123,7 +123,7 @@ class Session:
         "_asked",
         "_connection",
         "_dispatcher",
-        "_flood",
+        "_frame_rate",
         "_invalid",
         "_kept_results",
         "_names",
@@ -161,7 +161,7 @@ class Session:
         """The models and task types that the worker would offer."""
         self._time = dispatcher.time
         flood_s = settings.flood_ms / 1000
-        self._flood = Flood(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
+        self._frame_rate = FrameRate(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
         self.identity = identity
         self.worker: Worker | None = None
         self.send = connection.say
@@ -205,7 +205,7 @@ class Session:
         worker = self.worker
         if worker is not None:
             worker.heard_at = now
-            self._flood.set_slots(worker.slots, now)
+            self._frame_rate.set_slots(worker.slots, now)
         if self._handle(data):
             size *= MENDING
         if self.worker is None:
@@ -217,7 +217,7 @@ class Session:
         return self._pause(size, count * PART, self._time())
 
     def _pause(self, size: int, count: float, now: float) -> float:
-        pause = self._flood.pause(size, now, count, self._pieces)
+        pause = self._frame_rate.pause(size, now, count, self._pieces)
         self._pieces = 0
         if pause is None:
             self.close(CLOSE_FLOOD, "too much, too fast")

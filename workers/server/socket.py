@@ -9,7 +9,7 @@ import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.limits import NewNames
+from fairlane.workers.server.rates import NewNames
 from fairlane.workers.server.session import (
     NEW_NAMES_PER_MINUTE,
     Connection,

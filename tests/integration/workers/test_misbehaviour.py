@@ -21,7 +21,7 @@ from tests.support.rawworkers import (
 )
 from tests.support.serving import Served, until
 
-from fairlane.workers.server.limits import Flood
+from fairlane.workers.server.rates import FrameRate
 
 pytestmark = pytest.mark.anyio
 
@@ -380,13 +380,13 @@ async def test_events_that_output_becomes_pause_the_reading(
     served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    pause = Flood.pause
+    pause = FrameRate.pause
 
-    def counting(flood: Flood, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
+    def counting(flood: FrameRate, size: int, now: float, count: float = 1, events: int = 0) -> float | None:
         counted.append(events)
         return pause(flood, size, now, count, events)
 
-    monkeypatch.setattr(Flood, "pause", counting)
+    monkeypatch.setattr(FrameRate, "pause", counting)
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")

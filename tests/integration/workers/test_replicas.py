@@ -105,7 +105,7 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
 async def test_a_task_that_neither_gateways_worker_supports_fails_before_long(
     served: Served, second: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MISFIT_REST_S", 0.1)
+    monkeypatch.setattr(dispatch, "MISMATCH_REST_S", 0.1)
     async with worker_v2(served.ws, instance="a") as a, worker_v2(second.ws, instance="b") as b:
         await until_workers(second, 1)
         answer = callers.ask()

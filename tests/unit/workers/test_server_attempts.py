@@ -561,10 +561,10 @@ async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> No
     stage.worker()
     await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert stage.store.asked == []
-    stage.dispatcher._alarms.set((("m", 0),))
+    stage.dispatcher._timers.set((("m", 0),))
     args, _ = await stage.store.answer("take", Taken([grant()], (("m", 60_000),)))
     assert (args[0], args[1]) == (("m",), 1)
-    assert len(stage.dispatcher._alarms) == 1
+    assert len(stage.dispatcher._timers) == 1
 
 
 async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
@@ -573,7 +573,7 @@ async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
     await stage.submitted(later=(("m", 0),))
     args, _ = await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert args[:2] == (["m"], 0)
-    assert len(stage.dispatcher._alarms) == 1
+    assert len(stage.dispatcher._timers) == 1
 
 
 async def test_closing_forgets_the_timers() -> None:
@@ -581,7 +581,7 @@ async def test_closing_forgets_the_timers() -> None:
     stage.worker()
     await stage.store.answer("take", Taken([], (("m", 60_000),)))
     await stage.dispatcher.close()
-    assert len(stage.dispatcher._alarms) == 0
+    assert len(stage.dispatcher._timers) == 0
 
 
 async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.workers.protocol import TaskChunk, TaskResult
-from fairlane.workers.server.frames import LARGE, MENDED, MOST_OBJECTS, Halves, explain, read_frame
+from fairlane.workers.server.frames import LARGE, MENDED, MOST_OBJECTS, SplitCharacters, explain, read_frame
 
 
 def chunk(delta: str) -> str:
@@ -87,7 +87,7 @@ def test_text_cut_anywhere_comes_out_as_it_was(text: str, data: st.DataObject) -
     units = text.encode("utf-16-le", "surrogatepass")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(units) // 2), max_size=6)))
     edges = [0, *cuts, len(units) // 2]
-    halves, joined = Halves(), ""
+    halves, joined = SplitCharacters(), ""
     for start, end in itertools.pairwise(edges):
         piece = units[2 * start : 2 * end].decode("utf-16-le", "surrogatepass")
         frame, _ = read_frame(chunk(piece))
@@ -120,7 +120,7 @@ def test_what_is_read_can_still_be_read_from_deeper_down() -> None:
 
 
 def test_choices_and_kinds_have_their_own_halves() -> None:
-    halves = Halves()
+    halves = SplitCharacters()
     assert halves.join(0, "text", "\ud83d") == ""
     assert halves.join(1, "text", "\ude00") == "\ufffd"
     assert halves.join(0, "reasoning", "x") == "x"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.workers.server.pool import Misfit, Pool, Recent, Worker
+from fairlane.workers.server.pool import Mismatch, Pool, Recent, Worker
 
 
 class Clock:
@@ -82,12 +82,12 @@ def test_a_task_is_never_given_to_a_worker_that_does_not_take_it(pool: Pool) -> 
     pool.touch(untyped)
     assert pool.pick("m", "chat", "t") is typed
     assert pool.pick("m", "embed", "t") is untyped
-    untyped.refused.put("t", Misfit.REJECTED)
+    untyped.refused.put("t", Mismatch.REJECTED)
     assert pool.pick("m", "embed", "t") is None
     assert not pool.anybody_takes("m", "embed", "t")
     assert pool.anybody_takes("m", "embed", "another")
-    assert typed.misfit("embed", "t") is Misfit.TYPE
-    assert untyped.misfit("embed", "t") is Misfit.REJECTED
+    assert typed.mismatch("embed", "t") is Mismatch.TYPE
+    assert untyped.mismatch("embed", "t") is Mismatch.REJECTED
 
 
 def test_a_busy_worker_counts_for_who_takes_a_task_and_a_draining_one_does_not(pool: Pool) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from tests.unit.gateway.refused import refused
 
-from fairlane.gateway.operator.limits import Values, check_name, configured, in_force, limits_of, read_change
+from fairlane.gateway.operator.settings import (
+    Values,
+    changeable,
+    check_name,
+    configured,
+    in_force,
+    read_change,
+)
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings
 from fairlane.queues.rules import Kind
 
@@ -23,8 +30,8 @@ def change(kind: Kind, name: str, fields: Values, overrides: Values | None = Non
 
 
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
-    assert set(limits_of("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
-    assert set(limits_of("model")) == set(ModelSettings.model_fields) - {"first_output_ms", "silence_ms"}
+    assert set(changeable("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
+    assert set(changeable("model")) == set(ModelSettings.model_fields) - {"first_output_ms", "silence_ms"}
     queues, models = configured(SETTINGS)
     assert queues.keys() == SETTINGS.queues.keys()
     assert queues["paid_stream"] == {

@@ -73,7 +73,7 @@ class PerMinute:
         return len(self._at) > self._limit and now - self._at[0] <= 60
 
 
-class Flood:
+class FrameRate:
     """Watches one socket: at most `frames` frames and `volume` bytes a second for each slot, sustained.
 
     What is above that pauses the reading; after `patience_s` of pauses without a rest between, it is a flood. Events are what

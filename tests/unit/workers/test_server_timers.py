@@ -1,12 +1,12 @@
-"""Timers of models that may not start a task yet, on a loop whose time the test moves."""
+"""One timer per model that may not start a task yet."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from fairlane.workers.server import alarms
-from fairlane.workers.server.alarms import Alarms
+from fairlane.workers.server import timers
+from fairlane.workers.server.timers import ModelTimers
 
 
 class Timer:
@@ -58,11 +58,13 @@ def rung() -> list[str]:
 
 
 @pytest.fixture
-def subject(loop: Loop, rung: list[str]) -> Alarms:
-    return Alarms(loop, rung.append)  # type: ignore[arg-type]
+def subject(loop: Loop, rung: list[str]) -> ModelTimers:
+    return ModelTimers(loop, rung.append)  # type: ignore[arg-type]
 
 
-def test_each_model_is_woken_for_once_at_its_instant(subject: Alarms, loop: Loop, rung: list[str]) -> None:
+def test_each_model_is_woken_for_once_at_its_instant(
+    subject: ModelTimers, loop: Loop, rung: list[str]
+) -> None:
     subject.set([("a", 1000), ("b", 2000)])
     loop.pass_time(0.9)
     assert rung == []
@@ -74,7 +76,7 @@ def test_each_model_is_woken_for_once_at_its_instant(subject: Alarms, loop: Loop
 
 
 def test_the_earlier_instant_counts_and_there_is_one_timer(
-    subject: Alarms, loop: Loop, rung: list[str]
+    subject: ModelTimers, loop: Loop, rung: list[str]
 ) -> None:
     for ms in (5000, 1000, 3000):
         subject.set([("a", ms)])
@@ -87,9 +89,9 @@ def test_the_earlier_instant_counts_and_there_is_one_timer(
 
 
 def test_timers_are_bounded(
-    subject: Alarms, loop: Loop, rung: list[str], monkeypatch: pytest.MonkeyPatch
+    subject: ModelTimers, loop: Loop, rung: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alarms, "MOST_MODELS", 3)
+    monkeypatch.setattr(timers, "MOST_MODELS", 3)
     subject.set((f"m{i}", 1000) for i in range(10))
     subject.set([("m0", 500)])
     assert sorted(loop.armed) == [100.5, 101.0, 101.0]
@@ -98,7 +100,7 @@ def test_timers_are_bounded(
 
 
 def test_after_closing_nobody_is_woken_and_nothing_is_armed(
-    subject: Alarms, loop: Loop, rung: list[str]
+    subject: ModelTimers, loop: Loop, rung: list[str]
 ) -> None:
     subject.set([("a", 1000)])
     subject.close()
@@ -117,7 +119,7 @@ def test_the_loop_of_asyncio_will_do() -> None:
             rung.append(model)
             done.set()
 
-        subject = Alarms(asyncio.get_running_loop(), due)
+        subject = ModelTimers(asyncio.get_running_loop(), due)
         subject.set([("a", 1)])
         async with asyncio.timeout(10):
             await done.wait()

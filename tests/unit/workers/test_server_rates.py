@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.workers.server.limits import Bucket, Flood, PerMinute
+from fairlane.workers.server.rates import Bucket, FrameRate, PerMinute
 
 
 def test_a_bucket_gives_a_seconds_worth_at_once_and_then_its_rate() -> None:
@@ -25,8 +25,8 @@ def test_per_minute_forgets_what_is_older_than_a_minute() -> None:
     assert not count.exceeded(62.5)
 
 
-def flood(patience_s: float = 1.0) -> Flood:
-    return Flood(100, 1000, patience_s, 0.0)
+def flood(patience_s: float = 1.0) -> FrameRate:
+    return FrameRate(100, 1000, patience_s, 0.0)
 
 
 def test_what_is_within_the_rate_is_not_paused() -> None:
@@ -73,14 +73,14 @@ def test_slots_multiply_the_allowance() -> None:
 
 
 def test_events_pause_the_reading_and_are_no_flood() -> None:
-    flood = Flood(frames=10, volume=1e9, patience_s=5, now=0.0)
+    flood = FrameRate(frames=10, volume=1e9, patience_s=5, now=0.0)
     now = 0.0
     assert flood.pause(1, now, 1, 80) == 0.0
     for _ in range(100):
         pause = flood.pause(1, now, 1, 80)
         assert pause == pytest.approx(1.0)
         now += 1.0
-    flood = Flood(frames=10, volume=1e9, patience_s=5, now=0.0)
+    flood = FrameRate(frames=10, volume=1e9, patience_s=5, now=0.0)
     flood.set_slots(10, 0.0)
     now = 1.0  # by then a second's worth is there
     assert flood.pause(1, now, 1, 800) == 0.0
@@ -88,7 +88,7 @@ def test_events_pause_the_reading_and_are_no_flood() -> None:
 
 
 def test_slots_buy_more_bytes_and_events_up_to_sixteen() -> None:
-    flood = Flood(frames=10, volume=1000, patience_s=5, now=0.0)
+    flood = FrameRate(frames=10, volume=1000, patience_s=5, now=0.0)
     flood.set_slots(1024, 0.0)
     assert flood.pause(16_000, 0.0, 1, 16 * 80) == 0.0
     assert flood.pause(16_000, 0.0) == pytest.approx(1.0)
@@ -98,7 +98,7 @@ def test_slots_buy_more_bytes_and_events_up_to_sixteen() -> None:
 
 def test_another_number_of_slots_buys_nothing_new() -> None:
     """A worker that changes it again and again may send no more than one that does not."""
-    flood, now = Flood(100, 1000, 5.0, 0.0), 0.0
+    flood, now = FrameRate(100, 1000, 5.0, 0.0), 0.0
     passed = 0
     for number in range(1000):
         flood.set_slots(1 + number % 2, now)

@@ -7,7 +7,7 @@ MOST_MODELS = 1000
 """Timers at once; a model beyond that waits for the sweep, which repeats its wake-up once a second."""
 
 
-class Alarms:
+class ModelTimers:
     """At most one timer per model; of two instants the earlier one counts.
 
     `due(model)` is called once when its instant has come. What it asks for may name the next one.

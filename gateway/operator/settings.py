@@ -24,7 +24,7 @@ riddle."""
 ENTRY: Mapping[Kind, type[BaseModel]] = {"queue": QueueSettings, "model": ModelSettings}
 
 
-def limits_of(kind: Kind) -> list[str]:
+def changeable(kind: Kind) -> list[str]:
     """The settings that the scheduler goes by and that can be configured; the others are read at the start or on SIGHUP."""
     return [name for name in settings_of(kind) if name != PAUSED]
 
@@ -32,17 +32,17 @@ def limits_of(kind: Kind) -> list[str]:
 def configured(settings: Settings) -> tuple[dict[str, Values], dict[str, Values]]:
     """What the configuration says of every queue and every listed model, as `Scheduler.configure` takes it. Queues that set no
     length or wait of their own have the gateway's."""
-    queues = {name: _of(queue, limits_of("queue")) for name, queue in settings.queues.items()}
+    queues = {name: _of(queue, changeable("queue")) for name, queue in settings.queues.items()}
     for name, values in queues.items():
         values["max_length"] = settings.queue_max_length(name)
         values["max_wait_ms"] = settings.queue_max_wait_ms(name)
-    models = {name: _of(model, limits_of("model")) for name, model in settings.models.items()}
+    models = {name: _of(model, changeable("model")) for name, model in settings.models.items()}
     return queues, models
 
 
 def in_force(kind: Kind, stored: Mapping[str, Value]) -> Values:
     """All values of a queue or model, those not `stored` as if nothing were configured."""
-    defaults = {name: ENTRY[kind].model_fields[name].default for name in limits_of(kind)}
+    defaults = {name: ENTRY[kind].model_fields[name].default for name in changeable(kind)}
     return {**defaults, PAUSED: False, **{name: value for name, value in stored.items() if value is not None}}
 
 
@@ -72,7 +72,7 @@ def read_change(
     `overrides`: the changes that hold until now. Each value is checked by itself; of what then holds together, only
     contradictions that this change takes part in, so that an old one never stands in the way of pausing.
     """
-    known = limits_of(kind)
+    known = changeable(kind)
     values = dict(fields)
     paused = values.pop(PAUSED, None)
     problems = [_unknown(kind, field) for field in values if field not in known]
