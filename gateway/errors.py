@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, openai_kind, told
+from fairlane.streaming.failures import CANCELLED, failure_row, openai_kind
 
 
 class ApiError(Exception):
@@ -108,7 +108,7 @@ class NoWorker(ApiError):
 def model_not_found(model: str) -> ApiError:
     """Also for a model that the caller's key does not cover: whether it exists is then not told."""
     return ApiError(
-        told("MODEL_NOT_FOUND").native,
+        failure_row("MODEL_NOT_FOUND").native,
         "MODEL_NOT_FOUND",
         f"The model `{model}` does not exist or you do not have access to it",
         param="model",
@@ -123,7 +123,7 @@ class TaskFailed(ApiError):
         self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
         super().__init__(
-            told(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
+            failure_row(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
         )
         self.retryable = failure.retryable
         self.took_ms = took_ms
@@ -133,13 +133,13 @@ def task_failed(
     failure: Failure | None, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> TaskFailed:
     """The error of a task that did not complete; without a failure it was cancelled."""
-    failure = failure or Failure("Task cancelled", CANCELLED, told(CANCELLED).retry)
+    failure = failure or Failure("Task cancelled", CANCELLED, failure_row(CANCELLED).retry)
     return TaskFailed(failure, task_id, took_ms=took_ms, headers=headers)
 
 
 def gateway_failed(code: str, message: str, task_id: str) -> TaskFailed:
     """The error of a task whose end its log does not tell: this gateway cannot read it, or its time is over."""
-    return TaskFailed(Failure(message, code, told(code).retry), task_id)
+    return TaskFailed(Failure(message, code, failure_row(code).retry), task_id)
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -194,14 +194,14 @@ def openai_answer(error: ApiError) -> Answer:
         error = model_not_found(error.model)
     status, retry_after_ms = error.status, error.retry_after_ms
     if isinstance(error, TaskFailed):
-        status = told(error.code).openai
+        status = failure_row(error.code).openai
         retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
     body = {
         "error": {
             "message": error.message,
             "type": openai_kind(status),
             "param": error.param,
-            "code": told(error.code).code,
+            "code": failure_row(error.code).code,
         }
     }
     return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
-from fairlane.queues.noise import random_bytes
+from fairlane.queues.randomness import random_bytes
 from fairlane.workers.tracing import Span
 
 Scope = MutableMapping[str, Any]
@@ -118,7 +118,7 @@ class Request:
         self.route = "other"
         """The path's pattern, when there is such a call."""
         self.caller: Caller | None = None
-        """Whose call it is, while it is open (`OpenCalls`)."""
+        """EndedTask call it is, while it is open (`OpenCalls`)."""
         self.opener: tuple[str | None, str] | None = None
         self.revoked = False
         """Whether the caller's key was taken away while the call was open."""

@@ -12,7 +12,7 @@ from fairlane import __version__
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
-from fairlane.queues.survey import Whereabouts, read_whereabouts
+from fairlane.queues.survey import ReplicaInfo, read_replica_info
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -23,12 +23,12 @@ after a minute.
 """
 
 
-def here(started_at: float) -> Whereabouts:
+def here(started_at: float) -> ReplicaInfo:
     """Where this process runs. `started_at` in seconds since 1970."""
-    return Whereabouts(socket.gethostname(), os.getpid(), __version__, int(started_at * 1000))
+    return ReplicaInfo(socket.gethostname(), os.getpid(), __version__, int(started_at * 1000))
 
 
-class Goings:
+class MissingReplicas:
     """Says which replicas are gone. One counts as gone when two looks in a row do not see it alive: after an outage of Redis all
     need a moment to say that they are there. Pure.
     """
@@ -49,13 +49,13 @@ class Goings:
 class Replicas:
     """Tells the others where this replica runs, and the log who of them is gone."""
 
-    def __init__(self, link: RedisLink, keys: Keys, replica: str, where: Whereabouts) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, replica: str, where: ReplicaInfo) -> None:
         self._link = link
         self._keys = keys
         self._replica = replica
         self._where = msgspec.json.encode(where)
-        self._goings = Goings()
-        self._seen: dict[str, Whereabouts] = {}
+        self._missing = MissingReplicas()
+        self._seen: dict[str, ReplicaInfo] = {}
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -87,13 +87,13 @@ class Replicas:
         seconds, flat, where = (await asyncio.gather(told, time, present, hosts))[1:]
         now_ms = int(seconds[0]) * 1000
         ends = {name.decode(): float(end) for name, end in zip(flat[::2], flat[1::2], strict=True)}
-        self._seen.update(read_whereabouts(where))
+        self._seen.update(read_replica_info(where))
         self.note(ends, now_ms)
 
     def note(self, ends: Mapping[str, float], now_ms: int) -> None:
         """Write who is gone. `ends`: when the presence of each replica ends, ms."""
         alive = {name for name, end in ends.items() if end > now_ms} - {self._replica}
-        for name in self._goings.look(alive):
+        for name in self._missing.look(alive):
             where = self._seen.pop(name, None)
             more = {} if where is None else {"host": where.host, "pid": where.pid, "version": where.version}
             if ends.get(name, LEFT) == LEFT:

@@ -21,7 +21,7 @@ from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.errors import SECOND_MS, ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.loopwatch import LoopWatch
-from fairlane.gateway.metrics.family import Family, Relative
+from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.minutes import Minutes
 from fairlane.gateway.operator.audit import AuditRecord
@@ -95,12 +95,12 @@ class Gateway:
     """The parts of a running gateway. Made by `open_gateway`, which also ends it."""
 
     def __init__(
-        self, settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+        self, settings: Settings, callers: Callers, redis_url: str, siblings: Siblings | None = None
     ) -> None:
         self.settings = settings
-        self.family = family or Family(Path(), 0, 1)
+        self.siblings = siblings or Siblings(Path(), 0, 1)
         self.callers = callers
-        self.replica = self.family.mark + secrets.token_hex(4)
+        self.replica = self.siblings.mark + secrets.token_hex(4)
         self.prefix = pool_prefix()
         self.keys = Keys(self.prefix)
         self.ready = False
@@ -164,7 +164,7 @@ class Gateway:
         )
         self.wait = Wait(self.submit, self.hub, self.closing, self.dispatcher.cancel_soon, self.going)
         self.poll = Poll(self.scheduler, self.results)
-        self._relative = Relative(self.family, self.snapshot)
+        self._snapshot_server = SnapshotServer(self.siblings, self.snapshot)
         self.surveyor = Surveyor(
             self.link,
             self.keys,
@@ -217,8 +217,8 @@ class Gateway:
         await self.link.start()
         self.store.start()
         await self.channel.start()
-        if self.family.size > 1:
-            await self._relative.start()
+        if self.siblings.size > 1:
+            await self._snapshot_server.start()
         self.hub.start()
         self.watch.start()
         self.surveyor.start()
@@ -252,7 +252,7 @@ class Gateway:
         await self.watch.close()
         await self.surveyor.close()
         await self.history.close()
-        await self._relative.close()
+        await self._snapshot_server.close()
         await self.results.close()
         await self.hub.close()
         await self.channel.close()
@@ -303,7 +303,7 @@ class Gateway:
         log.info(event, replica=self.replica, tasks=len(held), left_s=round(left_s), **named)
 
     async def another_stays(self) -> bool:
-        """Whether another replica lives which does not go with this one, as the other processes of its family do."""
+        """Whether another replica lives which does not go with this one, as the other processes of this gateway do."""
         try:
             now, known = await asyncio.gather(
                 self.link.command("TIME"),
@@ -311,7 +311,7 @@ class Gateway:
             )
         except StoreError:
             return False
-        ours = self.family.mark or self.replica
+        ours = self.siblings.mark or self.replica
         names_and_ends = zip(known[::2], known[1::2], strict=True)
         return any(
             float(end) > int(now[0]) * 1000 and not name.decode().startswith(ours)
@@ -368,7 +368,7 @@ class Gateway:
             "fairlane_attempts": len(self.dispatcher.attempts),
             "fairlane_loop_lag_max_seconds": self.loop_watch.longest_s,
         }
-        return take_snapshot(self.family.index, self.measures, gauges)
+        return take_snapshot(self.siblings.index, self.measures, gauges)
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -487,10 +487,10 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    settings: Settings, callers: Callers, redis_url: str, family: Family | None = None
+    settings: Settings, callers: Callers, redis_url: str, siblings: Siblings | None = None
 ) -> AsyncIterator[Gateway]:
     """A started gateway; stopped at the end, whatever happened."""
-    gateway = Gateway(settings, callers, redis_url, family)
+    gateway = Gateway(settings, callers, redis_url, siblings)
     try:
         await gateway.start()
         yield gateway

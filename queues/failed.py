@@ -51,20 +51,20 @@ class FailedTasks:
 
     def tell(self, end: TaskEnd) -> None:
         """Write what is known of a task that failed."""
-        whose = end.whose
-        if whose is not None and self._allowance.take():
+        task = end.task
+        if task is not None and self._allowance.take():
             log.info(
                 "task failed",
                 code=end.code,
-                task_id=whose.task_id,
-                request_id=whose.request_id,
-                model=whose.model,
+                task_id=task.task_id,
+                request_id=task.request_id,
+                model=task.model,
                 queue=end.queue,
-                user=whose.user,
-                worker_id=whose.worker,
-                attempt=whose.attempt,
+                user=task.user,
+                worker_id=task.worker,
+                attempt=task.attempt,
                 waited_and_ran_ms=round(end.total_ms),
-                error=_sentence(end.code, whose.sentence),
+                error=_sentence(end.code, task.sentence),
             )
         else:
             if not self._untold:

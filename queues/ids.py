@@ -9,7 +9,7 @@ guessed (66 random bits). They do not grant access: whose task it is, is checked
 import re
 from collections.abc import Callable
 
-from fairlane.queues.noise import random_bytes as fresh_bytes
+from fairlane.queues.randomness import random_bytes as fresh_bytes
 
 POOL = 0
 """The one pool there is for now."""

@@ -22,7 +22,7 @@ OPERATIONS = {"openaiLike": "chat", "openaiCompletion": "text_completion", "open
 """Task types by OpenTelemetry's names of operations; others are counted as OTHER."""
 
 
-class Whose(NamedTuple):
+class EndedTask(NamedTuple):
     """Which task ended, for the log."""
 
     task_id: str
@@ -68,7 +68,7 @@ class TaskEnd(NamedTuple):
     """From the first output; -1 = unknown, or there was none."""
     used: tuple[int, int] = (-1, -1)
     """Tokens of input and output; -1 = unknown."""
-    whose: Whose | None = None
+    task: EndedTask | None = None
 
 
 class Measures(Protocol):

@@ -34,7 +34,7 @@ MODEL_SETTINGS: Mapping[str, type[str] | type[int] | type[float] | type[bool]] =
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class EffectiveSettings:
     """What holds for a queue or model, and which of it was set while running."""
 
     values: dict[str, Value]

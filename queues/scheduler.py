@@ -11,9 +11,18 @@ import structlog
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
-from fairlane.queues.measures import Measures, Recorder, TaskEnd, Whose, sentence_of
+from fairlane.queues.measures import EndedTask, Measures, Recorder, TaskEnd, sentence_of
 from fairlane.queues.presence import PresenceNews
-from fairlane.queues.rules import Change, Kind, Settled, Value, decode, encode, fields_of, settings_of
+from fairlane.queues.rules import (
+    Change,
+    EffectiveSettings,
+    Kind,
+    Value,
+    decode,
+    encode,
+    fields_of,
+    settings_of,
+)
 from fairlane.queues.sums import SummedLine
 from fairlane.queues.tasks import (
     TERMINAL,
@@ -508,7 +517,7 @@ class Scheduler:
         )
 
     async def in_force(self) -> Configuration | None:
-        """Whose configuration holds; None in a store that was never configured."""
+        """EndedTask configuration holds; None in a store that was never configured."""
         packed: bytes | None = await self._link.command("HGET", self._keys("pool"), "version")
         return None if packed is None else read_configuration(packed)
 
@@ -533,7 +542,7 @@ class Scheduler:
         )
         return Change(before, after, reply[1].decode())
 
-    async def effective(self, kind: Kind, name: str) -> Settled:
+    async def effective(self, kind: Kind, name: str) -> EffectiveSettings:
         """What holds for a queue or model."""
         key = self._keys("queue", queue=name) if kind == "queue" else self._keys("model", model=name)
         names = list(settings_of(kind))
@@ -546,7 +555,7 @@ class Scheduler:
         def known(replies: list[bytes | None]) -> dict[str, Value]:
             return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
 
-        return Settled(known(values), known(overrides))
+        return EffectiveSettings(known(values), known(overrides))
 
 
 def configuration(
@@ -619,7 +628,7 @@ def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
         code.decode(),
         total_ms,
         ran_ms,
-        whose=Whose(task_id, request_id, user, asked, worker, int(attempt), sentence_of(error)),
+        task=EndedTask(task_id, request_id, user, asked, worker, int(attempt), sentence_of(error)),
     )
 
 

@@ -23,7 +23,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys
 from fairlane.queues.link import RedisLink, Reply
 from fairlane.queues.presence import read_presence
-from fairlane.queues.rules import Settled, Value, decode, settings_of
+from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.tasks import TERMINAL
 from fairlane.queues.versions import Configuration, read_configuration
 
@@ -67,7 +67,7 @@ class Model:
     """A model over all queues."""
 
     model: str
-    settings: Settled
+    settings: EffectiveSettings
     running: int = 0
     """Slots taken, also by tasks that are being stopped."""
     waiting: int = 0
@@ -99,7 +99,7 @@ class Queue:
     """A queue over all models."""
 
     queue: str
-    settings: Settled
+    settings: EffectiveSettings
     waiting: int = 0
     running: int = 0
     oldest_wait_ms: int | None = None
@@ -113,7 +113,7 @@ class Queue:
         return bool(self.settings.values.get("paused"))
 
 
-class Whereabouts(msgspec.Struct, rename="camel", frozen=True):
+class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     """Where a replica runs."""
 
     host: str
@@ -123,12 +123,12 @@ class Whereabouts(msgspec.Struct, rename="camel", frozen=True):
     """ms since 1970."""
 
 
-_whereabouts = msgspec.json.Decoder(Whereabouts)
+_replica_info = msgspec.json.Decoder(ReplicaInfo)
 
 
-def read_whereabouts(reply: Sequence[bytes]) -> dict[str, Whereabouts]:
+def read_replica_info(reply: Sequence[bytes]) -> dict[str, ReplicaInfo]:
     """Replica -> where it runs, from the reply to HGETALL of `hosts`."""
-    return {name.decode(): _whereabouts.decode(told) for name, told in _pairs(reply)}
+    return {name.decode(): _replica_info.decode(told) for name, told in _pairs(reply)}
 
 
 class Memory(NamedTuple):
@@ -162,7 +162,7 @@ class Survey:
     """The one in force."""
     configurations: dict[str, Configuration] = field(default_factory=dict)
     """Replica -> the one that it was given, where known."""
-    hosts: dict[str, Whereabouts] = field(default_factory=dict)
+    hosts: dict[str, ReplicaInfo] = field(default_factory=dict)
     """Replica -> where it runs, where known."""
     memory: Memory | None = None
     """None: Redis does not tell."""
@@ -349,7 +349,7 @@ class Surveyor:
                 for name, packed in _pairs(versions)
                 if name.decode() in replicas
             },
-            {name: where for name, where in read_whereabouts(hosts).items() if name in replicas},
+            {name: where for name, where in read_replica_info(hosts).items() if name in replicas},
             _memory(info),
         )
 
@@ -455,7 +455,9 @@ def _sum_up(queues: Iterable[Queue], lanes: Iterable[Lane], in_tokens: set[str])
         queue.oldest_wait_ms = max(waits) if waits else None
 
 
-def _settled(kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[str, str]) -> Settled:
+def _settled(
+    kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[str, str]
+) -> EffectiveSettings:
     values: dict[str, Value] = {}
     overrides: dict[str, Value] = {}
     for setting in settings_of(kind):
@@ -463,7 +465,7 @@ def _settled(kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[s
             values[setting] = decode(kind, setting, text)
         if text := changed.get(f"{kind[0]}:{name}:{setting}"):
             overrides[setting] = decode(kind, setting, text)
-    return Settled(values, overrides)
+    return EffectiveSettings(values, overrides)
 
 
 def _ms(time: Sequence[bytes]) -> int:

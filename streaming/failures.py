@@ -13,7 +13,7 @@ CANCELLED: Final = "CANCELLED"
 """The code of every task that was cancelled, whoever did it: its caller, an operator, a departure, the gateway."""
 
 
-class Told(NamedTuple):
+class FailureRow(NamedTuple):
     """How a failure is told."""
 
     openai: int
@@ -38,43 +38,43 @@ def openai_kind(status: int) -> str:
 
 
 # fmt: off
-FAILURES: dict[str, Told] = {told.code: told for told in (
+FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # time
-    Told(504, "TIMEOUT"),
-    Told(504, "QUEUE_TIMEOUT"),
-    Told(504, "FIRST_OUTPUT_TIMEOUT"),
-    Told(504, "SILENCE_TIMEOUT"),
+    FailureRow(504, "TIMEOUT"),
+    FailureRow(504, "QUEUE_TIMEOUT"),
+    FailureRow(504, "FIRST_OUTPUT_TIMEOUT"),
+    FailureRow(504, "SILENCE_TIMEOUT"),
     # the upstream
-    Told(503, "MODEL_TOO_BUSY", retry=True),
-    Told(502, "UPSTREAM_ERROR", retry=True),
-    Told(502, "UPSTREAM_TRUNCATED", retry=True),
-    Told(502, "UPSTREAM_AUTH"),
-    Told(502, "UPSTREAM_QUOTA"),
-    Told(502, "JSON_PARSE_FAILED"),
+    FailureRow(503, "MODEL_TOO_BUSY", retry=True),
+    FailureRow(502, "UPSTREAM_ERROR", retry=True),
+    FailureRow(502, "UPSTREAM_TRUNCATED", retry=True),
+    FailureRow(502, "UPSTREAM_AUTH"),
+    FailureRow(502, "UPSTREAM_QUOTA"),
+    FailureRow(502, "JSON_PARSE_FAILED"),
     # the worker
-    Told(500, "WORKER_ERROR"),
-    Told(502, "WORKER_LOST", retry=True),
-    Told(503, "NO_WORKER", retry=True),
-    Told(502, "PROTOCOL_ERROR"),
-    Told(502, "OUTPUT_TOO_LARGE"),
+    FailureRow(500, "WORKER_ERROR"),
+    FailureRow(502, "WORKER_LOST", retry=True),
+    FailureRow(503, "NO_WORKER", retry=True),
+    FailureRow(502, "PROTOCOL_ERROR"),
+    FailureRow(502, "OUTPUT_TOO_LARGE"),
     # the store
-    Told(502, "STORE_LOST", retry=True),
-    Told(502, "EVENTS_LOST", retry=True),
+    FailureRow(502, "STORE_LOST", retry=True),
+    FailureRow(502, "EVENTS_LOST", retry=True),
     # the gateway
-    Told(503, "GATEWAY_STOPPING", retry=True),
+    FailureRow(503, "GATEWAY_STOPPING", retry=True),
     # the request
-    Told(400, "BAD_REQUEST"),
+    FailureRow(400, "BAD_REQUEST"),
 )} | {
-    "CONTEXT_LENGTH": Told(400, "context_length_exceeded"),
-    "CONTENT_FILTERED": Told(400, "content_filter"),
-    CANCELLED: Told(499, "cancelled", native=499),
-    "UNAUTHORIZED": Told(401, "UNAUTHORIZED", native=401),  # its key was taken away meanwhile
-    "MODEL_NOT_FOUND": Told(404, "model_not_found", native=404),
+    "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded"),
+    "CONTENT_FILTERED": FailureRow(400, "content_filter"),
+    CANCELLED: FailureRow(499, "cancelled", native=499),
+    "UNAUTHORIZED": FailureRow(401, "UNAUTHORIZED", native=401),  # its key was taken away meanwhile
+    "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", native=404),
 }
 # fmt: on
 
 
-def told(code: str) -> Told:
+def failure_row(code: str) -> FailureRow:
     """The row of a failure code. One that is not known is a server's error that a retry will not mend, by its own name."""
     known = FAILURES.get(code)
     return known or FAILURES["WORKER_ERROR"]._replace(code=code)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Response
 
 from fairlane.gateway.api.framing import KEY, NO_STORE, TheGateway, TheRequest, refusals
-from fairlane.gateway.metrics.family import snapshots_of
+from fairlane.gateway.metrics.siblings import snapshots_of
 from fairlane.gateway.runtime import Gateway
 from fairlane.queues.errors import StoreError
 from fairlane.queues.survey import Survey
@@ -20,7 +20,7 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
 async def metrics(gateway: TheGateway, request: TheRequest) -> Response:
     """The measures of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
     snapshots, survey = await asyncio.gather(
-        snapshots_of(gateway.family, gateway.snapshot()), _survey(gateway)
+        snapshots_of(gateway.siblings, gateway.snapshot()), _survey(gateway)
     )
     names = {row.model: gateway.measures.label(row.model) for row in survey.models} if survey else {}
     accept = request.header(b"accept") or ""

@@ -13,8 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fairlane import __version__
-from fairlane.gateway.metrics.shared import SHARED, rows_of
 from fairlane.gateway.metrics.snapshot import GAUGES, Snapshot
+from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, rows_of
 from fairlane.queues.measures import Counter, Histogram, Recorder
 from fairlane.queues.survey import Survey
 
@@ -104,7 +104,7 @@ def _shared(survey: Survey | None, label: Callable[[str], str]) -> Iterator[Metr
     if survey is None:
         return
     rows = rows_of(survey, label)
-    for metric in SHARED:
+    for metric in STORE_GAUGES:
         gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         for key, value in rows.get(metric.name, {}).items():
             gauge.add_metric(key, value)

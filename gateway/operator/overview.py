@@ -4,7 +4,7 @@ from typing import Any
 
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
-from fairlane.queues.survey import Model, Queue, Whereabouts
+from fairlane.queues.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
 
@@ -34,7 +34,7 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
     }
 
 
-def host_row(where: Whereabouts | None) -> dict[str, Any]:
+def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """Where a replica runs: null for one that has not told it yet."""
     if where is None:
         return {"host": None, "pid": None, "version": None, "startedAt": None}

@@ -20,7 +20,7 @@ from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
-from fairlane.gateway.metrics.family import Family
+from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.memory import settle_memory
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
@@ -103,14 +103,14 @@ async def serve(
     reload: Reload | None = None,
     updates: Connection | None = None,
     parent: int | None = None,
-    family: Family | None = None,
+    siblings: Siblings | None = None,
 ) -> None:
     """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone.
 
     New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, callers, redis_url, family) as gateway:
+    async with open_gateway(settings, callers, redis_url, siblings) as gateway:
         server = make_server(gateway, settings)
 
         def stop() -> None:

@@ -19,7 +19,7 @@ import structlog
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.connections.sockets import raise_open_files
-from fairlane.gateway.metrics.family import Family
+from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
 from fairlane.gateway.settings import Settings
@@ -60,7 +60,7 @@ class Supervisor:
         size = self._settings.processes
         async with store(self._settings) as redis_url:
             keepers = [
-                asyncio.create_task(self._keep(redis_url, Family(folder, index, size)))
+                asyncio.create_task(self._keep(redis_url, Siblings(folder, index, size)))
                 for index in range(size)
             ]
             try:
@@ -75,14 +75,14 @@ class Supervisor:
                         child.kill()
                 await asyncio.gather(*keepers)
 
-    async def _keep(self, redis_url: str, family: Family) -> None:
+    async def _keep(self, redis_url: str, siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is started again later and later."""
         pause = 0.1
         while not self._stopping:
             theirs, ours = self._context.Pipe(duplex=False)
             child = self._context.Process(
                 target=_child_main,
-                args=(self._settings, self._callers, redis_url, self._listener, theirs, family),
+                args=(self._settings, self._callers, redis_url, self._listener, theirs, siblings),
                 daemon=False,
             )
             child.start()
@@ -122,7 +122,7 @@ def _child_main(
     redis_url: str,
     listener: socket.socket,
     updates: Connection,
-    family: Family,
+    siblings: Siblings,
 ) -> None:
     configure_logging(settings.log_format, settings.log_level)
     raise_open_files()
@@ -136,6 +136,6 @@ def _child_main(
             sockets=[listener],
             updates=updates,
             parent=parent.sentinel,
-            family=family,
+            siblings=siblings,
         )
     )

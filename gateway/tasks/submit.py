@@ -8,7 +8,7 @@ from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
 from fairlane.queues.errors import StoreError
 from fairlane.queues.measures import Recorder
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
-from fairlane.streaming.failures import CANCELLED, told
+from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
 
 LARGE = 64 * 1024
@@ -128,7 +128,7 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
         case "cancelled":
             text = "The task was cancelled before it was accepted"
-            return ApiError(told(CANCELLED).native, CANCELLED, text)
+            return ApiError(failure_row(CANCELLED).native, CANCELLED, text)
         case _:  # no_worker
             return NoWorker(task.model, retry_ms, unknown=refused.others_offered and not known_model)
 

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from fairlane.streaming.events import LOGGED, UNLOGGED, Event, Failure
-from fairlane.streaming.failures import told
+from fairlane.streaming.failures import failure_row
 from fairlane.streaming.jsontext import json_string
 
 KEEPALIVE = b": keepalive\n"
@@ -57,7 +57,7 @@ def data_frame(data: bytes) -> bytes:
 
 def error_body(message: str, code: str) -> bytes:
     """OpenAI's error object for a failure code."""
-    row = told(code)
+    row = failure_row(code)
     return b'{"error":{"message":%b,"type":"%b","param":null,"code":%b}}' % (
         json_string(message),
         row.kind.encode(),

@@ -18,7 +18,7 @@ from fairlane.streaming.events import (
     fragment_stage,
     fragment_usage,
 )
-from fairlane.streaming.failures import told
+from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.usage import normalise_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
@@ -565,7 +565,7 @@ class Attempt:
         knows = self.end is not None and self.end.keep_slot
         if not self.answered and not knows:
             self._cancel("superseded")
-        fragment = fragment_error(text, code, told(code).retry)
+        fragment = fragment_error(text, code, failure_row(code).retry)
         self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=not self.answered))
 
     def written(self) -> None:

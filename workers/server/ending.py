@@ -11,7 +11,7 @@ import structlog
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import TaskEnd, Whose, sentence_of
+from fairlane.queues.measures import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Finished, Grant, Later, State
 from fairlane.streaming.events import Event, compose, fragment_cancelled, parse_event_id, progress_event
@@ -315,15 +315,15 @@ class Endings:
                 (now - attempt.granted_at) * 1000,
                 (now - attempt.first_output_at) * 1000 if attempt.first_output_at else -1,
                 used,
-                self._whose(attempt) if state is State.FAILED else None,
+                self._ended_task(attempt) if state is State.FAILED else None,
             )
         )
 
     @staticmethod
-    def _whose(attempt: Attempt) -> Whose:
+    def _ended_task(attempt: Attempt) -> EndedTask:
         grant, end = attempt.grant, attempt.end
         sentence = sentence_of(b"{%b}" % end.fragment) if end is not None else ""
-        return Whose(
+        return EndedTask(
             grant.task_id,
             grant.request_id,
             grant.user,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import gateway_process
 from tests.support.serving import http_client, until
 
-from fairlane.gateway.metrics.family import Family, Relative, snapshots_of
+from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer, snapshots_of
 from fairlane.gateway.metrics.snapshot import Snapshot
 
 from .scraping import Scrape, parse
@@ -89,9 +89,9 @@ async def test_one_that_hangs_is_left_out_in_time(tmp_path: Path) -> None:
     def snapshot(index: int) -> Snapshot:
         return Snapshot(index, os.getpid(), {"x": [(("a",), [1.0])]}, {})
 
-    families = [Family(tmp_path, index, 3) for index in range(3)]
-    answering = Relative(families[1], lambda: snapshot(1))
-    families[1].socket(1).touch()  # what a killed process leaves
+    siblings = [Siblings(tmp_path, index, 3) for index in range(3)]
+    answering = SnapshotServer(siblings[1], lambda: snapshot(1))
+    siblings[1].socket(1).touch()  # what a killed process leaves
     await answering.start()
     hung = asyncio.Event()
 
@@ -99,11 +99,11 @@ async def test_one_that_hangs_is_left_out_in_time(tmp_path: Path) -> None:
         await hung.wait()
         writer.close()
 
-    hanging = await asyncio.start_unix_server(hang, families[2].socket(2))
+    hanging = await asyncio.start_unix_server(hang, siblings[2].socket(2))
     try:
-        assert stat.S_ISSOCK(families[1].socket(1).stat().st_mode)
+        assert stat.S_ISSOCK(siblings[1].socket(1).stat().st_mode)
         async with asyncio.timeout(10):
-            assert await snapshots_of(families[0], snapshot(0)) == [snapshot(0), snapshot(1)]
+            assert await snapshots_of(siblings[0], snapshot(0)) == [snapshot(0), snapshot(1)]
     finally:
         hung.set()
         await answering.close()

@@ -8,7 +8,7 @@ from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
 from fairlane.gateway.accounts.callers import Callers
-from fairlane.gateway.metrics.family import Family
+from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.runtime import open_gateway
 from fairlane.gateway.settings import Settings
 
@@ -64,11 +64,11 @@ async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_pa
 async def test_the_processes_of_one_gateway_go_together_and_count_for_none(
     redis_url: str, tmp_path: Path
 ) -> None:
-    family = [Family(tmp_path, index, 2) for index in range(2)]
+    siblings = [Siblings(tmp_path, index, 2) for index in range(2)]
     settings = Settings(data_dir=tmp_path)
     async with (
-        open_gateway(settings, Callers(settings), redis_url, family[0]) as one,
-        open_gateway(settings, Callers(settings), redis_url, family[1]) as two,
+        open_gateway(settings, Callers(settings), redis_url, siblings[0]) as one,
+        open_gateway(settings, Callers(settings), redis_url, siblings[1]) as two,
     ):
         assert one.replica != two.replica
         assert not await one.another_stays()

@@ -18,7 +18,7 @@ from fairlane.gateway.errors import (
     task_failed,
 )
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, FAILURES, openai_kind, told
+from fairlane.streaming.failures import CANCELLED, FAILURES, failure_row, openai_kind
 from fairlane.streaming.views.sse import error_body
 from fairlane.workers.protocol import FAILURE_CODES
 
@@ -61,7 +61,7 @@ def test_every_code_that_ends_a_task_has_a_row() -> None:
 
 
 def test_workers_and_callers_are_told_the_same_of_a_code() -> None:
-    assert {code: told(code).retry for code in FAILURE_CODES} == FAILURE_CODES
+    assert {code: failure_row(code).retry for code in FAILURE_CODES} == FAILURE_CODES
     assert set(FAILURE_CODES) <= set(FAILURES)
 
 
@@ -70,7 +70,7 @@ def test_a_stream_and_a_body_tell_a_failure_alike(code: str) -> None:
     in_stream = json.loads(error_body("It failed", code))
     answer = openai_answer(failed(code))
     assert json.loads(answer.body) == in_stream
-    assert answer.status == told(code).openai
+    assert answer.status == failure_row(code).openai
     assert in_stream["error"]["type"] == openai_kind(answer.status)
 
 

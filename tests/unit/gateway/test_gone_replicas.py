@@ -4,9 +4,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from fairlane.gateway.replicas import LEFT, Goings, Replicas
+from fairlane.gateway.replicas import LEFT, MissingReplicas, Replicas
 from fairlane.queues.keys import Keys
-from fairlane.queues.survey import Whereabouts
+from fairlane.queues.survey import ReplicaInfo
 
 NOW = 1_000_000
 LATER = NOW + 10_000
@@ -14,7 +14,7 @@ LATER = NOW + 10_000
 
 def replicas() -> Replicas:
     link: Any = None
-    return Replicas(link, Keys("p"), "me", Whereabouts("here", 1, "1.0", 0))
+    return Replicas(link, Keys("p"), "me", ReplicaInfo("here", 1, "1.0", 0))
 
 
 def lines(watch: Replicas, *looks: dict[str, float]) -> list[tuple[str, str]]:
@@ -25,18 +25,18 @@ def lines(watch: Replicas, *looks: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def test_one_that_is_missing_twice_is_gone_once() -> None:
-    goings = Goings()
-    assert goings.look({"a", "b"}) == []
-    assert goings.look({"a"}) == []
-    assert goings.look({"a"}) == ["b"]
-    assert goings.look({"a"}) == []
-    assert goings.look({"a", "b"}) == []
+    replicas = MissingReplicas()
+    assert replicas.look({"a", "b"}) == []
+    assert replicas.look({"a"}) == []
+    assert replicas.look({"a"}) == ["b"]
+    assert replicas.look({"a"}) == []
+    assert replicas.look({"a", "b"}) == []
 
 
 def test_who_is_back_at_the_next_look_was_never_gone() -> None:
-    goings = Goings()
+    replicas = MissingReplicas()
     for alive in ({"a"}, set[str](), {"a"}, set[str](), {"a"}):
-        assert goings.look(alive) == []
+        assert replicas.look(alive) == []
 
 
 def test_a_death_is_told_from_a_departure() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 from fairlane.gateway.metrics.exposition import PROVIDER
-from fairlane.gateway.metrics.shared import SHARED
 from fairlane.gateway.metrics.snapshot import GAUGES
+from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
 from fairlane.queues.measures import Recorder
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def test_what_a_process_counts_is_listed() -> None:
 
 def test_what_the_store_says_is_listed() -> None:
     assert listed("store") == {
-        **{metric.name: metric.labels for metric in SHARED},
+        **{metric.name: metric.labels for metric in STORE_GAUGES},
         "fairlane_survey_success": (),
         "fairlane_build_info": ("version",),
     }

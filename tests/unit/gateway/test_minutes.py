@@ -7,11 +7,11 @@ from structlog.testing import capture_logs
 
 from fairlane.gateway.minutes import Minutes
 from fairlane.queues.measures import Recorder, TaskEnd
-from fairlane.queues.rules import Settled
+from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey import Lane, Model, Queue, Survey
 from fairlane.queues.tasks import State
 
-SETTLED: Any = Settled({}, {})
+SETTLED: Any = EffectiveSettings({}, {})
 
 
 class Stage:

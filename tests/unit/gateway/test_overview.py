@@ -2,12 +2,12 @@
 
 from fairlane.gateway.operator.overview import model_row, queue_row
 from fairlane.gateway.settings import DEFAULT_QUEUES
-from fairlane.queues.rules import Settled
+from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey import Model, Queue
 
 
 def test_a_queue_shows_what_holds_and_what_waits() -> None:
-    settings = Settled(
+    settings = EffectiveSettings(
         {"weight": 4.0, "max_length": 1000, "paused": True, "reserved": 2}, {"weight": 4.0, "paused": True}
     )
     queue = Queue("paid_stream", settings, 7, running=3, oldest_wait_ms=1500, tokens_charged=12.5, share=0.25)
@@ -35,10 +35,18 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
 
 def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     model = Model(
-        "m", Settled({"concurrency": 8}, {}), 5, 6, 1, 16, held_until_ms=9, next_start_ms=7, jain=0.5
+        "m",
+        EffectiveSettings({"concurrency": 8}, {}),
+        5,
+        6,
+        1,
+        16,
+        held_until_ms=9,
+        next_start_ms=7,
+        jain=0.5,
     )
     row = model_row(model)
     assert (row["running"], row["limit"], row["waiting"], row["workers"], row["slots"]) == (5, 8, 6, 1, 16)
     assert (row["cost"], row["paused"], row["meanRunMs"]) == ("tokens", False, None)
     assert (row["heldUntil"], row["nextStartAt"], row["jain"], row["overrides"]) == (9, 7, 0.5, {})
-    assert model_row(Model("m", Settled({}, {})))["limit"] is None
+    assert model_row(Model("m", EffectiveSettings({}, {})))["limit"] is None

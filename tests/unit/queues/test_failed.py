@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fairlane.queues.failed import Allowance, FailedTasks
-from fairlane.queues.measures import TaskEnd, Whose
+from fairlane.queues.measures import EndedTask, TaskEnd
 from fairlane.queues.tasks import State
 
 
@@ -19,8 +19,8 @@ class Clock:
 
 
 def end(code: str = "WORKER_LOST", sentence: str = "Worker disconnected") -> TaskEnd:
-    whose = Whose("task", "req_1", "alice", "m", "w1", 2, sentence)
-    return TaskEnd("q", "line", "openaiLike", State.FAILED, code, 1234.4, whose=whose)
+    task = EndedTask("task", "req_1", "alice", "m", "w1", 2, sentence)
+    return TaskEnd("q", "line", "openaiLike", State.FAILED, code, 1234.4, task=task)
 
 
 def lines(failed: FailedTasks, *ends: TaskEnd) -> list[Any]:

@@ -7,7 +7,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.rules import Settled
+from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey import (
     MOST_TASKS,
     MOST_USERS,
@@ -276,7 +276,7 @@ def test_what_is_older_than_the_span_is_forgotten() -> None:
 
 
 def test_a_lane_shares_its_model_and_a_queue_everything() -> None:
-    queues = [Queue(name, Settled({}, {})) for name in ("a", "b", "new", "idle")]
+    queues = [Queue(name, EffectiveSettings({}, {})) for name in ("a", "b", "new", "idle")]
     lanes = [Lane(*lane) for lane in (A, B, NEW)]
     set_shares(queues, lanes, {A: 300.0, B: 100.0, NEW: 400.0})
     assert [lane.share for lane in lanes] == [0.75, 0.25, 1.0]

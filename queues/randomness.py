@@ -5,7 +5,7 @@ import os
 FETCHED = 4096
 
 
-class Noise:
+class RandomBytes:
     """The system's randomness in small pieces. Each byte is given out once."""
 
     def __init__(self) -> None:
@@ -27,4 +27,4 @@ class Noise:
         self._bytes, self._at = b"", 0
 
 
-random_bytes = Noise().take
+random_bytes = RandomBytes().take

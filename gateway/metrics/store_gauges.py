@@ -9,7 +9,7 @@ Rows = dict[str, dict[tuple[str, ...], float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class StoreGauge:
     """One gauge. `joins` makes one value of those of the models that share a label."""
 
     name: str
@@ -20,52 +20,58 @@ class Shared:
 
 _LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
 
-SHARED = (
-    Shared("fairlane_tasks_waiting", _LANE, "Tasks that wait"),
-    Shared("fairlane_tasks_running", _LANE, "Tasks that hold a slot"),
-    Shared("fairlane_users_waiting", _LANE, "Users in line"),
-    Shared("fairlane_users_parked", _LANE, "Users who wait because they run as many tasks as they may"),
-    Shared("fairlane_oldest_wait_seconds", _LANE, "How long the oldest waiting task has waited", max),
-    Shared(
+STORE_GAUGES = (
+    StoreGauge("fairlane_tasks_waiting", _LANE, "Tasks that wait"),
+    StoreGauge("fairlane_tasks_running", _LANE, "Tasks that hold a slot"),
+    StoreGauge("fairlane_users_waiting", _LANE, "Users in line"),
+    StoreGauge("fairlane_users_parked", _LANE, "Users who wait because they run as many tasks as they may"),
+    StoreGauge("fairlane_oldest_wait_seconds", _LANE, "How long the oldest waiting task has waited", max),
+    StoreGauge(
         "fairlane_charged_cost",
         _LANE,
         "Cost charged: tokens (input + 2 x output), requests or slot seconds. Falls with refunds: use delta()",
     ),
-    Shared(
+    StoreGauge(
         "fairlane_service_jain_index",
         _LANE,
         "Jain's fairness index of the users who were in line through the last five full minutes",
         min,
     ),
-    Shared("fairlane_queue_service_share", _QUEUE, "Share of the cost charged over the last minutes, 0 to 1"),
-    Shared("fairlane_queue_weight", _QUEUE, "Weight of the queue"),
-    Shared("fairlane_queue_paused", _QUEUE, "1 while somebody has paused the queue"),
-    Shared("fairlane_model_slots_used", _MODEL, "Slots taken, also by tasks that are being stopped"),
-    Shared("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
-    Shared("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
-    Shared("fairlane_model_workers", _MODEL, "Connected workers that offer the model"),
-    Shared("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
-    Shared("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
-    Shared(
+    StoreGauge(
+        "fairlane_queue_service_share", _QUEUE, "Share of the cost charged over the last minutes, 0 to 1"
+    ),
+    StoreGauge("fairlane_queue_weight", _QUEUE, "Weight of the queue"),
+    StoreGauge("fairlane_queue_paused", _QUEUE, "1 while somebody has paused the queue"),
+    StoreGauge("fairlane_model_slots_used", _MODEL, "Slots taken, also by tasks that are being stopped"),
+    StoreGauge("fairlane_model_slots_limit", _MODEL, "Concurrency limit, where one is set"),
+    StoreGauge("fairlane_model_worker_slots", _MODEL, "Slots of the connected workers that offer the model"),
+    StoreGauge("fairlane_model_workers", _MODEL, "Connected workers that offer the model"),
+    StoreGauge("fairlane_model_paused", _MODEL, "1 while somebody has paused the model", max),
+    StoreGauge("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
+    StoreGauge(
         "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
     ),
-    Shared("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
-    Shared("fairlane_redis_memory_bytes", (), "Memory that Redis takes"),
-    Shared("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
-    Shared("fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"),
-    Shared(
+    StoreGauge("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
+    StoreGauge("fairlane_redis_memory_bytes", (), "Memory that Redis takes"),
+    StoreGauge("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
+    StoreGauge(
+        "fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"
+    ),
+    StoreGauge(
         "fairlane_replica_info",
         ("replica", "host", "pid", "version"),
         "1; where each live gateway process runs",
         max,
     ),
-    Shared(
+    StoreGauge(
         "fairlane_replicas_overruled",
         (),
         "Gateway processes with a configuration of queues and models that is not in force: another one is newer",
     ),
-    Shared("fairlane_replicas", (), "Gateway processes that have told of themselves lately, of all replicas"),
-    Shared(
+    StoreGauge(
+        "fairlane_replicas", (), "Gateway processes that have told of themselves lately, of all replicas"
+    ),
+    StoreGauge(
         "fairlane_queued_bytes",
         (),
         "Bytes of the bodies of tasks that may still have to be given to a worker",
@@ -75,8 +81,8 @@ SHARED = (
 
 def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
     """Values by metric and labels. `label` bounds the names of models; those that share one are joined."""
-    rows: Rows = {metric.name: {} for metric in SHARED}
-    joins = {metric.name: metric.joins for metric in SHARED}
+    rows: Rows = {metric.name: {} for metric in STORE_GAUGES}
+    joins = {metric.name: metric.joins for metric in STORE_GAUGES}
 
     def put(name: str, key: tuple[str, ...], value: float | None) -> None:
         if value is not None:

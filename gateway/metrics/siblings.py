@@ -28,7 +28,7 @@ _snapshots = msgspec.json.Decoder(Snapshot)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Siblings:
     """The processes of one gateway, `size` of them; this one is number `index`. Their sockets lie in `folder`."""
 
     folder: Path
@@ -44,16 +44,16 @@ class Family:
         return self.folder / f"{index}.sock"
 
 
-class Relative:
+class SnapshotServer:
     """Answers the other processes. `start` it, `close` it."""
 
-    def __init__(self, family: Family, snapshot: Callable[[], Snapshot]) -> None:
-        self._family = family
+    def __init__(self, siblings: Siblings, snapshot: Callable[[], Snapshot]) -> None:
+        self._siblings = siblings
         self._snapshot = snapshot
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        path = self._family.socket(self._family.index)
+        path = self._siblings.socket(self._siblings.index)
         path.unlink(missing_ok=True)  # of a process that was killed
         self._server = await asyncio.start_unix_server(self._answer, path)
 
@@ -73,10 +73,10 @@ class Relative:
             writer.transport.abort()  # who asked is gone, or does not read
 
 
-async def snapshots_of(family: Family, own: Snapshot) -> list[Snapshot]:
+async def snapshots_of(siblings: Siblings, own: Snapshot) -> list[Snapshot]:
     """What every process has measured that answers in time; `own` is this one's."""
     others = await asyncio.gather(
-        *(_ask(family.socket(index)) for index in range(family.size) if index != family.index)
+        *(_ask(siblings.socket(index)) for index in range(siblings.size) if index != siblings.index)
     )
     return [own, *(other for other in others if other is not None)]
 
