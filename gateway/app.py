@@ -1,7 +1,7 @@
 """The FastAPI application: its routers, its document, and who answers what.
 
 Operators', account and page calls are FastAPI's. The hot calls are raw ASGI: they are found by one look-up and pay for nothing
-that stands between. Access, failures, request ids and measures are the same for both, in one place: `_http`.
+that stands between. Access, failures, request ids and metrics are the same for both, in one place: `_http`.
 """
 
 import time
@@ -115,7 +115,7 @@ class App(FastAPI):
         finally:
             method = request.scope["method"]
             self.gateway.calls.leave(request)
-            self.gateway.measures.answered(
+            self.gateway.metrics.answered(
                 method if method in METHODS else "other",
                 request.route,
                 request.status,

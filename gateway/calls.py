@@ -13,7 +13,7 @@ _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. `path` is its pattern, as measures and documents name it."""
+    """One call. `path` is its pattern, as metrics and documents name it."""
 
     path: str
     access: Access

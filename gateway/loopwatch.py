@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -77,13 +77,13 @@ class LoopWatch:
 
     def __init__(
         self,
-        measures: Recorder,
+        metrics: Recorder,
         replica: str,
         *,
         clock: Callable[[], float] = time.monotonic,
         computed: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._measures = measures
+        self._metrics = metrics
         self._replica = replica
         self._clock = clock
         self._computed = computed
@@ -111,7 +111,7 @@ class LoopWatch:
     def _tick(self) -> None:
         now, computed_s = self._clock(), self._computed() - self._computed_before
         if self._lag.seen(now, now - self._due, computed_s):
-            self._measures.loop_stalled(computing=computed_s > STALL_S)
+            self._metrics.loop_stalled(computing=computed_s > STALL_S)
         self._say(self._lag.news(now))
         self.start()
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.survey import Model, Survey, Surveyor
 from fairlane.queues.tasks import State
 
@@ -46,13 +46,13 @@ class Minutes:
     def __init__(
         self,
         replica: str,
-        measures: Recorder,
+        metrics: Recorder,
         surveyor: Surveyor,
         running: Callable[[], Iterable[Running]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
-        self._measures = measures
+        self._metrics = metrics
         self._surveyor = surveyor
         self._running = running
         self._now = now
@@ -112,12 +112,12 @@ class Minutes:
     def _since(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """What ended by state, failed by code, and was refused by reason, since this was called last."""
         counts: Counter[tuple[str, ...]] = Counter()
-        for key, count in self._measures.ended_tasks.values.items():
+        for key, count in self._metrics.ended_tasks.values.items():
             _, _, state, code = key
             counts["ended", state] += int(count)
             if state == State.FAILED:
                 counts["failed", code] += int(count)
-        for (_, _, reason), count in self._measures.refused_tasks.values.items():
+        for (_, _, reason), count in self._metrics.refused_tasks.values.items():
             counts["refused", reason] += int(count)
         news = counts - self._before
         self._before = counts

@@ -111,13 +111,13 @@ class Gateway:
         self.tickets = Tickets(secrets.token_bytes(32))
         self.pages = Pages()
         self.started_at = time.time()
-        self.measures = HourRecorder(settings.models)
-        self.loop_watch = LoopWatch(self.measures, self.replica)
+        self.metrics = HourRecorder(settings.models)
+        self.loop_watch = LoopWatch(self.metrics, self.replica)
         self.tracer = tracer_for(settings)
         self.calls = OpenCalls(settings.max_calls_per_caller)
         self.connections = Connections(
             connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
-            self.measures,
+            self.metrics,
         )
         self._drain_until = 0.0
         self._others_stay = False
@@ -132,7 +132,7 @@ class Gateway:
             timeout_ms=settings.redis_timeout_ms,
             on_connect=self._prepare_store,
             on_change=self._store_changed,
-            measures=self.measures,
+            metrics=self.metrics,
         )
         self._where = here(self.started_at)
         self._replicas = Replicas(self.link, self.keys, self.replica, self._where)
@@ -144,8 +144,8 @@ class Gateway:
             max_queued_bytes=settings.max_queued_bytes,
             max_retained_bytes=settings.max_retained_bytes,
         )
-        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.measures)
-        self.history = History(self.link, self.keys, self.replica, self.measures)
+        self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.metrics)
+        self.history = History(self.link, self.keys, self.replica, self.metrics)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.results = Results(self.hub.page, self.hub.last)
         self.watch = QueueWatch(self.scheduler, self.hub)
@@ -157,7 +157,7 @@ class Gateway:
             self.dispatcher.submit,
             self.hub,
             self.bodies,
-            self.measures,
+            self.metrics,
             lambda: self.going() if self.draining else None,
             lambda model: model in self.settings.models,
             lambda user: self.minutes.refused(user),
@@ -181,7 +181,7 @@ class Gateway:
         self.drain_anywhere = Drain(self.link, self.keys, self.surveyor, self.audit, self.drain_worker)
         picture = Picture(self.state, self.audit, self.replica, self.dispatcher.presence, self._about)
         self.live = SharedFeed(picture)
-        self.minutes = Minutes(self.replica, self.measures, self.surveyor, self.dispatcher.attempts.values)
+        self.minutes = Minutes(self.replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
         self.channel = Channel(
             redis_url,
             self.keys.channel(self.replica),
@@ -368,7 +368,7 @@ class Gateway:
             "fairlane_attempts": len(self.dispatcher.attempts),
             "fairlane_loop_lag_max_seconds": self.loop_watch.longest_s,
         }
-        return take_snapshot(self.siblings.index, self.measures, gauges)
+        return take_snapshot(self.siblings.index, self.metrics, gauges)
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from fairlane.queues.measures import TaskEnd
+from fairlane.queues.metrics import TaskEnd
 
 log = structlog.get_logger("fairlane.tasks")
 

@@ -32,7 +32,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
-from fairlane.queues.measures import Measures, Recorder
+from fairlane.queues.metrics import Metrics, Recorder
 from fairlane.queues.refusals import Refusals
 from fairlane.queues.scripts import LIBRARIES, Library
 
@@ -177,7 +177,7 @@ class RedisLink:
         timeout_ms: int = 1000,
         on_connect: Callable[["RedisLink"], Awaitable[None]] | None = None,
         on_change: Callable[[bool], None] | None = None,
-        measures: Measures | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._url = url
         self._scripts = scripts
@@ -186,7 +186,7 @@ class RedisLink:
         self._timeout_ms = timeout_ms
         self._on_connect = on_connect
         self._on_change = on_change
-        self._measures: Measures = measures or Recorder()
+        self._metrics: Metrics = metrics or Recorder()
         self._out: list[bytes] = []
         self._pending: deque[_Pending] = deque()
         self._loading: asyncio.Future[Reply] | None = None
@@ -331,7 +331,7 @@ class RedisLink:
                 prepare.result()
                 self._served = True
                 self._up.set()
-                self._measures.store_connected()
+                self._metrics.store_connected()
                 if self._on_change:
                     self._on_change(True)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -392,7 +392,7 @@ class RedisLink:
 
     def _on_replies(self, replies: list[Reply]) -> None:
         """Answer the oldest commands. Raises StoreUnavailable when the server is no primary."""
-        pending, replied, now = self._pending, self._measures.store_replied, self._loop.time()
+        pending, replied, now = self._pending, self._metrics.store_replied, self._loop.time()
         self._replies += len(replies)
         for reply in replies:
             future, sent_at, again = pending.popleft()

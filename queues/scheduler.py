@@ -11,7 +11,7 @@ import structlog
 
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import Arg, RedisLink
-from fairlane.queues.measures import EndedTask, Measures, Recorder, TaskEnd, sentence_of
+from fairlane.queues.metrics import EndedTask, Metrics, Recorder, TaskEnd, sentence_of
 from fairlane.queues.presence import PresenceNews
 from fairlane.queues.rules import (
     Change,
@@ -99,9 +99,9 @@ class Scheduler:
         replica: str,
         ends: Ends,
         limits: Limits,
-        measures: Measures | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        self.measures: Measures = measures or Recorder()
+        self.metrics: Metrics = metrics or Recorder()
         self._link = link
         self._keys = keys
         self._ends = ends
@@ -303,13 +303,13 @@ class Scheduler:
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":
-            self.measures.held(grant.model)
+            self.metrics.held(grant.model)
         if outcome == "ended":
             if len(reply) > 4:
-                self.measures.ended(_task_end(reply[4], reply[3]))
+                self.metrics.ended(_task_end(reply[4], reply[3]))
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
-            self.measures.returned(grant.queue, grant.model, cause)
+            self.metrics.returned(grant.queue, grant.model, cause)
             return Ended(outcome, later=_later(reply[1]))
         return Ended(outcome)
 
@@ -322,7 +322,7 @@ class Scheduler:
         )
         outcome = reply[0].decode()
         if outcome == "ended":
-            self.measures.ended(_task_end(reply[4], reply[3]))
+            self.metrics.ended(_task_end(reply[4], reply[3]))
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
@@ -363,14 +363,14 @@ class Scheduler:
             limits.max_retained_bytes,
         )
         if reply[4]:
-            self.measures.dropped(reply[4])
+            self.metrics.dropped(reply[4])
             self._dropped.add(reply[4])
         for account in reply[3]:
             end = _task_end(account)
             if end.state in TERMINAL:
-                self.measures.ended(end)
+                self.metrics.ended(end)
             else:
-                self.measures.returned(end.queue, end.model, "lease")
+                self.metrics.returned(end.queue, end.model, "lease")
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:

@@ -18,7 +18,7 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.failed import FailedTasks
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import OTHER, Recorder, TaskEnd
+from fairlane.queues.metrics import OTHER, Recorder, TaskEnd
 from fairlane.queues.survey import MOST_MODELS
 from fairlane.queues.tasks import State
 
@@ -119,7 +119,7 @@ def count(counts: dict[str, int], name: str, number: int = 1, *, most: int = MOS
 
 
 class HourRecorder(Recorder):
-    """The process's measures, which also go into the bucket of the moment."""
+    """The process's metrics, which also go into the bucket of the moment."""
 
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)

@@ -18,11 +18,11 @@ TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "applica
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": TEXT}})
 async def metrics(gateway: TheGateway, request: TheRequest) -> Response:
-    """The measures of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
+    """The metrics of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
     snapshots, survey = await asyncio.gather(
         snapshots_of(gateway.siblings, gateway.snapshot()), _survey(gateway)
     )
-    names = {row.model: gateway.measures.label(row.model) for row in survey.models} if survey else {}
+    names = {row.model: gateway.metrics.label(row.model) for row in survey.models} if survey else {}
     accept = request.header(b"accept") or ""
     body, content_type = await asyncio.to_thread(_expose, snapshots, survey, names.__getitem__, accept)
     return Response(body, headers={**NO_STORE, "content-type": content_type})

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairlane.gateway.connections.sockets import ConnectionLimits
-from fairlane.queues.measures import Measures
+from fairlane.queues.metrics import Metrics
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -91,7 +91,7 @@ class Line:
 class Connections:
     """All connections of a process. With too many, those that wait for nothing but a request make room, longest waiting first."""
 
-    def __init__(self, limits: ConnectionLimits, measures: Measures) -> None:
+    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
         self.limits = limits
         self.open: set[Any] = set()
         """Everything connected, workers too. The server's own set: connections enter and leave by themselves."""
@@ -102,7 +102,7 @@ class Connections:
         self.handshake = Line(HANDSHAKE_S)
         self.lingering = Line(LINGER_S)
         self._lines = (self.head, self.body, self.idle, self.stalled, self.handshake, self.lingering)
-        self._measures = measures
+        self._metrics = metrics
         self._addresses: dict[str, int] = {}
         self._ticking = False
         self._untold: Counter[str] = Counter()
@@ -141,7 +141,7 @@ class Connections:
 
     def refused(self, reason: str, now: float) -> None:
         """Tell that a connection was turned away: `limit`, `address`, `caller` (see `crowded`), or `evicted` to make room."""
-        self._measures.connection_refused(reason)
+        self._metrics.connection_refused(reason)
         self._untold[reason] += 1
         self._tell(now)
 

@@ -1,1 +1,1 @@
-"""What Prometheus reads: the measures of every process of a gateway, and a survey of the store they share."""
+"""What Prometheus reads: the metrics of every process of a gateway, and a survey of the store they share."""

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from fairlane import __version__
 from fairlane.gateway.metrics.snapshot import GAUGES, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, rows_of
-from fairlane.queues.measures import Counter, Histogram, Recorder
+from fairlane.queues.metrics import Counter, Histogram, Recorder
 from fairlane.queues.survey import Survey
 
 PROCESS = "process"

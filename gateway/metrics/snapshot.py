@@ -4,7 +4,7 @@ import os
 
 import msgspec
 
-from fairlane.queues.measures import Counter, Recorder
+from fairlane.queues.metrics import Counter, Recorder
 
 Labels = tuple[str, ...]
 
@@ -19,12 +19,12 @@ class Snapshot(msgspec.Struct):
     gauges: dict[str, float]
 
 
-def take_snapshot(process: int, measures: Recorder, gauges: dict[str, float]) -> Snapshot:
+def take_snapshot(process: int, metrics: Recorder, gauges: dict[str, float]) -> Snapshot:
     """What this process has measured; `gauges` by the names of GAUGES."""
-    return Snapshot(process, os.getpid(), series_of(measures), gauges)
+    return Snapshot(process, os.getpid(), series_of(metrics), gauges)
 
 
-def series_of(measures: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
+def series_of(metrics: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
     """Numbers of all series: of a counter one, of a histogram its row (see `Histogram`)."""
     return {
         series.name: (
@@ -32,7 +32,7 @@ def series_of(measures: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]
             if isinstance(series, Counter)
             else [(key, list(row)) for key, row in series.values.items()]
         )
-        for series in measures.series
+        for series in metrics.series
     }
 
 

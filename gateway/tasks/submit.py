@@ -6,7 +6,7 @@ from types import TracebackType
 from fairlane.gateway.bodies import Bodies
 from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
 from fairlane.queues.errors import StoreError
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
@@ -25,7 +25,7 @@ class Submit:
         queue: Callable[[TaskSpec], Awaitable[Submitted | Refused]],
         hub: Hub,
         bodies: Bodies,
-        measures: Recorder,
+        metrics: Recorder,
         going: Callable[[], ApiError | None],
         is_configured: Callable[[str], bool],
         note_refused: Callable[[str], None],
@@ -35,7 +35,7 @@ class Submit:
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
-        self._measures = measures
+        self._metrics = metrics
         self._going = going
         self._is_configured = is_configured
         self._note_refused = note_refused
@@ -56,16 +56,16 @@ class Submit:
                     with spent(0.5):
                         answer = await self._queue(task)
         except StoreError:
-            self._measures.refused(task.queue, task.model, "store_unavailable")
+            self._metrics.refused(task.queue, task.model, "store_unavailable")
             raise
         finally:
             if feed is not None:
                 feed.begin()
         if isinstance(answer, Refused):
-            self._measures.refused(task.queue, task.model, answer.reason)
+            self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
             raise refusal(answer, task, known_model=self._is_configured(task.model))
-        self._measures.accepted(task.queue, answer.model)
+        self._metrics.accepted(task.queue, answer.model)
         return answer
 
     def followed(self, task: TaskSpec) -> "Followed":

@@ -355,7 +355,7 @@ class Dispatcher:
             known.stop("superseded")  # 0
         if grant.attempt == 1:
             waited_ms = grant.granted_ms - grant.enqueued_ms
-            self.scheduler.measures.granted(grant.queue, grant.model, waited_ms)
+            self.scheduler.metrics.granted(grant.queue, grant.model, waited_ms)
             if self.tracer is not None:
                 trace_wait(self.tracer, grant)
         worker = asked_for

@@ -11,7 +11,7 @@ import structlog
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
-from fairlane.queues.measures import EndedTask, TaskEnd, sentence_of
+from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Finished, Grant, Later, State
 from fairlane.streaming.events import Event, compose, fragment_cancelled, parse_event_id, progress_event
@@ -291,20 +291,20 @@ class Endings:
                     return  # nobody keeps what is not logged
 
     def began_output(self, attempt: Attempt) -> None:
-        """Tell the measures, and its span, of an attempt's first output."""
+        """Tell the metrics, and its span, of an attempt's first output."""
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
-        self._scheduler.measures.began_output(grant.model, grant.task_type, since_ms)
+        self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
         if attempt.span is not None:
             attempt.span.event("first_output")
 
     def _account(self, attempt: Attempt, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
-        """Tell the measures, and its span, that an attempt ended its task."""
+        """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
         watch_worker(attempt.worker, state, code)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
-        self._scheduler.measures.ended(
+        self._scheduler.metrics.ended(
             TaskEnd(
                 grant.queue,
                 grant.model,

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
-from fairlane.queues.measures import OPERATIONS
+from fairlane.queues.metrics import OPERATIONS
 from fairlane.queues.tasks import Grant, State
 from fairlane.workers.tracing import Attributes, Span, Tracer
 

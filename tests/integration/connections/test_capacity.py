@@ -136,7 +136,7 @@ async def test_what_is_left_is_kept_for_workers_and_operators(redis_url: str, tm
                 caller.close()
             await until(lambda: len(connections.open) == 13, "two to leave")
         await worker.take()
-        said = talk.served.gateway.measures.refused_connections.values
+        said = talk.served.gateway.metrics.refused_connections.values
         assert said == {("caller",): 2}
 
 
@@ -196,7 +196,7 @@ async def test_one_address_has_a_limit_where_one_is_set(
         await until(lambda: len(talk.served.gateway.connections.open) == 2, "the callers to be gone")
         with Caller(talk.served.url) as caller:
             assert (await asyncio.to_thread(caller.ask, HEALTH))[0] == 200
-        assert talk.served.gateway.measures.refused_connections.values == {("address",): 1}
+        assert talk.served.gateway.metrics.refused_connections.values == {("address",): 1}
 
 
 async def test_the_log_says_once_a_minute_how_many_were_turned_away(

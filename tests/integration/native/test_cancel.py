@@ -92,7 +92,7 @@ async def test_a_task_that_is_not_there_cannot_be_cancelled(gateway: Start) -> N
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_whoever_cancels_the_code_is_the_same_in_lists_and_measures(
+async def test_whoever_cancels_the_code_is_the_same_in_lists_and_metrics(
     gateway: Start, version: int
 ) -> None:
     """Its caller, an admin, a departure and the sweep, of tasks that wait and one that runs."""
@@ -112,8 +112,8 @@ async def test_whoever_cancels_the_code_is_the_same_in_lists_and_measures(
         await talk.http.post(f"/api/admin/tasks/{waiting[1]}/cancel")
         await talk.http.post(f"/api/task/{running}/cancel")
         await worker.answer(task, None, error="cancelled")
-        measures = talk.served.gateway.measures.ended_tasks.values
-        await until(lambda: sum(measures.values()) == 5, "all ends to be counted")
-        assert {labels[-2:] for labels in measures} == {("cancelled", "CANCELLED")}
+        metrics = talk.served.gateway.metrics.ended_tasks.values
+        await until(lambda: sum(metrics.values()) == 5, "all ends to be counted")
+        assert {labels[-2:] for labels in metrics} == {("cancelled", "CANCELLED")}
         rows = (await talk.http.get("/api/admin/tasks", params={"code": "CANCELLED"})).json()["tasks"]
         assert [(row["status"], row["code"]) for row in rows] == [("cancelled", "CANCELLED")] * 5

@@ -8,7 +8,7 @@ import structlog
 from tests.support.serving import until
 
 from fairlane.gateway.loopwatch import LOG_EVERY_S, STALL_S, TICK_S, WINDOW_S, Lag, LoopWatch, Summary
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +54,8 @@ def test_the_longest_lag_is_forgotten_after_two_windows_and_not_before_one() -> 
 
 
 async def test_a_loop_that_computes_for_long_is_seen_and_said() -> None:
-    measures = Recorder()
-    watch = LoopWatch(measures, "r")
+    metrics = Recorder()
+    watch = LoopWatch(metrics, "r")
     with structlog.testing.capture_logs() as lines:
         watch.start()
         await asyncio.sleep(TICK_S)  # the timer is set
@@ -64,7 +64,7 @@ async def test_a_loop_that_computes_for_long_is_seen_and_said() -> None:
             pass
         await until(lambda: watch.longest_s > STALL_S, "the stall to be seen")
         watch.close()
-    assert measures.loop_stalls.values["computing",] == 1
+    assert metrics.loop_stalls.values["computing",] == 1
     (line,) = (line for line in lines if line["event"] == "the event loop stood still")
     assert line["log_level"] == "warning"
     assert line["replica"] == "r"
@@ -72,15 +72,15 @@ async def test_a_loop_that_computes_for_long_is_seen_and_said() -> None:
 
 
 async def test_a_loop_that_did_not_get_the_processor_is_told_apart() -> None:
-    measures = Recorder()
-    watch = LoopWatch(measures, "r")
+    metrics = Recorder()
+    watch = LoopWatch(metrics, "r")
     watch.start()
     await asyncio.sleep(TICK_S)
     time.sleep(STALL_S + 2 * TICK_S)  # noqa: ASYNC251 - this is what is watched for
     await until(lambda: watch.longest_s > STALL_S, "the stall to be seen")
     watch.close()
-    assert measures.loop_stalls.values["waiting",] >= 1
-    assert measures.loop_stalls.values["computing",] == 0
+    assert metrics.loop_stalls.values["waiting",] >= 1
+    assert metrics.loop_stalls.values["computing",] == 0
 
 
 async def test_a_quiet_loop_is_not_seen() -> None:
@@ -92,14 +92,14 @@ async def test_a_quiet_loop_is_not_seen() -> None:
         now, looks = now + TICK_S, looks + 1
         return 0.0
 
-    measures = Recorder()
-    watch = LoopWatch(measures, "r", clock=lambda: now, computed=computed)
+    metrics = Recorder()
+    watch = LoopWatch(metrics, "r", clock=lambda: now, computed=computed)
     with structlog.testing.capture_logs() as lines:
         watch.start()
         await until(lambda: looks > 6, "some looks")
         watch.close()
     assert watch.longest_s < TICK_S / 1000
-    assert measures.loop_stalls.values == {("computing",): 0, ("waiting",): 0}
+    assert metrics.loop_stalls.values == {("computing",): 0, ("waiting",): 0}
     assert not lines
 
 

@@ -8,7 +8,7 @@ import yaml
 from fairlane.gateway.metrics.exposition import PROVIDER
 from fairlane.gateway.metrics.snapshot import GAUGES
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()

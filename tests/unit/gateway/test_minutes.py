@@ -6,7 +6,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from fairlane.gateway.minutes import Minutes
-from fairlane.queues.measures import Recorder, TaskEnd
+from fairlane.queues.metrics import Recorder, TaskEnd
 from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey import Lane, Model, Queue, Survey
 from fairlane.queues.tasks import State
@@ -19,13 +19,13 @@ class Stage:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.measures = Recorder()
+        self.metrics = Recorder()
         self.running: list[Any] = []
         surveyor: Any = None
-        self.minutes = Minutes("r", self.measures, surveyor, lambda: self.running, lambda: self.now)
+        self.minutes = Minutes("r", self.metrics, surveyor, lambda: self.running, lambda: self.now)
 
     def fail(self, code: str) -> None:
-        self.measures.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, code, 10))
+        self.metrics.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, code, 10))
 
     def lines(self, *models: Model, waiting: int = 0, workers: int = 0) -> list[Any]:
         survey = Survey(
@@ -50,8 +50,8 @@ def test_a_minute_is_told_in_numbers_which_count_once() -> None:
     stage = Stage()
     stage.fail("WORKER_ERROR")
     stage.fail("WORKER_ERROR")
-    stage.measures.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 10))
-    stage.measures.refused("q", "m", "full")
+    stage.metrics.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 10))
+    stage.metrics.refused("q", "m", "full")
     (line,) = stage.lines(Model("m", SETTLED, running=1, waiting=5, workers=1), waiting=5, workers=1)
     assert line["event"] == "the last minute"
     assert (line["waiting"], line["running"], line["oldest_wait_s"], line["workers"]) == (5, 1, 90, 1)
@@ -63,7 +63,7 @@ def test_a_minute_is_told_in_numbers_which_count_once() -> None:
 
 def test_users_who_are_refused_most_are_named() -> None:
     stage = Stage()
-    stage.measures.refused("q", "m", "full")
+    stage.metrics.refused("q", "m", "full")
     for number in range(5000):
         stage.minutes.refused(f"user-{number}")
     for user, times in (("mallory", 50), ("user-1", 3), ("user-2", 2), ("user-3", 1)):
@@ -73,7 +73,7 @@ def test_users_who_are_refused_most_are_named() -> None:
     assert line["refused_most"] == {"user-1": 4, "user-2": 3, "user-3": 2}, (
         "mallory came after a thousand others"
     )
-    stage.measures.refused("q", "m", "full")
+    stage.metrics.refused("q", "m", "full")
     stage.minutes.refused("mallory")
     (line,) = stage.lines()
     assert line["refused_most"] == {"mallory": 1}

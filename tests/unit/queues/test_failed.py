@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fairlane.queues.failed import Allowance, FailedTasks
-from fairlane.queues.measures import EndedTask, TaskEnd
+from fairlane.queues.metrics import EndedTask, TaskEnd
 from fairlane.queues.tasks import State
 
 

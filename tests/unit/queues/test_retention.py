@@ -7,7 +7,7 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import State
 
@@ -100,15 +100,15 @@ def test_a_pass_drops_a_bounded_number_and_the_next_comes_at_once(world: World) 
     assert kept(pool) == 0
 
 
-def test_what_is_dropped_is_told_to_the_measures(world: World) -> None:
+def test_what_is_dropped_is_told_to_the_metrics(world: World) -> None:
     world.limits = Limits(max_retained_bytes=1)
     pool = Pool(world)
-    pool.scheduler.measures = Recorder()
+    pool.scheduler.metrics = Recorder()
     ended(pool, "a", "b")
     pool.sweep()
     pool.sweep()
-    assert isinstance(pool.scheduler.measures, Recorder)
-    assert pool.scheduler.measures.dropped_results.values == {(): 2}
+    assert isinstance(pool.scheduler.metrics, Recorder)
+    assert pool.scheduler.metrics.dropped_results.values == {(): 2}
 
 
 def test_what_still_runs_is_never_dropped(world: World) -> None:

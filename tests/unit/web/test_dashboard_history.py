@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.queues.measures import OTHER, TaskEnd
+from fairlane.queues.metrics import OTHER, TaskEnd
 from fairlane.queues.tasks import State
 from fairlane.web.dashboard_history import (
     BUCKET_MS,

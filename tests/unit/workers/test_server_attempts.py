@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from fairlane.queues.measures import Recorder
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits
 from fairlane.queues.tasks import (
     Ended,
@@ -46,7 +46,7 @@ class Store:
 
     def __init__(self) -> None:
         self.limits = Limits()
-        self.measures = Recorder()
+        self.metrics = Recorder()
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]] = []
         self._number = 0
 

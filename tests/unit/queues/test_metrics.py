@@ -4,7 +4,7 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
-from fairlane.queues.measures import MOST_MODELS, OTHER, Histogram, Recorder, TaskEnd
+from fairlane.queues.metrics import MOST_MODELS, OTHER, Histogram, Recorder, TaskEnd
 from fairlane.queues.tasks import State
 
 
@@ -20,70 +20,70 @@ def test_a_histogram_counts_between_its_bounds() -> None:
 
 
 def test_a_task_is_counted_by_queue_model_state_and_code() -> None:
-    measures = Recorder()
-    measures.ended(end())
-    measures.ended(end(state=State.FAILED, code="TIMEOUT"))
-    measures.ended(end(state=State.CANCELLED))
-    assert measures.ended_tasks.values == {
+    metrics = Recorder()
+    metrics.ended(end())
+    metrics.ended(end(state=State.FAILED, code="TIMEOUT"))
+    metrics.ended(end(state=State.CANCELLED))
+    assert metrics.ended_tasks.values == {
         ("q", "m", "completed", ""): 1,
         ("q", "m", "failed", "TIMEOUT"): 1,
         ("q", "m", "cancelled", ""): 1,
     }
-    assert set(measures.request_duration.values) == {
+    assert set(metrics.request_duration.values) == {
         ("chat", "m", ""),
         ("chat", "m", "TIMEOUT"),
         ("chat", "m", "cancelled"),
     }
-    assert not measures.run_time.values, "none of them was granted"
-    assert not measures.tokens.values, "and none used a token"
+    assert not metrics.run_time.values, "none of them was granted"
+    assert not metrics.tokens.values, "and none used a token"
 
 
 def test_tokens_and_their_pace_are_measured_where_they_are_known() -> None:
-    measures = Recorder()
-    measures.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), task_type="openaiCompletion"))
+    metrics = Recorder()
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), task_type="openaiCompletion"))
     key = ("text_completion", "m")
-    assert measures.tokens.values[*key, "input"][-1] == 10
-    assert measures.tokens.values[*key, "output"][-1] == 100
-    assert measures.per_token.values[key][-1] == pytest.approx(0.02)
-    assert measures.run_time.values["q", "m", "completed"][-1] == 2.5
-    measures.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 1)))
-    measures.ended(end(ran_ms=2500, used=(10, 100)))
-    measures.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), state=State.FAILED, code="X"))
-    assert set(measures.per_token.values) == {key}, (
+    assert metrics.tokens.values[*key, "input"][-1] == 10
+    assert metrics.tokens.values[*key, "output"][-1] == 100
+    assert metrics.per_token.values[key][-1] == pytest.approx(0.02)
+    assert metrics.run_time.values["q", "m", "completed"][-1] == 2.5
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 1)))
+    metrics.ended(end(ran_ms=2500, used=(10, 100)))
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), state=State.FAILED, code="X"))
+    assert set(metrics.per_token.values) == {key}, (
         "one token has no pace, nor has what came at once, nor a failure"
     )
 
 
 def test_models_beyond_the_first_ones_are_others() -> None:
-    measures = Recorder(["configured"])
+    metrics = Recorder(["configured"])
     for number in range(2 * MOST_MODELS):
-        measures.accepted("q", f"m{number}")
-    measures.accepted("q", "configured")
-    measures.accepted("q", "m5")
-    counted = measures.accepted_tasks.values
+        metrics.accepted("q", f"m{number}")
+    metrics.accepted("q", "configured")
+    metrics.accepted("q", "m5")
+    counted = metrics.accepted_tasks.values
     assert len(counted) == MOST_MODELS + 1
     assert (counted["q", "configured"], counted["q", "m5"]) == (1, 2)
     assert counted["q", OTHER] == MOST_MODELS + 1
 
 
 def test_refused_names_that_callers_make_up_do_not_become_known() -> None:
-    measures = Recorder()
-    measures.accepted("q", "m")
+    metrics = Recorder()
+    metrics.accepted("q", "m")
     for number in range(1000):
-        measures.refused("q", f"made-up-{number}", "no_worker")
-    measures.refused("q", "m", "full")
-    assert measures.refused_tasks.values == {("q", OTHER, "no_worker"): 1000, ("q", "m", "full"): 1}
-    measures.ended(end(task_type="made-up"))
-    assert set(measures.request_duration.values) == {(OTHER, "m", "")}
+        metrics.refused("q", f"made-up-{number}", "no_worker")
+    metrics.refused("q", "m", "full")
+    assert metrics.refused_tasks.values == {("q", OTHER, "no_worker"): 1000, ("q", "m", "full"): 1}
+    metrics.ended(end(task_type="made-up"))
+    assert set(metrics.request_duration.values) == {(OTHER, "m", "")}
 
 
 # ---- what the scheduler tells by itself ----------
 
 
 def told(pool: Pool) -> Recorder:
-    measures = pool.scheduler.measures
-    assert isinstance(measures, Recorder)
-    return measures
+    metrics = pool.scheduler.metrics
+    assert isinstance(metrics, Recorder)
+    return metrics
 
 
 def test_a_cancelled_task_is_told_once_by_whoever_cancelled_it(world: World) -> None:
@@ -111,13 +111,13 @@ def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
     pool.pass_time(6000)
     pool.run("lost")
     pool.pass_time(20_000)
-    measures = told(pool)
-    assert measures.ended_tasks.values == {
+    metrics = told(pool)
+    assert metrics.ended_tasks.values == {
         ("free", "m", "failed", "TIMEOUT"): 1,
         ("paid", "m", "failed", "QUEUE_TIMEOUT"): 1,
     }
-    assert measures.returned_tasks.values == {("free", "m", "lease"): 1}
-    assert not measures.run_time.values
+    assert metrics.returned_tasks.values == {("free", "m", "lease"): 1}
+    assert not metrics.run_time.values
 
 
 def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
@@ -131,8 +131,8 @@ def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
     pool.append(grant, 4)
     assert pool.requeue(grant).outcome == "ended"
     assert pool.requeue(grant).outcome == "ended", "its reply was lost"
-    measures = told(pool)
-    assert measures.returned_tasks.values == {("free", "m", "lost"): 1, ("free", "m", "declined"): 1}
-    assert measures.model_holds.values == {("m",): 1}
-    assert measures.ended_tasks.values == {("free", "m", "failed", "WORKER_LOST"): 1}
-    assert measures.request_duration.values["chat", "m", "WORKER_LOST"][-1] == 2
+    metrics = told(pool)
+    assert metrics.returned_tasks.values == {("free", "m", "lost"): 1, ("free", "m", "declined"): 1}
+    assert metrics.model_holds.values == {("m",): 1}
+    assert metrics.ended_tasks.values == {("free", "m", "failed", "WORKER_LOST"): 1}
+    assert metrics.request_duration.values["chat", "m", "WORKER_LOST"][-1] == 2

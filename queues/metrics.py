@@ -71,7 +71,7 @@ class TaskEnd(NamedTuple):
     task: EndedTask | None = None
 
 
-class Measures(Protocol):
+class Metrics(Protocol):
     """Where the layers tell what happens. Every method returns at once and never fails."""
 
     def accepted(self, queue: str, model: str) -> None:
@@ -205,7 +205,7 @@ class Names:
 
 
 class Recorder:
-    """The measures of one process, from its beginning. `models` are known from the start, as far as they fit."""
+    """The metrics of one process, from its beginning. `models` are known from the start, as far as they fit."""
 
     def __init__(self, models: Iterable[str] = ()) -> None:
         task = ("queue", "model")
