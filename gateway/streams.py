@@ -1,6 +1,6 @@
-"""Serves one task's log as server-sent events, whichever view draws them.
+"""Serves one task's log as server-sent events, whoever reads it.
 
-Raw ASGI: one write per batch of events, nothing created per event. A stream never just stops: it ends with the view's end, with
+Raw ASGI: one write per batch of events, nothing created per event. A stream never just stops: it ends with the task's end, with
 a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
 """
 
@@ -19,8 +19,8 @@ from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
 SLICE = 128 * 1024
 
 
-class View(Protocol):
-    """What draws events for one kind of client."""
+class Stream(Protocol):
+    """What one kind of client reads: the frames of logged events (a view of `fairlane.streaming.views`), and those between."""
 
     @property
     def ended(self) -> bool:
@@ -29,16 +29,12 @@ class View(Protocol):
 
     @property
     def pending(self) -> Event | None:
-        """The terminal event, when the view cannot draw it by itself."""
+        """The terminal event, when the stream cannot show it by itself."""
         ...
 
     def feed(self, event: Event) -> bytes:
-        """The bytes an event adds, often none."""
+        """The bytes that a logged event adds, often none."""
         ...
-
-
-class Surface(Protocol):
-    """What differs between kinds of streams beside the view."""
 
     def notice(self, event: Event) -> bytes:
         """The bytes of an event that is not logged: queue position, progress."""
@@ -99,8 +95,7 @@ Ending = AbstractAsyncContextManager[Sequence[bytes]]
 async def serve(
     request: Request,
     reader: Reader,
-    view: View,
-    surface: Surface,
+    stream: Stream,
     closing: Closing,
     *,
     headers: Headers,
@@ -111,17 +106,17 @@ async def serve(
     give_up: float = math.inf,
     overdue: bytes = b"",
 ) -> bool:
-    """Write the stream until it ends. True when the view came to its end, False when the caller left or the gateway closes.
+    """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
 
     `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
-    end that is pending in the view. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
+    end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
     the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
     share.
     """
     departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
     whole = getattr(request.send, "__self__", None)
-    take = _Live(whole, view).take if isinstance(whole, Whole) else None
+    take = _Live(whole, stream).take if isinstance(whole, Whole) else None
     now = asyncio.get_running_loop().time
     try:
         await request.start(200, [*SSE_HEADERS, *headers])
@@ -130,26 +125,26 @@ async def serve(
             await _write(request.send, first)
         while True:
             try:
-                if view.pending is not None and ending is not None:
+                if stream.pending is not None and ending is not None:
                     return await _finish(request.send, reader, ending)
                 events = await reader.next(min(keepalive_s, max(give_up - now(), 0.1)), take)
                 if not events and now() > give_up:
                     await _end(request.send, overdue)
                     return False
-                body = _drawn(events, view, surface, reader)
+                body = _drawn(events, stream, reader)
                 del events
             except Lost:
-                await _end(request.send, surface.lost())
+                await _end(request.send, stream.lost())
                 return True
             except Interrupted:
                 if request.revoked:
-                    await _end(request.send, surface.revoked())
+                    await _end(request.send, stream.revoked())
                 elif not departure.gone:  # then the gateway stops
-                    await _end(request.send, surface.farewell())
+                    await _end(request.send, stream.farewell())
                 return False
             if departure.gone and not request.revoked:
                 return False
-            if view.ended:
+            if stream.ended:
                 await _end(request.send, body)
                 return True
             if body:
@@ -163,18 +158,18 @@ async def serve(
 class _Live:
     """Draws and writes what comes while a stream waits, where it comes: without waking the stream."""
 
-    __slots__ = ("_connection", "_view")
+    __slots__ = ("_connection", "_stream")
 
-    def __init__(self, connection: Whole, view: View) -> None:
+    def __init__(self, connection: Whole, stream: Stream) -> None:
         self._connection = connection
-        self._view = view
+        self._stream = stream
 
     def take(self, events: list[Event]) -> bool:
         """False: the stream itself must see to it. It ends, or the client does not read."""
         last = events[-1]
         if last.type in TERMINAL or len(last.data) > SLICE or not self._connection.may_write:
             return False
-        feed = self._view.feed
+        feed = self._stream.feed
         self._connection.write_more(
             feed(last) if len(events) == 1 else b"".join([feed(event) for event in events])
         )
@@ -209,17 +204,17 @@ async def _end(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _drawn(events: list[Event], view: View, surface: Surface, reader: Reader) -> bytes:
+def _drawn(events: list[Event], stream: Stream, reader: Reader) -> bytes:
     """The bytes that events add; of silence, if there are none."""
     if len(events) == 1:
-        return draw(events[0], view, surface, reader)
-    return b"".join([draw(event, view, surface, reader) for event in events]) if events else surface.idle()
+        return draw(events[0], stream, reader)
+    return b"".join([draw(event, stream, reader) for event in events]) if events else stream.idle()
 
 
-def draw(event: Event, view: View, surface: Surface, reader: Reader) -> bytes:
+def draw(event: Event, stream: Stream, reader: Reader) -> bytes:
     """The bytes that an event of a reader adds, whether it is logged or not."""
     if event.type not in UNLOGGED:
-        return view.feed(event)
-    if view.ended or (event.type == "queued" and reader.seq):  # it has begun since
+        return stream.feed(event)
+    if stream.ended or (event.type == "queued" and reader.seq):  # it has begun since
         return b""
-    return surface.notice(event)
+    return stream.notice(event)

@@ -1,1 +1,1 @@
-"""One event log per task: written coalesced, read by replay and tail, shown to each client as a fold over it."""
+"""One event log per task: written coalesced, read by replay and tail, shown to each kind of client by a view of it."""

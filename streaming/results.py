@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.turns import Turns
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 AT_ONCE = 4
@@ -81,9 +81,9 @@ class Results:
         self._last = last
         self._turns = Turns(AT_ONCE)
         self._results: _Shared[Result] = _Shared()
-        self._ends: _Shared[ResultFold] = _Shared()
+        self._ends: _Shared[ResultView] = _Shared()
 
-    async def end(self, info: TaskInfo) -> ResultFold:
+    async def end(self, info: TaskInfo) -> ResultView:
         """What the terminal event of a task that has ended says. Raises Lost when the log is gone, and StoreError."""
         return await self._ends.get(info.task_id, partial(self._read_end, info))
 
@@ -99,30 +99,30 @@ class Results:
         await self._results.close()
         await self._ends.close()
 
-    async def _read_end(self, info: TaskInfo) -> ResultFold:
+    async def _read_end(self, info: TaskInfo) -> ResultView:
         async with self._turns.of(info.user):
             last = await self._last(info.task_id)
         if last is None:
             raise Lost
-        fold = ResultFold(info)
-        fold.feed(last)
-        return fold
+        view = ResultView(info)
+        view.feed(last)
+        return view
 
     async def _make(self, info: TaskInfo) -> Result:
-        fold = ResultFold(info)
+        view = ResultView(info)
         events = await self._page(info.task_id, 0, 0)
         # most logs are one page, and wait for nobody
         async with contextlib.nullcontext() if _whole(events) else self._turns.of(info.user):
             while True:
                 for event in events:
-                    fold.feed(event)
+                    view.feed(event)
                 if _whole(events):
                     break
                 last = events[-1] if events else None
                 if last is None:
                     raise Lost
                 events = await self._page(info.task_id, last.epoch, last.seq)
-        return Result(fold.result_json())
+        return Result(view.result_json())
 
 
 def _whole(events: list[Event]) -> bool:

@@ -34,8 +34,8 @@ from fairlane.queues.tasks import Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.views.native import NativeView
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -52,7 +52,7 @@ async def tasks(gateway: Gateway, caller: Caller, request: Request) -> None:
     await _answer(gateway, request, *await _read_task(gateway, caller, request))
 
 
-class Answering(enum.Enum):
+class AnswerMode(enum.Enum):
     """How a caller wants the answer."""
 
     LATER = 1
@@ -60,24 +60,24 @@ class Answering(enum.Enum):
     WAIT = 3
 
 
-async def _answer(gateway: Gateway, request: Request, task: TaskSpec, how: Answering) -> None:
+async def _answer(gateway: Gateway, request: Request, task: TaskSpec, mode: AnswerMode) -> None:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
-    if how is Answering.LATER:
+    if mode is AnswerMode.LATER:
         await _answer_later(gateway, request, task)
-    elif how is Answering.STREAM:
+    elif mode is AnswerMode.STREAM:
         await _stream(gateway, request, task)
     else:
         await _wait(gateway, request, task)
 
 
-async def _read_payload(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
+async def _read_payload(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
     fields = await gateway.bodies.parse(body, caller=request.opener)
     payload, metadata = split_payload(body, fields)
     return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
 
 
-async def _read_task(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, Answering]:
+async def _read_task(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
     fields = await gateway.bodies.parse(body, caller=request.opener)
     task_type = read_type(fields)
@@ -104,7 +104,7 @@ def _make(
     payload_fields: Members,
     payload: bytes,
     metadata: bytes,
-) -> tuple[TaskSpec, Answering]:
+) -> tuple[TaskSpec, AnswerMode]:
     asynchronous = read_flag(fields, "async")
     stream = read_flag(fields, "stream")
     model = read_model(fields, DEFAULT_MODEL)
@@ -131,8 +131,8 @@ def _make(
     check_model(caller, model)
     trace(request, task)
     if asynchronous:
-        return task, Answering.LATER
-    return task, Answering.STREAM if stream else Answering.WAIT
+        return task, AnswerMode.LATER
+    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
 
 
 # ---- three ways to answer ----------
@@ -158,13 +158,13 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
 
 
 async def _wait(gateway: Gateway, request: Request, task: TaskSpec) -> None:
-    fold = ResultFold(task_info(task))
-    took = await gateway.wait(request, task, fold)
-    if fold.status == "completed":
+    view = ResultView(task_info(task))
+    took = await gateway.wait(request, task, view)
+    if view.status == "completed":
         headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
-        await request.respond(200, fold.result_json(), headers)
+        await request.respond(200, view.result_json(), headers)
         return
-    raise task_failed(fold.error, task.id, headers=took.headers)
+    raise task_failed(view.error, task.id, headers=took.headers)
 
 
 async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
@@ -172,7 +172,7 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
     follow = gateway.submit.followed(task)
     try:
         async with follow:
-            view = NativeView(task_info(task))
+            stream = NativeStream(task_info(task))
             feed, submitted, first = follow.feed, follow.submitted, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))
@@ -180,14 +180,13 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
             came_to_end = await serve(
                 request,
                 Reader(gateway.hub, feed, notices=True),
-                view,
-                NativeSurface(task.id),
+                stream,
                 gateway.closing,
                 headers=[(b"x-task-id", task.id.encode())],
                 keepalive_s=gateway.settings.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
-                ending=partial(_ending, gateway, view),
+                ending=partial(_ending, gateway, stream),
             )
     finally:
         no_linger = task.linger_ms and not gateway.settings.linger_ms
@@ -196,17 +195,14 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _ending(gateway: Gateway, view: NativeView) -> AsyncIterator[list[bytes]]:
+async def _ending(gateway: Gateway, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
     """The end of a stream whose result is made of the log."""
-    result = await gateway.results.of(view.info)  # held until it is written: others share it
-    yield view.finish(result.json)
+    result = await gateway.results.of(stream.info)  # held until it is written: others share it
+    yield stream.finish(result.json)
 
 
-class NativeSurface:
-    """What a native stream says beside its log."""
-
-    def __init__(self, task_id: str) -> None:
-        self._task_id = task_id
+class NativeStream(NativeStreamView):
+    """The native view of a task's log, and what its readers are told beside."""
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -217,16 +213,16 @@ class NativeSurface:
     def lost(self) -> bytes:
         ts = now_ms()
         return (
-            native_frame(gap_event(self._task_id, ts, "", None, "lost"))
-            + native_frame(restart_event(self._task_id, ts, "the store lost what was seen"))
-            + native_frame(bye_event(self._task_id, ts, "gap", 1000))
+            native_frame(gap_event(self.info.task_id, ts, "", None, "lost"))
+            + native_frame(restart_event(self.info.task_id, ts, "the store lost what was seen"))
+            + native_frame(bye_event(self.info.task_id, ts, "gap", 1000))
         )
 
     def farewell(self) -> bytes:
-        return native_frame(bye_event(self._task_id, now_ms(), "drain", reconnect_ms()))
+        return native_frame(bye_event(self.info.task_id, now_ms(), "drain", reconnect_ms()))
 
     def revoked(self) -> bytes:
-        return native_frame(bye_event(self._task_id, now_ms(), "revoked", reconnect_ms()))
+        return native_frame(bye_event(self.info.task_id, now_ms(), "revoked", reconnect_ms()))
 
 
 def reconnect_ms() -> int:
@@ -321,7 +317,7 @@ async def _replay(
         ts = now_ms()
         first = native_frame(gap_event(task_id, ts, start.asked, None, start.missing))
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
-    view = NativeView(record_info(task_id, record))
+    stream = NativeStream(record_info(task_id, record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
@@ -329,12 +325,11 @@ async def _replay(
     await serve(
         request,
         reader,
-        view,
-        NativeSurface(task_id),
+        stream,
         gateway.closing,
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
         keepalive_s=gateway.settings.keepalive_ms / 1000,
         first=first,
         resumable=True,
-        ending=partial(_ending, gateway, view),
+        ending=partial(_ending, gateway, stream),
     )

@@ -23,11 +23,11 @@ from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
 from fairlane.streaming.hub import Interrupted, Lost, Reader
 from fairlane.streaming.jsontext import kind_of
-from fairlane.streaming.views.chat import ChatFold, ChatStreamView
-from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
-from fairlane.streaming.views.embeddings import EmbeddingFold
-from fairlane.streaming.views.openai_common import OpenAIStream
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.openai_common import OpenAIStreamView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 
 QUEUE_CHUNK_S = 30.0
@@ -41,8 +41,8 @@ async def chat_completions(gateway: Gateway, caller: Caller, request: Request) -
     if stream:
         await _stream(gateway, request, task, ChatStreamView(task_info(task), usage))
     else:
-        fold = ChatFold(task_info(task))
-        await _wait(gateway, request, task, fold, fold.body)
+        view = ChatBodyView(task_info(task))
+        await _wait(gateway, request, task, view, view.body)
 
 
 async def completions(gateway: Gateway, caller: Caller, request: Request) -> None:
@@ -51,15 +51,15 @@ async def completions(gateway: Gateway, caller: Caller, request: Request) -> Non
     if stream:
         await _stream(gateway, request, task, CompletionStreamView(task_info(task), usage))
     else:
-        fold = CompletionFold(task_info(task))
-        await _wait(gateway, request, task, fold, fold.body)
+        view = CompletionBodyView(task_info(task))
+        await _wait(gateway, request, task, view, view.body)
 
 
 async def embeddings(gateway: Gateway, caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
     task, encoding = await _read_embedding(gateway, caller, request)
-    fold = EmbeddingFold(task_info(task), encoding)
-    await _wait(gateway, request, task, fold, fold.body)
+    view = EmbeddingBodyView(task_info(task), encoding)
+    await _wait(gateway, request, task, view, view.body)
 
 
 async def models(gateway: Gateway, caller: Caller, request: Request) -> None:
@@ -201,14 +201,14 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-async def _wait(gateway: Gateway, request: Request, task: TaskSpec, fold: ResultFold, body: Any) -> None:
-    took = await gateway.wait(request, task, fold)
-    if fold.status != "completed":
-        raise task_failed(fold.error, task.id, took_ms=sum(took), headers=took.headers)
+async def _wait(gateway: Gateway, request: Request, task: TaskSpec, view: ResultView, body: Any) -> None:
+    took = await gateway.wait(request, task, view)
+    if view.status != "completed":
+        raise task_failed(view.error, task.id, took_ms=sum(took), headers=took.headers)
     await request.respond(200, body(), [JSON, *_ids(task), *took.headers])
 
 
-async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: OpenAIStream) -> None:
+async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: OpenAIStreamView) -> None:
     hub = gateway.hub
     came_to_end, give_up = False, math.inf
     try:
@@ -219,26 +219,25 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: Open
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 gateway.watch.add(feed, place)
-            surface = OpenAISurface(view, hub.time, place)
+            stream = OpenAIStream(view, hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = gateway.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            first, refusal = await _first(gateway, request, reader, surface, hold_s)
+            first, refusal = await _first(gateway, request, reader, stream, hold_s)
             if refusal is not None:
                 came_to_end = True
                 failure = read_error(refusal.data) if refusal.type == "error" else None
                 took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
                 raise task_failed(failure, task.id, took_ms=took_ms)
-            if surface.ended:
+            if stream.ended:
                 came_to_end = True
                 await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
                 return
             came_to_end = await serve(
                 request,
                 reader,
-                surface,
-                surface,
+                stream,
                 gateway.closing,
                 headers=_ids(task),
                 keepalive_s=keepalive_s,
@@ -252,7 +251,7 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: Open
 
 
 async def _first(
-    gateway: Gateway, request: Request, reader: Reader, surface: "OpenAISurface", hold_s: float
+    gateway: Gateway, request: Request, reader: Reader, stream: "OpenAIStream", hold_s: float
 ) -> tuple[bytes, Event | None]:
     """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
 
@@ -271,7 +270,7 @@ async def _first(
                 raise request.gone()
             body = b""
             for event in events:
-                shown = draw(event, surface, surface, reader)
+                shown = draw(event, stream, reader)
                 if event.type in ("error", "cancelled") and not body:
                     return b"", event
                 body += shown
@@ -286,10 +285,10 @@ async def _first(
         departure.close()
 
 
-class OpenAISurface:
+class OpenAIStream:
     """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    def __init__(self, view: OpenAIStream, time: Callable[[], float], place: Place | None) -> None:
+    def __init__(self, view: OpenAIStreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()

@@ -12,7 +12,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Place, Record, State
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.results import Result, Results
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
@@ -127,6 +127,6 @@ class Poll:
             answer["metadata"] = msgspec.Raw(metadata.encode())
         return answer, result
 
-    async def _result(self, end: ResultFold) -> Result:
+    async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""
         return Result(end.result) if end.result is not None else await self._results.of(end.info)

@@ -9,7 +9,7 @@ from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.result import ResultView
 
 OVERDUE_S = 2.0
 """How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
@@ -69,8 +69,8 @@ class Wait:
         self._cancel_soon = cancel_soon
         self._going = going
 
-    async def __call__(self, waiter: Waiter, task: TaskSpec, fold: ResultFold) -> Timing:
-        """Submit a task and feed its events to `fold` until it has ended; how long it took.
+    async def __call__(self, waiter: Waiter, task: TaskSpec, result: ResultView) -> Timing:
+        """Submit a task and feed its events to `result` until it has ended; how long it took.
 
         A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. At its deadline
         it is answered, also when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
@@ -93,7 +93,7 @@ class Wait:
                     except Interrupted:
                         interrupted, events = True, []
                     for event in events:
-                        fold.feed(event)
+                        result.feed(event)
                         if event.type == "start":
                             started_ms, begun = event_time(event), hub.time()
                     if events and events[-1].terminal:

@@ -1,23 +1,23 @@
-"""Every client surface as a pure fold over one task's event log: no clock, no Redis, no sockets.
+"""Every client surface as a pure function of one task's event log: no clock, no Redis, no sockets.
 
-Native stream: `NativeView`. Native JSON and polls: `ResultFold`. OpenAI: `ChatStreamView` and `ChatFold`,
-`CompletionStreamView` and `CompletionFold`, `EmbeddingFold`.
+Native stream: `NativeStreamView`. Native JSON and polls: `ResultView`. OpenAI: `ChatStreamView` and `ChatBodyView`,
+`CompletionStreamView` and `CompletionBodyView`, `EmbeddingBodyView`.
 """
 
-from fairlane.streaming.views.chat import ChatFold, ChatStreamView
-from fairlane.streaming.views.completions import CompletionFold, CompletionStreamView
-from fairlane.streaming.views.embeddings import EmbeddingFold
-from fairlane.streaming.views.native import NativeView
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
+from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.embeddings import EmbeddingBodyView
+from fairlane.streaming.views.native import NativeStreamView
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
 __all__ = [
-    "ChatFold",
+    "ChatBodyView",
     "ChatStreamView",
-    "CompletionFold",
+    "CompletionBodyView",
     "CompletionStreamView",
-    "EmbeddingFold",
-    "NativeView",
-    "ResultFold",
+    "EmbeddingBodyView",
+    "NativeStreamView",
+    "ResultView",
     "TaskInfo",
 ]

@@ -19,7 +19,7 @@ _REPEATED = frozenset({"id", "type", "index", "role", "name", "format"})
 """Members that say the same in each piece instead of going on."""
 
 
-class Room:
+class PartBudget:
     """How many parts are still kept apart, over all choices of an answer; further ones are left out. Each takes a hundred bytes,
     and a log of 16 MiB could name a million.
     """
@@ -43,7 +43,7 @@ class ToolIndex:
     A delta with an id that was not seen begins the next call; one without id goes on with the latest.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PartBudget) -> None:
         self._room = room
         self._by_id: dict[bytes, int] = {}
         self._latest = -1
@@ -78,7 +78,7 @@ class ToolIndex:
 class ToolCalls:
     """The tool calls of one choice, built up from deltas."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PartBudget) -> None:
         self._room = room
         self._index = ToolIndex(room)
         self._calls: dict[int, _ToolCall] = {}
@@ -98,7 +98,7 @@ class ToolCalls:
 
 
 class _ToolCall:
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PartBudget) -> None:
         self._id: bytes | None = None
         self._type: bytes | None = None
         self._name = bytearray()
@@ -145,7 +145,7 @@ class Value:
 
     __slots__ = ("_inside", "_kind", "_members", "_raw", "_room")
 
-    def __init__(self, raw: bytes, room: Room) -> None:
+    def __init__(self, raw: bytes, room: PartBudget) -> None:
         self._room = room
         self._set(raw)
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, NULL, join_object, members
-from fairlane.streaming.views.accumulate import Room, ToolIndex, with_index
+from fairlane.streaming.views.accumulate import PartBudget, ToolIndex, with_index
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, finish_of, others
-from fairlane.streaming.views.openai_common import ChoiceState, OpenAIFold, OpenAIStream
+from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.task import TaskInfo
 
 _ROLE = b'"delta":{"role":"assistant","content":""}'
 
 
-class ChatStreamView(OpenAIStream):
+class ChatStreamView(OpenAIStreamView):
     """A stream of `chat.completion.chunk`: per choice a role, deltas, a finish reason.
 
     Reasoning is shown as `reasoning_content`, each tool call object in a frame of its own.
@@ -25,7 +25,7 @@ class ChatStreamView(OpenAIStream):
     def __init__(self, info: TaskInfo, include_usage: bool = False) -> None:
         super().__init__(info, include_usage)
         self._tools: dict[int, ToolIndex] = {}
-        self._room = Room()
+        self._room = PartBudget()
 
     def _opening(self, index: int) -> bytes:
         return self._frame(index, _ROLE)
@@ -87,7 +87,7 @@ class ChatStreamView(OpenAIStream):
         return self._frame(index, join_object([("delta", join_object(delta.items())), *pairs.items()])[1:-1])
 
 
-class ChatFold(OpenAIFold):
+class ChatBodyView(OpenAIBodyView):
     """The `chat.completion` body of a completed task."""
 
     object_name = b"chat.completion"

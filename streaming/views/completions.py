@@ -9,10 +9,10 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, members
 from fairlane.streaming.views.choice import NOT_EXTRA, Choice, others
-from fairlane.streaming.views.openai_common import ChoiceState, OpenAIFold, OpenAIStream
+from fairlane.streaming.views.openai_common import ChoiceState, OpenAIBodyView, OpenAIStreamView
 
 
-class CompletionStreamView(OpenAIStream):
+class CompletionStreamView(OpenAIStreamView):
     """A stream of `text_completion` chunks: the text, then a finish reason per choice."""
 
     object_name = b"text_completion"
@@ -49,7 +49,7 @@ class CompletionStreamView(OpenAIStream):
         return self._frame(index, join_object([("text", EMPTY_STRING), *pairs.items()])[1:-1])
 
 
-class CompletionFold(OpenAIFold):
+class CompletionBodyView(OpenAIBodyView):
     """The `text_completion` body of a completed task."""
 
     object_name = b"text_completion"

@@ -8,14 +8,14 @@ from array import array
 import msgspec
 
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, string_or_none
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage
 
 _floats = msgspec.json.Decoder(list[float])
 
 
-class EmbeddingFold(ResultFold):
+class EmbeddingBodyView(ResultView):
     """The embeddings body of a completed task: vectors as lists, or as base64 of little-endian float32."""
 
     def __init__(self, info: TaskInfo, encoding_format: str = "float") -> None:

@@ -11,7 +11,7 @@ SHARED_BYTES = 128 * 1024
 """Results that are larger are shared by all who read them."""
 
 
-class NativeView:
+class NativeStreamView:
     """Frames of a task's events, from any event on: each is drawn by itself.
 
     Adds the task's metadata to `start` and to the terminal event. A `done` without a result, which the chunks make up, is not

@@ -17,7 +17,7 @@ from fairlane.streaming.events import (
 from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.jsontext import NULL, join_object, json_string
 from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of, has_choices
-from fairlane.streaming.views.result import ResultFold
+from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE, error_frame, failure_frame
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage
@@ -36,7 +36,7 @@ class ChoiceState:
         self.finish: bytes | None = None
 
 
-class OpenAIStream(ABC):
+class OpenAIStreamView(ABC):
     """Frames of an OpenAI stream from all events of a task in order. Subclasses say what a choice looks like.
 
     The end is in one piece: finish reasons, usage if asked for and known, `[DONE]`. A failure, a cancellation
@@ -159,7 +159,7 @@ class OpenAIStream(ABC):
         """The frames of a choice that comes all at once, without its finish reason."""
 
 
-class OpenAIFold(ResultFold, ABC):
+class OpenAIBodyView(ResultView, ABC):
     """The body of a completed task. Subclasses say what a choice looks like."""
 
     object_name: bytes

@@ -1,4 +1,4 @@
-"""What a task has come to so far: the fold that sync answers, polls and every JSON body read from.
+"""What a task has come to so far: the view that sync answers, polls and every JSON body read from.
 
 The native result is the worker's own if its `done` event carries one that is not null. Otherwise it is made
 of the chunks: `{"id", "content", "reasoning"?, "refusal"?, "toolCalls"?, "finishReason"?, "extra"?,
@@ -24,7 +24,7 @@ from fairlane.streaming.events import (
     read_usage,
 )
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
-from fairlane.streaming.views.accumulate import Room, ToolCalls, Value
+from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import pick_usage
@@ -40,7 +40,7 @@ class _Output:
 
     __slots__ = ("_room", "extra", "finish", "reasoning", "refusal", "text", "tools")
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: PartBudget) -> None:
         self._room = room
         self.text: bytearray | None = None
         self.reasoning: bytearray | None = None
@@ -88,7 +88,7 @@ class _Output:
         )
 
 
-class ResultFold:
+class ResultView:
     """Feed it a task's events in order; it may be asked at any moment and answers for what it was fed.
 
     A new attempt and a `restart` discard what came before them. Nothing after the terminal event changes the
@@ -106,7 +106,7 @@ class ResultFold:
 
     def _forget(self) -> None:
         self._outputs: dict[int, _Output] = {}
-        self._room = Room()
+        self._room = PartBudget()
         self._result: bytes | None = None
         self._told_usage: bytes | None = None
         self._latest_usage: bytes | None = None

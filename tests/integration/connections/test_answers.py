@@ -110,7 +110,7 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(
 
         answer = talk.later(asyncio.to_thread(call))
         task = await worker.take()
-        monkeypatch.setattr("fairlane.streaming.views.native.NativeView.feed", broken)
+        monkeypatch.setattr("fairlane.streaming.views.native.NativeStreamView.feed", broken)
         await worker.answer(task, {"content": "x"})
         said = await answer
         assert b" 200 " in said

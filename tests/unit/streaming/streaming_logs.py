@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
-from fairlane.streaming.views import ResultFold, TaskInfo
+from fairlane.streaming.views import ResultView, TaskInfo
 
 TASK = "0191f0aa-1111-8222-8333-444455556666"
 INFO = TaskInfo(TASK, "small-model", 1_763_690_000, "openaiLike")
@@ -82,7 +82,7 @@ def read(view: Any, events: list[Event], before: list[Event] | None = None) -> b
     """All that a stream view makes of the events. An end that is pending is made of these and those `before`."""
     shown = b"".join(view.feed(event) for event in events)
     if view.pending is not None:
-        whole = fold(ResultFold(view.info), [*(before or []), *events])
+        whole = fold(ResultView(view.info), [*(before or []), *events])
         shown += b"".join(view.finish(whole.result_json()))
     return shown
 

@@ -8,7 +8,7 @@ from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
-from fairlane.streaming.views import ChatFold, ChatStreamView, ResultFold
+from fairlane.streaming.views import ChatBodyView, ChatStreamView, ResultView
 from fairlane.streaming.views.sse import DONE
 
 CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
@@ -28,7 +28,7 @@ def deltas(log: Log) -> list[Any]:
 
 
 def body(log: Log) -> Any:
-    shown = json.loads(fold(ChatFold(INFO), log.events).body())
+    shown = json.loads(fold(ChatBodyView(INFO), log.events).body())
     ChatCompletion.model_validate(shown)
     return shown
 
@@ -82,7 +82,7 @@ def test_reasoning_is_shown_beside_the_content() -> None:
     assert deltas(log)[1:4] == [{"reasoning_content": "hm"}, {"reasoning_content": ", so"}, {"content": "42"}]
     message = body(log)["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm, so", "42")
-    assert json.loads(fold(ResultFold(INFO), log.events).result_json()) == {
+    assert json.loads(fold(ResultView(INFO), log.events).result_json()) == {
         "id": TASK,
         "content": "42",
         "reasoning": "hm, so",
@@ -94,7 +94,7 @@ def test_a_refusal_is_a_refusal_everywhere() -> None:
     assert deltas(log)[1:3] == [{"refusal": "I "}, {"refusal": "won't"}]
     message = body(log)["choices"][0]["message"]
     assert (message["refusal"], message["content"]) == ("I won't", None)
-    assert json.loads(fold(ResultFold(INFO), log.events).result_json())["refusal"] == "I won't"
+    assert json.loads(fold(ResultView(INFO), log.events).result_json())["refusal"] == "I won't"
 
 
 def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() -> None:
@@ -109,7 +109,7 @@ def test_tool_calls_stream_one_object_per_chunk_and_come_together_in_the_body() 
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
         {"id": "c2", "type": "function", "function": {"name": "f", "arguments": ""}},
     ]
-    native = json.loads(fold(ResultFold(INFO), log.events).result_json())
+    native = json.loads(fold(ResultView(INFO), log.events).result_json())
     assert native["toolCalls"] == choice["message"]["tool_calls"]
 
 
@@ -137,7 +137,7 @@ def test_custom_tool_calls_and_unknown_members_of_calls_are_kept() -> None:
     log = (
         Log().start().chunk("tool", [begin]).chunk("tool", [{"index": 0, "custom": {"input": "ect"}}]).done()
     )
-    (call,) = json.loads(fold(ChatFold(INFO), log.events).body())["choices"][0]["message"]["tool_calls"]
+    (call,) = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]["message"]["tool_calls"]
     assert call == {
         **{k: begin[k] for k in ("id", "type", "sig")},
         "custom": {"name": "sql", "input": "select"},
@@ -165,11 +165,11 @@ def test_members_we_do_not_know_pass_through_and_add_up() -> None:
     extras = [c["choices"][0] for c in chunks(log) if "logprobs" in c["choices"][0]]
     assert [extra["logprobs"]["content"][0]["token"] for extra in extras] == ["a", "b"]
     assert [extra["delta"] for extra in extras] == [{"audio": {"id": "au", "data": text}} for text in "ab"]
-    choice = json.loads(fold(ChatFold(INFO), log.events).body())["choices"][0]
+    choice = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]
     assert choice["logprobs"]["content"] == [token("a"), token("b")]
     assert (choice["stop_reason"], choice["message"]["content"]) == ("b", "ab")
     assert choice["message"]["audio"] == {"id": "au", "data": "ab"}
-    native = json.loads(fold(ResultFold(INFO), log.events).result_json())
+    native = json.loads(fold(ResultView(INFO), log.events).result_json())
     assert native["extra"]["delta"]["audio"]["data"] == "ab"
 
 

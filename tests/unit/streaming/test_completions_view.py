@@ -5,7 +5,7 @@ import pytest
 from openai.types import Completion
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
-from fairlane.streaming.views import CompletionFold, CompletionStreamView
+from fairlane.streaming.views import CompletionBodyView, CompletionStreamView
 
 
 def chunks(log: Log, include_usage: bool = False) -> list[Any]:
@@ -21,7 +21,7 @@ def chunks(log: Log, include_usage: bool = False) -> list[Any]:
 
 
 def body(log: Log) -> Any:
-    shown = json.loads(fold(CompletionFold(INFO), log.events).body())
+    shown = json.loads(fold(CompletionBodyView(INFO), log.events).body())
     Completion.model_validate(shown)
     return shown
 
@@ -62,7 +62,10 @@ def test_a_result_alone_can_be_streamed(result: Any, text: str) -> None:
 
 def test_a_result_with_choices_passes_through_byte_for_byte() -> None:
     result = {"choices": [{"text": "Hello", "index": 0, "finish_reason": "stop"}], "x": 1}
-    assert fold(CompletionFold(INFO), Log().start().done(result).events).body() == json.dumps(result).encode()
+    assert (
+        fold(CompletionBodyView(INFO), Log().start().done(result).events).body()
+        == json.dumps(result).encode()
+    )
 
 
 def test_logprobs_pass_through_and_add_up() -> None:

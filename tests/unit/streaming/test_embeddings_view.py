@@ -7,7 +7,7 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 from streaming_logs import INFO, Log, fold
 
-from fairlane.streaming.views import EmbeddingFold
+from fairlane.streaming.views import EmbeddingBodyView
 
 VECTOR = [0.5, -2.0, 1.0]
 PACKED = base64.b64encode(struct.pack("<3f", *VECTOR)).decode()
@@ -15,7 +15,7 @@ PACKED = base64.b64encode(struct.pack("<3f", *VECTOR)).decode()
 
 def raw_body(result: Any, encoding_format: str = "float", usage: Any = None) -> bytes:
     log = Log().start().done(result, usage=usage)
-    made: bytes = fold(EmbeddingFold(INFO, encoding_format), log.events).body()
+    made: bytes = fold(EmbeddingBodyView(INFO, encoding_format), log.events).body()
     return made
 
 

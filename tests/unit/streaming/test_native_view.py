@@ -5,14 +5,14 @@ from streaming_logs import INFO, TASK, TS, Log, frames, read
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event
-from fairlane.streaming.views import NativeView
+from fairlane.streaming.views import NativeStreamView
 
 TAGGED = replace(INFO, metadata=b'{"order": 7,\n "x": null}')
 
 
 def test_the_result_is_filled_in_where_the_log_holds_it_as_chunks() -> None:
     log = Log().start().text("Hel", "lo").done(usage={"inputTokens": 1, "outputTokens": 2})
-    last = frames(read(NativeView(INFO), log.events))[-1]
+    last = frames(read(NativeStreamView(INFO), log.events))[-1]
     assert last.json == {
         "taskId": TASK,
         "ts": TS,
@@ -24,14 +24,14 @@ def test_the_result_is_filled_in_where_the_log_holds_it_as_chunks() -> None:
 
 def test_a_done_event_with_a_null_result_is_filled_in_too() -> None:
     event = Event(1, 1, "done", b'{"taskId":"t","ts":1,"result":null}')
-    (frame,) = frames(read(NativeView(INFO), [event]))
+    (frame,) = frames(read(NativeStreamView(INFO), [event]))
     assert frame.data.count('"result"') == 1
     assert frame.json["result"] == {"id": TASK, "content": ""}
 
 
 def test_several_choices_are_all_in_the_result() -> None:
     log = Log().start().text("b", index=1).text("a").chunk("finish", "length", index=1).done()
-    assert frames(read(NativeView(INFO), log.events))[-1].json["result"] == {
+    assert frames(read(NativeStreamView(INFO), log.events))[-1].json["result"] == {
         "id": TASK,
         "content": "a",
         "choices": [{"index": 0, "content": "a"}, {"index": 1, "content": "b", "finishReason": "length"}],
@@ -45,26 +45,26 @@ def test_several_choices_are_all_in_the_result() -> None:
 )
 def test_metadata_is_added_to_the_start_and_to_the_end(log: Log) -> None:
     log.events.insert(1, Event(1, 1, "stage", Log().stage().events[0].data))
-    start, stage, end = frames(read(NativeView(TAGGED), log.events))
+    start, stage, end = frames(read(NativeStreamView(TAGGED), log.events))
     assert start.json["metadata"] == end.json["metadata"] == {"order": 7, "x": None}
     assert "metadata" not in stage.json
 
 
 def test_metadata_in_the_log_is_not_added_twice() -> None:
     data = ev.start_data(TASK, TS, 1, "m", "q", b'{"order":7}')
-    assert NativeView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
+    assert NativeStreamView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
 
 
 def test_a_resumed_view_shows_the_rest_and_its_end_is_made_of_the_whole_log() -> None:
     log = Log().start().text("Hel", "lo").done()
     seen, rest = log.events[:2], log.events[2:]
-    text, done = frames(read(NativeView(TAGGED), rest, seen))
+    text, done = frames(read(NativeStreamView(TAGGED), rest, seen))
     assert (text.id, text.json["delta"], done.json["result"]["content"]) == ("1-2", "lo", "Hello")
 
 
 def test_an_end_that_is_pending_is_drawn_by_whoever_has_the_result() -> None:
     log = Log().start().text("Hello").done()
-    view = NativeView(TAGGED)
+    view = NativeStreamView(TAGGED)
     assert view.feed(log.events[-1]) == b""
     assert (view.ended, view.pending) == (False, log.events[-1])
     result = b'{"content":"' + b"x" * 1000 + b'"}'
@@ -75,7 +75,7 @@ def test_an_end_that_is_pending_is_drawn_by_whoever_has_the_result() -> None:
 
 
 def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
-    view = NativeView(INFO)
+    view = NativeStreamView(INFO)
     (frame,) = frames(view.feed(ev.queued_event(TASK, TS, Place(2, 900, 300, 2000))))
     assert (frame.event, frame.id, frame.json["position"]) == ("queued", None, 2)
     (frame,) = frames(view.feed(ev.progress_event(TASK, TS, 50.0, "half")))
@@ -84,6 +84,6 @@ def test_events_for_this_reader_only_have_no_id_and_pass_any_cursor() -> None:
 
 def test_nothing_follows_the_terminal_event() -> None:
     log = Log().start().done("x").text("late")
-    view = NativeView(INFO)
+    view = NativeStreamView(INFO)
     assert [frame.event for frame in frames(read(view, log.events))] == ["start", "done"]
     assert view.ended

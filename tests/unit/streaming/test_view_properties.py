@@ -11,7 +11,13 @@ from streaming_logs import INFO, TASK, TS, Log, fold, frames, read
 
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data
-from fairlane.streaming.views import ChatFold, ChatStreamView, CompletionFold, NativeView, ResultFold
+from fairlane.streaming.views import (
+    ChatBodyView,
+    ChatStreamView,
+    CompletionBodyView,
+    NativeStreamView,
+    ResultView,
+)
 
 TEXT = st.text(max_size=12)
 CHUNK = st.tuples(st.sampled_from(["text", "text", "reasoning", "refusal"]), TEXT)
@@ -53,8 +59,8 @@ def joined(stream: bytes, member: str) -> dict[int, str]:
 def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any], usage: Any) -> None:
     log = log_of(chunks).done(usage=usage)
     stream = read(ChatStreamView(INFO, include_usage=True), log.events)
-    body = json.loads(fold(ChatFold(INFO), log.events).body())
-    native = fold(ResultFold(INFO), log.events)
+    body = json.loads(fold(ChatBodyView(INFO), log.events).body())
+    native = fold(ResultView(INFO), log.events)
     result = json.loads(native.result_json())
 
     messages = {choice["index"]: choice["message"] for choice in body["choices"]}
@@ -63,7 +69,7 @@ def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any]
     assert result["content"] == native.text == (messages.get(0, {}).get("content") or "")
     by_choice = result.get("choices") or [{"index": 0, **result}]
     assert {choice["index"]: choice["content"] for choice in by_choice} == joined(stream, "content")
-    completion = json.loads(fold(CompletionFold(INFO), log.events).body())
+    completion = json.loads(fold(CompletionBodyView(INFO), log.events).body())
     assert {choice["index"]: choice["text"] for choice in completion["choices"]} == joined(stream, "content")
 
     arguments: dict[tuple[int, int], str] = {}
@@ -82,7 +88,7 @@ def test_joined_chunks_are_the_sync_body_are_the_native_result(chunks: list[Any]
 @given(RESULTS, USAGE)
 def test_a_result_alone_is_the_same_on_stream_and_body(result: Any, usage: Any) -> None:
     log = Log().start().done(result, usage=usage)
-    content = json.loads(fold(ChatFold(INFO), log.events).body())["choices"][0]["message"]["content"]
+    content = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]["message"]["content"]
     assert joined(read(ChatStreamView(INFO), log.events), "content") == {0: content}
 
 
@@ -96,10 +102,10 @@ def test_resuming_at_any_cursor_gives_the_exact_rest_of_the_stream(
     elif end:
         getattr(log, end)()
     info = replace(INFO, metadata=b'{"a":1}') if with_metadata else INFO
-    uncut = read(NativeView(info), log.events)
+    uncut = read(NativeStreamView(info), log.events)
     for place in range(1, len(log.events) + 1):
         seen, rest = log.events[:place], log.events[place:]
-        shown = read(NativeView(info), rest, seen)
+        shown = read(NativeStreamView(info), rest, seen)
         assert uncut.endswith(shown)
         assert len(frames(shown)) == len(rest)
 
@@ -116,10 +122,10 @@ def test_coalescing_changes_no_answer(chunks: list[Any]) -> None:
         for place, piece in enumerate(coalescer.take(0.0))
     ]
     events = [plain.events[0], *joined_events, plain.events[-1]]
-    for made in (ResultFold, ChatFold, CompletionFold):
+    for made in (ResultView, ChatBodyView, CompletionBodyView):
         one, other = fold(made(INFO), plain.events), fold(made(INFO), events)
         assert json.loads(one.result_json()) == json.loads(other.result_json())
-    bodies = [json.loads(fold(ChatFold(INFO), some).body()) for some in (plain.events, events)]
+    bodies = [json.loads(fold(ChatBodyView(INFO), some).body()) for some in (plain.events, events)]
     assert bodies[0] == bodies[1]
 
 
@@ -147,6 +153,6 @@ def test_no_json_of_a_worker_breaks_a_view(deltas: list[tuple[str, Any]], result
         log.chunk(kind, delta)
     log.usage(usage).done(result, usage=usage)
     assert frames(read(ChatStreamView(INFO, True), log.events))[-1].data == "[DONE]"
-    assert frames(read(NativeView(INFO), log.events))[-1].json.keys() >= {"result", "taskId"}
-    json.loads(fold(ChatFold(INFO), log.events).body())
-    json.loads(fold(CompletionFold(INFO), log.events).body())
+    assert frames(read(NativeStreamView(INFO), log.events))[-1].json.keys() >= {"result", "taskId"}
+    json.loads(fold(ChatBodyView(INFO), log.events).body())
+    json.loads(fold(CompletionBodyView(INFO), log.events).body())

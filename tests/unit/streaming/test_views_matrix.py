@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
-from fairlane.streaming.views import ChatFold, ChatStreamView, NativeView, ResultFold
+from fairlane.streaming.views import ChatBodyView, ChatStreamView, NativeStreamView, ResultView
 
 CHAT_RESULT = {
     "id": "up-1",
@@ -95,18 +95,18 @@ def test_a_completed_task_reads_the_same_on_every_surface(
         native = {"id": TASK, "content": content, "finishReason": finish}
     assert chat_stream(log) == (stream_text, [finish], [], True)
 
-    body = json.loads(fold(ChatFold(INFO), log.events).body())
+    body = json.loads(fold(ChatBodyView(INFO), log.events).body())
     choice = ChatCompletion.model_validate(body).choices[0]
     assert (choice.message.content, choice.finish_reason) == (content, finish)
     assert {"id", "object", "created", "model", "choices"} <= body.keys()
     assert {"index", "message", "logprobs", "finish_reason"} <= body["choices"][0].keys()
     assert {"role", "content", "refusal"} <= body["choices"][0]["message"].keys()
 
-    result = fold(ResultFold(INFO), log.events)
+    result = fold(ResultView(INFO), log.events)
     assert (result.status, result.error) == ("completed", None)
     assert json.loads(result.result_json()) == native
 
-    shown = frames(read(NativeView(INFO), log.events))
+    shown = frames(read(NativeStreamView(INFO), log.events))
     assert [frame.event for frame in shown] == [event.type for event in log.events]
     assert [frame.id for frame in shown] == [event.id for event in log.events]
     assert shown[-1].json["result"] == native
@@ -125,10 +125,10 @@ def test_an_error_ends_every_surface_with_its_code(output: list[str]) -> None:
             "code": "context_length_exceeded",
         }
     ]
-    result = fold(ResultFold(INFO), log.events)
+    result = fold(ResultView(INFO), log.events)
     assert (result.status, result.error) == ("failed", ("Too long", "CONTEXT_LENGTH", False))
     assert result.text == "".join(output)
-    last = frames(read(NativeView(INFO), log.events))[-1]
+    last = frames(read(NativeStreamView(INFO), log.events))[-1]
     assert (last.event, last.json["code"], "result" in last.json) == ("error", "CONTEXT_LENGTH", False)
 
 
@@ -136,19 +136,19 @@ def test_a_cancelled_task_ends_the_chat_stream_with_an_error_and_without_done() 
     log = Log().start().text("Hel").cancelled()
     text, reasons, errors, done = chat_stream(log)
     assert (text, reasons, done, errors[0]["code"]) == ("Hel", [], False, "cancelled")
-    result = fold(ResultFold(INFO), log.events)
+    result = fold(ResultView(INFO), log.events)
     assert (result.status, result.cancelled_by) == ("cancelled", "client")
-    assert frames(read(NativeView(INFO), log.events))[-1].event == "cancelled"
+    assert frames(read(NativeStreamView(INFO), log.events))[-1].event == "cancelled"
 
 
 def test_a_task_cancelled_in_the_queue_has_a_log_of_one_event() -> None:
     log = Log().cancelled("admin")
     assert chat_stream(log)[2][0]["message"] == "Task cancelled by admin"
-    assert fold(ResultFold(INFO), log.events).status == "cancelled"
+    assert fold(ResultView(INFO), log.events).status == "cancelled"
 
 
 def test_status_follows_the_log() -> None:
-    result = ResultFold(INFO)
+    result = ResultView(INFO)
     seen = [result.status]
     for event in Log().start().text("a").done().events:
         result.feed(event)
@@ -158,8 +158,8 @@ def test_status_follows_the_log() -> None:
 
 def test_a_chat_result_passes_through_byte_for_byte() -> None:
     log = Log().start().text("Hello").done(CHAT_RESULT)
-    assert fold(ChatFold(INFO), log.events).body() == json.dumps(CHAT_RESULT).encode()
-    assert fold(ResultFold(INFO), log.events).result_json() == json.dumps(CHAT_RESULT).encode()
+    assert fold(ChatBodyView(INFO), log.events).body() == json.dumps(CHAT_RESULT).encode()
+    assert fold(ResultView(INFO), log.events).result_json() == json.dumps(CHAT_RESULT).encode()
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_usage_is_the_workers_else_the_results_else_the_latest() -> None:
         (Log().start().usage(other).text("a").error(), other),
     ]
     for log, expected in logs:
-        assert json.loads(fold(ResultFold(INFO), log.events).usage) == expected
+        assert json.loads(fold(ResultView(INFO), log.events).usage) == expected
 
 
 def test_an_old_attempts_usage_is_forgotten_by_the_next() -> None:
     log = Log().start().usage({"inputTokens": 5}).start(2).text("a").done()
-    assert fold(ResultFold(INFO), log.events).usage is None
+    assert fold(ResultView(INFO), log.events).usage is None
