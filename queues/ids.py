@@ -46,13 +46,6 @@ def new_task_id(now_ms: int, pool: int = POOL, random_bytes: Callable[[int], byt
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def pool_of(task_id: str) -> int:
-    """The pool that holds the task. Raises ValueError for text that is no task id."""
-    if not _V8.fullmatch(task_id):
-        raise ValueError("not a task id")
-    return int(task_id[15:17], 16)
-
-
 def could_be_ours(text: str, now_ms: int) -> bool:
     """Whether a gateway of this deployment may have issued `text`: well-formed, our pool, a plausible time.
 

@@ -1,6 +1,6 @@
 """What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
 
-One survey serves the admin call, the metrics and the dashboard. What it leaves out, it says: it shows the most recently used
+One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
 models (`MOST_MODELS`, as many others that are configured, and
 as many that workers offer and nobody used); of the running tasks of a model the queues of
 `MOST_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MOST_USERS` each: who is
@@ -76,7 +76,6 @@ class Model:
     """Of workers that offer it."""
     cost: str = "tokens"
     mean_run_ms: int | None = None
-    mean_output: float | None = None
     held_until_ms: int | None = None
     """Its provider said: not before."""
     next_start_ms: int | None = None
@@ -153,7 +152,6 @@ class Survey:
     ended: dict[str, int]
     """State -> tasks that ended in it, since the store began."""
     queued_bytes: int = 0
-    models_left_out: int = 0
     retained_bytes: int = 0
     """Of records and logs of ended tasks."""
     dropped: int = 0
@@ -293,10 +291,9 @@ class Surveyor:
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, count, present, pool, overrides, versions, hosts, info = await _all(
+        time, known, present, pool, overrides, versions, hosts, info = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
-            command("ZCARD", keys("models")),
             self._replicas(),
             command("HGETALL", keys("pool")),
             command("HGETALL", keys("overrides")),
@@ -340,7 +337,6 @@ class Surveyor:
             replicas,
             {state.value: int(totals.get(state.value, 0)) for state in sorted(TERMINAL)},
             int(totals.get("bytes", 0)),
-            max(count - MOST_MODELS, 0),
             int(totals.get("kept", 0)),
             int(totals.get("dropped", 0)),
             read_configuration(totals["version"].encode()) if "version" in totals else None,
@@ -421,7 +417,6 @@ def model_of(
         waiting=sum(lane.waiting for lane in lanes.values()),
         cost=fields.get("cost", "tokens"),
         mean_run_ms=int(float(fields.get("ms", 0))) or None,
-        mean_output=float(fields.get("out", 0)) or None,
         held_until_ms=held if held > now_ms else None,
         next_start_ms=next_start or None,
         jain=min(fair) if fair else None,

@@ -2,7 +2,7 @@
 
 An event's data is one line of JSON, an object that begins with `{"taskId":"…","ts":…,`. Scripts in Redis
 write some events themselves; they are handed a *fragment*: the other fields without braces, which `compose`
-completes in the same way. What each type holds is told by `schemas.py`. A task id is a UUID and needs no
+completes in the same way. What each type holds is told in `gateway/api/events.py`. A task id is a UUID and needs no
 escaping; every `bytes` argument is valid JSON.
 """
 
@@ -89,12 +89,6 @@ def fragment_start(model: str, queue: str, metadata: bytes | None = None) -> byt
     """The fields of `start` but `attempt`: the granting script knows it, and puts `"attempt":N,` first."""
     fragment = b'"model":%b,"queue":%b' % (json_string(model), json_string(queue))
     return fragment + _member(b"metadata", metadata)
-
-
-def start_data(
-    task_id: str, ts: int, attempt: int, model: str, queue: str, metadata: bytes | None = None
-) -> bytes:
-    return compose(task_id, ts, b'"attempt":%d,%b' % (attempt, fragment_start(model, queue, metadata)))
 
 
 def fragment_stage(name: str, index: int, of: int, status: str) -> bytes:

@@ -40,11 +40,6 @@ class Tickets:
         expiry = expires_at_ms.to_bytes(_EXPIRY_BYTES, "big")
         return base64.urlsafe_b64encode(expiry + self._mac(task_id, expiry)).decode("ascii")
 
-    def verify(self, token: str, task_id: str, now_ms: int) -> bool:
-        """Whether `token` was issued for `task_id` and its own time is not over. Never raises, whatever the text."""
-        until = self.expiry(token, task_id)
-        return until is not None and now_ms < until
-
     def expiry(self, token: str, task_id: str) -> int | None:
         """When the own time of a token ends that was issued for `task_id`, ms; None for any other. Never raises."""
         if len(token) != TICKET_CHARS:

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import models, native, openai
+from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.api.framing import HotRoute, refusals
-from fairlane.streaming.schemas import NativeEvent
 
 SUBMIT = (400, 401, 403, 404, 408, 413, 415, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)

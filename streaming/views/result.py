@@ -13,16 +13,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.events import (
-    Chunk,
-    Event,
-    Failure,
-    read_cancelled,
-    read_chunk,
-    read_done,
-    read_error,
-    read_usage,
-)
+from fairlane.streaming.events import Chunk, Event, Failure, read_chunk, read_done, read_error, read_usage
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
@@ -100,7 +91,6 @@ class ResultView:
         self.status = "queued"
         """`queued`, `executing`, `completed`, `failed` or `cancelled`."""
         self.error: Failure | None = None
-        self.cancelled_by: str | None = None
         self._ended = False
         self._forget()
 
@@ -143,7 +133,6 @@ class ResultView:
             self._told_usage = read_usage(event.data)
         else:
             self.status = "cancelled"
-            self.cancelled_by = read_cancelled(event.data)
 
     @property
     def result(self) -> bytes | None:

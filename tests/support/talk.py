@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from pydantic import TypeAdapter
 from tests.support.serving import DEADLINE_S, WORKER_TOKEN, Served, http_client, serving, until
 from websockets.asyncio.client import ClientConnection, connect
 
-from fairlane.streaming.schemas import native_event_adapter
+from fairlane.gateway.api.events import NativeEvent
 
 T = TypeVar("T")
 V2 = "fairlane.worker.v2"
-SCHEMA = native_event_adapter()
+SCHEMA: TypeAdapter[Any] = TypeAdapter(NativeEvent)
 
 
 # ---- workers ----------

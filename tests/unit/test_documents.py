@@ -12,11 +12,11 @@ from pydantic.alias_generators import to_camel
 from tests.hostile.document import application
 from typer.testing import CliRunner
 
+from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.intake import OWN_FIELDS
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import settings_table
 from fairlane.streaming.failures import FAILURES
-from fairlane.streaming.schemas import NativeEvent
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text()

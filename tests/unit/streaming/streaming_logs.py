@@ -13,6 +13,11 @@ INFO = TaskInfo(TASK, "small-model", 1_763_690_000, "openaiLike")
 TS = 1_763_690_000_123
 
 
+def start_data(attempt: int, model: str, queue: str, metadata: bytes | None = None) -> bytes:
+    """The data of a `start`, as the granting script puts it together."""
+    return ev.compose(TASK, TS, b'"attempt":%d,%b' % (attempt, ev.fragment_start(model, queue, metadata)))
+
+
 class Log:
     """A log whose events get contiguous ids; each method adds one event and returns the log."""
 
@@ -26,7 +31,7 @@ class Log:
 
     def start(self, attempt: int = 1) -> "Log":
         self.attempt = attempt
-        return self._add("start", ev.start_data(TASK, TS, attempt, "small-model", "free_stream"))
+        return self._add("start", start_data(attempt, "small-model", "free_stream"))
 
     def chunk(self, kind: str, delta: Any, index: int = 0, n: int = 1) -> "Log":
         raw = json.dumps(delta, ensure_ascii=False).encode()

@@ -1,18 +1,19 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from streaming_logs import TASK, TS, Log, frames
+from pydantic import TypeAdapter, ValidationError
+from streaming_logs import TASK, TS, Log, frames, start_data
 
+from fairlane.gateway.api.events import NativeEvent
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
 from fairlane.streaming.events import Event, parse_event_id
-from fairlane.streaming.schemas import native_event_adapter, native_event_json_schema
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
 
-ADAPTER = native_event_adapter()
+ADAPTER: TypeAdapter[Any] = TypeAdapter(NativeEvent)
 
 
 def validated(event: Event) -> None:
@@ -85,7 +86,7 @@ def test_every_builder_keeps_to_the_schema_and_to_one_line(
         return Event(1, 7, kind, ev.compose(TASK, TS, fragment))
 
     made = [
-        Event(1, 7, "start", ev.start_data(TASK, TS, number + 1, text, text, raw)),
+        Event(1, 7, "start", start_data(number + 1, text, text, raw)),
         logged("start", b'"attempt":2,' + ev.fragment_start(text, text)),
         logged("stage", ev.fragment_stage(text, number, number, text)),
         logged("usage", ev.fragment_usage(usage or b"{}")),
@@ -154,7 +155,7 @@ def test_the_schema_is_strict(shown: dict[str, object]) -> None:
 
 
 def test_the_documentation_gets_a_json_schema_of_every_event() -> None:
-    schema = native_event_json_schema()
+    schema = ADAPTER.json_schema(by_alias=True)
     assert set(schema["discriminator"]["mapping"]) == ev.LOGGED | ev.UNLOGGED
     assert "estimatedWaitMs" in json.dumps(schema)
 

@@ -1,6 +1,6 @@
 import pytest
 from msgspec.structs import replace
-from streaming_logs import INFO, TASK, TS, Log, frames, read
+from streaming_logs import INFO, TASK, TS, Log, frames, read, start_data
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming import events as ev
@@ -51,7 +51,7 @@ def test_metadata_is_added_to_the_start_and_to_the_end(log: Log) -> None:
 
 
 def test_metadata_in_the_log_is_not_added_twice() -> None:
-    data = ev.start_data(TASK, TS, 1, "m", "q", b'{"order":7}')
+    data = start_data(1, "m", "q", b'{"order":7}')
     assert NativeStreamView(TAGGED).feed(Event(1, 0, "start", data)).count(b"metadata") == 1
 
 

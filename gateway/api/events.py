@@ -1,11 +1,11 @@
 """Every native event as a pydantic model: what clients may rely on, for documentation, SDK and tests.
 
-The server builds its events without these models (`events.py`); a test holds the two together.
+The server builds its events without these models (`streaming/events.py`); a test holds the two together.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 EventId = Annotated[
@@ -241,13 +241,3 @@ NativeEvent = Annotated[
     Field(discriminator="event"),
 ]
 """One SSE frame of the native stream: its `id` (logged events; empty of `restart`), its `event` name, its parsed `data`."""
-
-
-def native_event_adapter() -> TypeAdapter[Any]:
-    """Validates frames, as Python or JSON: `{"id": "1790000000000000-7", "event": "chunk", "data": {…}}`."""
-    return TypeAdapter(NativeEvent)
-
-
-def native_event_json_schema() -> dict[str, Any]:
-    """JSON Schema of `NativeEvent`, as the documentation shows it."""
-    return native_event_adapter().json_schema(by_alias=True)
