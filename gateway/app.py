@@ -4,10 +4,12 @@ Operators', account and page calls are FastAPI's. The hot calls are raw ASGI: th
 that stands between. Access, failures, request ids and metrics are the same for both, in one place: `_http`.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable
 from typing import Any
 
+import msgspec
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -55,7 +57,7 @@ class App(FastAPI):
         )
         self.gateway = gateway
         self.calls = Calls()
-        self._document: dict[str, Any] | None = None
+        self._document: asyncio.Task[bytes] | None = None
         for route in hot.ROUTES:
             self.router.routes.append(route)
             call = Call(route.path_format, route.access, route.call, route.submits)
@@ -68,18 +70,26 @@ class App(FastAPI):
                     self.calls.add(method, str(context.path), call)
 
     def openapi(self) -> dict[str, Any]:
-        """The document of all calls, with the events of a task."""
+        """The document of all calls, with the events of a task. Made anew: `document` keeps it."""
+        self.openapi_schema = None
+        document = super().openapi()
+        schemas = document["components"]["schemas"]
+        schemas |= hot.stream_schemas()
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)  # what FastAPI would answer, and we do not
+        return document
+
+    async def document(self) -> bytes:
+        """The same as JSON. Made once, when somebody asks first, in a thread: it takes a quarter of a second, and streams go on.
+        (Two threads that make it at the same time disturb each other's filters of warnings, too.)
+        """
         if self._document is None:
-            document = super().openapi()
-            schemas = document["components"]["schemas"]
-            schemas |= hot.stream_schemas()
-            for name in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(name, None)
-            for path in document["paths"].values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)  # what FastAPI would answer, and we do not
-            self._document = document
-        return self._document
+            make = asyncio.to_thread(lambda: msgspec.json.encode(self.openapi()))
+            self._document = asyncio.create_task(make, name="document")
+        return await asyncio.shield(self._document)  # who leaves does not end it for the others
 
     def build_middleware_stack(self) -> Any:
         """Nothing but the router: failures are told in one place, `_http`, for all calls alike."""

@@ -1,6 +1,5 @@
 """The web pages and their files, and the document of all calls."""
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -47,5 +46,4 @@ for _path in (*PAGES, "/static/{file:path}"):
 @router.get("/openapi.json", response_model=dict[str, Any])
 async def document(request: Framed) -> Response:
     """This document."""
-    # in a thread: it takes a quarter of a second to make, once, and streams go on
-    return answer(await asyncio.to_thread(request.app.openapi), {"cache-control": "no-cache"})
+    return answer(await request.app.document(), {"cache-control": "no-cache"})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from fastapi.openapi.utils import get_openapi
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisException
 from schemathesis.core.failures import FailureGroup
@@ -142,3 +143,20 @@ async def test_the_document_is_served_without_a_key_and_so_is_its_page(
         feed = answer.json()["paths"][ENDLESS]["get"]["responses"]["200"]["content"]
         async with talk.http.stream("GET", ENDLESS, headers=OPERATOR) as pictures:
             assert pictures.headers["content-type"].partition(";")[0] in feed
+
+
+async def test_the_document_is_made_once_for_all_who_ask_at_the_same_time(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def counted(**about: Any) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return get_openapi(**about)
+
+    monkeypatch.setattr("fastapi.applications.get_openapi", counted)
+    async with talking(redis_url, tmp_path, **cast.settings()) as talk:
+        answers = await asyncio.gather(*[talk.http.get("/openapi.json") for _ in range(12)])
+    assert len({answer.text for answer in answers}) == 1
+    assert made == 1
