@@ -423,7 +423,7 @@ class Gateway:
     async def _prepare_store(self, link: RedisLink) -> None:
         info = _parse_info(await link.command("INFO", "server"))
         policy = await _config(link, "maxmemory-policy")
-        self._server = info.get("run_id", "")
+        before, self._server = self._server, info.get("run_id", "")
         refused = verify_server(info, policy)
         if refused:
             raise StoreRefused(refused)
@@ -435,6 +435,13 @@ class Gateway:
             await link.command("SET", name, secrets.token_bytes(32), "NX")
             key = await link.command("GET", name)
         self.tickets = Tickets(key)
+        if before and not await link.command("EXISTS", self.keys("queues")):
+            log.error(
+                "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
+                "running; see that it writes to a disk (appendonly yes)",
+                replica=self.replica,
+                address=self.store.address,
+            )
         mine = configuring(self.replica, *configured(self.settings), _version(self.settings))
         self._note_standing(standing(await link.run("configure", *mine)))
 

@@ -9,6 +9,7 @@ whose reply is lost fails with `StoreUnavailable(sent=True)`, and its caller dec
 import asyncio
 import contextlib
 import random
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +19,7 @@ from redis.asyncio import Connection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
@@ -45,6 +47,31 @@ _ELSEWHERE = (BusyLoadingError, MasterDownError, ReadOnlyError)
 _TRANSIENT = (*_ELSEWHERE, ClusterDownError, OutOfMemoryError, TryAgainError)
 _TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
 
+COMMANDS = {
+    *(
+        "EXISTS",
+        "FUNCTION LOAD",
+        "GET",
+        "HGET",
+        "HGETALL",
+        "HMGET",
+        "HSET",
+        "INFO",
+        "PEXPIRE",
+        "PING",
+        "PUBLISH",
+        "SET",
+        "SUBSCRIBE",
+        "TIME",
+    ),
+    *("XRANGE", "XREVRANGE", "ZADD", "ZCARD", "ZRANGE", "ZREVRANGE"),
+}
+"""What is sent to Redis beside scripts and what loads them."""
+
+_NEEDED = (
+    "docs/operating.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
+)
+
 JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
 
@@ -68,8 +95,12 @@ async def connect(url: str, timeout_ms: int) -> Connection:
     try:
         async with asyncio.timeout(2 * timeout_ms / 1000):
             await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException:
+    except BaseException as error:
         await disconnect(connection)
+        if isinstance(error.__cause__, AuthenticationError):  # redis-py hides it, over a unix socket
+            raise error.__cause__ from None
+        if isinstance(error, TimeoutError):  # it has no text
+            raise TimeoutError(f"no answer from Redis within {2 * timeout_ms} ms of connecting") from None
         raise
     return connection
 
@@ -103,6 +134,9 @@ class Backoff:
 _Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...] | None]
 """A command that was sent and not answered, and when it was sent; of a script also what it takes to send it again."""
 
+_FORBIDDEN = re.compile("ACL failure in script|The user executing the script can't")
+"""What is in the answer to a script that ran until a command which its user may not run."""
+
 _MISSING = "Function not found"
 """What a server answers that has not, or no more, the library of scripts."""
 _KNOWN = "already exists"
@@ -132,6 +166,8 @@ class _Wire(asyncio.Protocol):
         self.transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.lost.done():
+            return  # what came last was not matched to the end: these replies would go to others' callers
         replies = []
         try:
             self._reader.feed(data)
@@ -306,8 +342,9 @@ class RedisLink:
                     await self._serve(connection)
                 finally:
                     await disconnect(connection)
-            except StoreRefused as refused:
-                if not served_before:
+            except (StoreRefused, AuthenticationError, NoPermissionError) as error:
+                refused = error if isinstance(error, StoreRefused) else _not_let_in(error)
+                if not served_before and not self._served:
                     self._fatal = refused
                     return
                 self._trouble = refused  # it was usable before, so somebody may mend it
@@ -362,12 +399,10 @@ class RedisLink:
                 raise StoreUnavailable(
                     f"the Redis at this address is no primary (its role is {role})", sent=False
                 )
-        try:
-            await self._load_scripts()
-            if self._on_connect:
-                await self._on_connect(_Unready(self))  # type: ignore[arg-type]
-        except NoPermissionError as error:
-            raise StoreRefused(f"Redis permits its user too little: {error}") from error
+        await self._load_scripts()
+        await self._check_rights()
+        if self._on_connect:
+            await self._on_connect(_Unready(self))  # type: ignore[arg-type]
 
     async def _load_scripts(self) -> None:
         """Load the library, unless it is there (a full Redis takes none), and remove those of other releases: see scripts.py."""
@@ -390,8 +425,15 @@ class RedisLink:
             with contextlib.suppress(ResponseError):  # another one was faster
                 await self._send(("FUNCTION", "DELETE", name))
 
+    async def _check_rights(self) -> None:
+        """A script that lacks one permission would end half-way, on the day on which it first needs it. Raises StoreRefused."""
+        forbidden = await self._run("rights", tuple(sorted(COMMANDS | self._scripts.commands)))
+        if forbidden:
+            listed = ", ".join(command.decode() for command in forbidden)
+            raise StoreRefused(f"the user of redis_url lacks permissions in Redis: {listed}. {_NEEDED}")
+
     def _on_replies(self, replies: list[Reply]) -> None:
-        """Answer the oldest commands. Raises StoreUnavailable when the server is no primary."""
+        """Answer the oldest commands. Raises StoreUnavailable when the server is no primary, StoreRefused when it forbids one."""
         pending, replied, now = self._pending, self._metrics.store_replied, self._loop.time()
         self._replies += len(replies)
         for reply in replies:
@@ -413,10 +455,15 @@ class RedisLink:
                 self._send(again, future=future)
             elif not future.done():
                 self.refusals.saw(reply)
-                future.set_exception(_explain(reply, self._scripts))
+                halfway = _FORBIDDEN.search(str(reply)) is not None
+                forbidden = self.up and (halfway or isinstance(reply, NoPermissionError))
+                why = StoreUnavailable(f"Redis forbids it: {reply}", sent=halfway) if forbidden else None
+                future.set_exception(why or _explain(reply, self._scripts))
                 future.exception()  # its caller may be gone
                 if isinstance(reply, _ELSEWHERE):
                     raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
+                if forbidden:  # a permission was taken away: what else is missing is seen when connecting
+                    raise _not_let_in(reply)
 
     async def _watch(self) -> None:
         """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
@@ -444,6 +491,13 @@ class _Unready:
 
     def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
         return self._link._run(name, args)
+
+
+def _not_let_in(error: Exception) -> StoreRefused:
+    """What an operator changes where Redis refuses the user as such, or one of the first commands."""
+    if isinstance(error, AuthenticationError):
+        return StoreRefused(f"Redis refuses the user or the password of redis_url: {error}")
+    return StoreRefused(f"the user of redis_url lacks permissions in Redis: {error}. {_NEEDED}")
 
 
 def _explain(error: Exception, scripts: Library) -> Exception:

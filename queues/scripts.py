@@ -34,6 +34,7 @@ NAMES = (
     "offer",
     "present",
     "survey",
+    "rights",
 )
 SHARED = (
     "base",
@@ -62,6 +63,7 @@ end
 _TEST_CLOCK = """local function clock_us() return tonumber(redis.call('GET', keys.clock())) end
 """
 _PLACE = re.compile(r"@?user_function:(\d+)")
+_CALL = re.compile(r"\bcall\('(\w+)'(?:, '(USAGE)')?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ class Library:
     """The files that it is made of, in their order."""
     begins: Sequence[int]
     """The line of the text before the first of each file."""
+
+    @property
+    def commands(self) -> set[str]:
+        """The commands that the scripts run; a subcommand follows behind a space."""
+        return {f"{command} {sub}".rstrip() for command, sub in _CALL.findall(self.text)}
 
     def call(self, script: str) -> str:
         """The function that a script is."""

@@ -130,6 +130,7 @@ async def test_what_a_replica_refuses_had_no_effect_and_what_was_under_way_may_h
 ) -> None:
     async with talking(couple.proxy.url, tmp_path) as talk:
         link = talk.served.gateway.link
+        await until(lambda: not link._pending, "nothing of the gateway's own to be under way")
         couple.demote()
         calls = [link.command("SET", f"mine:{number}", "x") for number in range(3)]
         refused, *under_way = await asyncio.gather(*calls, return_exceptions=True)

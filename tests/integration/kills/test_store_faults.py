@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from tests.support.ledger import KEYS, ended_once, nothing_left
 from tests.support.processes import tireless
 from tests.support.servers import Server
@@ -88,7 +89,7 @@ async def answer_all(worker: RawWorker) -> None:
 async def test_scripts_that_are_flushed_all_the_time_go_unnoticed(talk: Talk, store: Any) -> None:
     async def flush() -> None:
         while True:
-            store.script_flush()
+            store.function_flush()
             await asyncio.sleep(0.1)
 
     async def work(send: Any, task: dict[str, Any]) -> None:
@@ -121,8 +122,14 @@ async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_red
         later = await talk.submit()
         await talk.waiting(2)
         async with await RawStream.open(talk.served.url, f"/api/task/{later}/events") as stream:
-            own_redis.stop()
-            own_redis.start()
+            with capture_logs() as lines:
+                own_redis.stop()
+                own_redis.start()
+                await asyncio.wait((running, waiting))
+            told = [
+                line["log_level"] for line in lines if line["event"].startswith("Redis has come back empty")
+            ]
+            assert told == ["error"]
             for call in (running, waiting):
                 answer = await call
                 assert answer.status_code == 500, answer.text

@@ -16,7 +16,7 @@ from tests.support.servers import Server, redis_binary, running_server, valkey_b
 from fairlane.queues.channel import Channel
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import RedisLink
+from fairlane.queues.link import RedisLink, connect
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import State, Submitted, TaskSpec
@@ -242,7 +242,7 @@ def test_a_user_who_may_use_no_functions_ends_the_start_at_once(redis_server: Se
         async def configure(link: RedisLink) -> None:
             await link.run("renew", 1000, 1000, 0)
 
-        with pytest.raises(StoreRefused, match=rf"permits its user too little: .*'{forbidden}"):
+        with pytest.raises(StoreRefused, match=rf"lacks permissions in Redis: .*'{forbidden}"):
             await RedisLink(server.url, load_scripts(), pool_prefix(), on_connect=configure).start()
 
     with running_server(redis_server.binary) as server:
@@ -544,3 +544,12 @@ def test_the_channel_gives_up_a_silent_connection(redis_url: str, redis_server: 
             await channel.close()
 
     run(main)
+
+
+def test_a_server_that_accepts_and_does_not_greet_is_named_as_such(redis_server: Server) -> None:
+    async def main(server: Server) -> None:
+        with server.frozen(), pytest.raises(TimeoutError, match="no answer from Redis within 100 ms"):
+            await connect(server.url, 50)
+
+    with running_server(redis_server.binary) as server:
+        run(main, server)
