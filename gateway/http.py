@@ -118,7 +118,7 @@ class Request:
         self.route = "other"
         """The path's pattern, when there is such a call."""
         self.caller: Caller | None = None
-        """EndedTask call it is, while it is open (`OpenCalls`)."""
+        """Whose call it is, while it is open (`OpenCalls`)."""
         self.opener: tuple[str | None, str] | None = None
         self.revoked = False
         """Whether the caller's key was taken away while the call was open."""

@@ -517,7 +517,7 @@ class Scheduler:
         )
 
     async def in_force(self) -> Configuration | None:
-        """EndedTask configuration holds; None in a store that was never configured."""
+        """Whose configuration holds; None in a store that was never configured."""
         packed: bytes | None = await self._link.command("HGET", self._keys("pool"), "version")
         return None if packed is None else read_configuration(packed)
 

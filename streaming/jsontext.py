@@ -31,7 +31,7 @@ _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"
 def json_string(text: str) -> bytes:
     """`text` as a JSON string.
 
-    SplitCharacters of a surrogate pair are put together; one without its other half becomes U+FFFD.
+    Halves of a surrogate pair are put together; one without its other half becomes U+FFFD.
     """
     try:
         data = _encode(text)

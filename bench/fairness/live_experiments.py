@@ -53,7 +53,7 @@ class Experiment:
     queues: Mapping[str, float]
     mean_service_s: float
     awaited: Callable[[Request], bool] = lambda request: False  # noqa: ARG005
-    """EndedTask tasks run to their end after the last arrival; the others' are cancelled."""
+    """Whose tasks run to their end after the last arrival; the others' are cancelled."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By client, the users that its calls say they are for."""
     again: Again | None = None

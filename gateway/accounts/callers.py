@@ -95,7 +95,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """EndedTask token a worker presented, and the models that it may offer (`*`: any)."""
+    """Whose token a worker presented, and the models that it may offer (`*`: any)."""
 
     id: str
     models: tuple[str, ...]
@@ -160,7 +160,7 @@ class Callers:
         return (caller.key_id, caller.secret_id) in self._secrets
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
-        """EndedTask worker it is, or None when it may not connect. An open gateway takes any."""
+        """Whose worker it is, or None when it may not connect. An open gateway takes any."""
         if self.workers_open:
             return WorkerIdentity(OPEN_WORKER, ("*",))
         key = _find(self._workers, authorization)

@@ -109,7 +109,7 @@ class HttpConnection(asyncio.Protocol):
         self._unparsed: bytes | None = None
         """What has come behind a slice of very many parts, until others have run."""
         self._receiving: Exchange | None = None
-        """EndedTask body is coming."""
+        """Whose body is coming."""
         self._queue: list[Exchange] | None = None
         self._ahead: bytearray | None = None
         self._read_paused = False

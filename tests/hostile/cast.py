@@ -8,7 +8,7 @@ GOOD, OTHER_GOOD = "alice", "carol"
 HOSTILE = ("mallory", "site", "ops")
 """Keys that attackers use: an ordinary, a delegating and an admin one."""
 VICTIM = "bob"
-"""EndedTask tasks attackers try to read."""
+"""Whose tasks attackers try to read."""
 CANARY = b"canary-"
 """Begins what the well-behaved and the victim write. Who else reads it has read what is not theirs."""
 

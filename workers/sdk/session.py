@@ -20,7 +20,7 @@ from fairlane.workers.sdk.output import TaskOutput
 from fairlane.workers.sdk.values import Key
 
 ENVELOPE_BYTES = 1024
-"""PartBudget for what a `taskChunk` says beside its deltas."""
+"""Room for what a `taskChunk` says beside its deltas."""
 
 RETRY_WHEN_FULL_MS = 1000
 

@@ -98,7 +98,7 @@ class WorkerSocket:
             session.ended(code, reason)
 
     def _admit(self, scope: Scope) -> Identity:
-        """EndedTask worker this is. Raises _Denied."""
+        """Whose worker this is. Raises _Denied."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if "origin" in headers:
             raise _Denied(403, "Workers do not come from web pages: an Origin is refused")
