@@ -1,5 +1,6 @@
 """One line in the log for each task that failed, and few lines where thousands fail."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,11 @@ SUMMED_S = 10.0
 MAX_CHARS = 300
 """Of a sentence. It is the one that the caller reads."""
 QUOTING = frozenset({"BAD_REQUEST", "CONTENT_FILTERED", "CONTEXT_LENGTH", "WORKER_ERROR"})
-"""Failures that may quote the request: of what a worker or its upstream says, what stands before the first colon is written."""
+"""Failures that may quote the request: of what a worker or its upstream says, what stands before the first colon, quotation mark
+or bracket is written, and no more than UNQUOTED_CHARS of it. (Node's JSON.parse quotes what it cannot read.)
+"""
+UNQUOTED_CHARS = 80
+_QUOTE = re.compile(r""":\s|["`\u00ab\u2018\u201c(\[{<]|(?<!\w)'""")
 
 
 class Allowance:
@@ -81,4 +86,6 @@ class FailedTasks:
 
 
 def _sentence(code: str, sentence: str) -> str:
-    return (sentence.partition(": ")[0] if code in QUOTING else sentence)[:MAX_CHARS]
+    if code in QUOTING:
+        return _QUOTE.split(sentence, maxsplit=1)[0][:UNQUOTED_CHARS].rstrip(" ,")
+    return sentence[:MAX_CHARS]

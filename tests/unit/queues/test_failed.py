@@ -63,6 +63,24 @@ def test_what_may_quote_a_request_is_left_out(code: str, told: str) -> None:
     assert line["error"] == told
 
 
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        ("Unexpected token 'M', \"My secret\"... is not valid JSON", "Unexpected token"),
+        ('No tool is named "My secret"', "No tool is named"),
+        ("Cannot read\nMy: secret", "Cannot read\nMy"),
+        ("Cannot read:\nMy secret", "Cannot read"),
+        ("No such city (My secret)", "No such city"),
+        ("[My secret] is no list", ""),
+        ("It doesn't do images", "It doesn't do images"),
+        ("My secret " * 100, ("My secret " * 8).rstrip()),
+    ],
+)
+def test_what_a_worker_says_is_written_up_to_where_it_may_quote(sentence: str, told: str) -> None:
+    (line,) = lines(FailedTasks(Clock()), end("WORKER_ERROR", sentence))
+    assert line["error"] == told
+
+
 def test_where_thousands_fail_there_are_few_lines() -> None:
     clock = Clock()
     failed = FailedTasks(clock)
