@@ -352,7 +352,7 @@ def watch_worker(worker: Worker, state: State, code: str) -> None:
                 "worker fails everything",
                 worker_id=worker.id,
                 name=worker.name,
-                models=worker.models,
+                models=worker.told_models,
                 in_a_row=worker.failures,
                 code=code,
             )

@@ -106,6 +106,10 @@ class Kind:
         return not task_type or self.task_types is None or task_type in self.task_types
 
 
+MOST_TOLD = 8
+"""Models of a worker that a line in the log names."""
+
+
 class Worker:
     """One connected worker as the gateway sees it.
 
@@ -192,6 +196,12 @@ class Worker:
         self.task_types: frozenset[str] | None = None
         self.models: tuple[str, ...] = ()
         self.set_models(models, task_types)
+
+    @property
+    def told_models(self) -> tuple[str, ...]:
+        """Its models for a line in the log: the first few, and how many more there are. (256 long names are 50 KB.)"""
+        more = len(self.models) - MOST_TOLD
+        return self.models if more <= 0 else (*self.models[:MOST_TOLD], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
         """Change what it can run: `*` stands for every model and swallows the others; no task types: every type."""

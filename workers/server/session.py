@@ -59,6 +59,8 @@ RENAMINGS_PER_MINUTE = 10
 MOST_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
+LINES_PER_MINUTE = 20
+"""Lines in the log about one connection's wrong frames: some fail their task and count for nothing, so they may go on."""
 MOST_CANCELS = 64
 """At most so many answers to one heartbeat, or as many as the worker has slots."""
 
@@ -132,6 +134,7 @@ class Session:
         "_settings",
         "_stale",
         "_time",
+        "_told",
         "_version",
         "identity",
         "send",
@@ -153,6 +156,7 @@ class Session:
         self._version = version
         self._invalid = PerMinute(INVALID_PER_MINUTE)
         self._stale = PerMinute(STALE_PER_MINUTE)
+        self._told = PerMinute(LINES_PER_MINUTE)
         self._names = names
         self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
         self._kept_results = 0
@@ -372,7 +376,11 @@ class Session:
         worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
         self.worker = worker
         log.info(
-            "worker connected", worker_id=worker.id, version=1, models=worker.models, key_id=self.identity.id
+            "worker connected",
+            worker_id=worker.id,
+            version=1,
+            models=worker.told_models,
+            key_id=self.identity.id,
         )
         self._dispatcher.connected(worker)
 
@@ -411,7 +419,7 @@ class Session:
         before = worker.models
         worker.set_models(models, worker.task_types)
         if worker.models != before:
-            log.info("worker's token covers other models", worker_id=worker.id, models=worker.models)
+            log.info("worker's token covers other models", worker_id=worker.id, models=worker.told_models)
             self._dispatcher.changed(worker)
 
     def _register(self, frame: Register) -> None:
@@ -475,7 +483,7 @@ class Session:
             worker_id=worker.id,
             name=worker.name,
             version=2,
-            models=worker.models,
+            models=worker.told_models,
             slots=worker.slots,
             key_id=self.identity.id,
         )
@@ -492,12 +500,13 @@ class Session:
         self, code: str, message: str, task_id: str | None = None, *, fault: Fault = Fault.INVALID
     ) -> None:
         """Tell a version 2 worker what was wrong; too many of these end the connection."""
-        log.warning(
-            "bad frame from worker",
-            worker_id=self.worker.id if self.worker else None,
-            code=code,
-            detail=message,
-        )
+        if not self._told.exceeded(self._time()):
+            log.warning(
+                "bad frame from worker",
+                worker_id=self.worker.id if self.worker else None,
+                code=code,
+                detail=message,
+            )
         if self._version >= 2:
             self.send(encoder.encode(Error(code, message, task_id)))
         if fault is Fault.LATE:

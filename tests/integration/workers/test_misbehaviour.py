@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import websockets
+from structlog.testing import capture_logs
 from tests.support.rawworkers import (
     NOBODY,
     Callers,
@@ -171,6 +172,22 @@ async def test_a_gap_in_seq_fails_the_attempt_and_stops_the_worker(served: Serve
         await worker.expect("resultAck", status="stale")
         assert watch.text == "one"
         await still_works(worker, callers)
+
+
+async def test_frames_that_fail_their_tasks_one_after_the_other_leave_few_lines_in_the_log(
+    served: Served, callers: Callers
+) -> None:
+    async with worker_v2(served.ws) as worker:
+        with capture_logs() as logs:
+            for _ in range(60):
+                answer = callers.ask()
+                task = await worker.skip_to("task")
+                await worker.chunk(task, 2, "two")
+                await answer.error("PROTOCOL_ERROR")
+                await worker.result(task, None, lastSeq=0)
+    told = [line for line in logs if line["event"] == "bad frame from worker"]
+    assert told[0]["code"] == "PROTOCOL_ERROR"
+    assert 20 <= len(told) <= 40  # twenty a minute
 
 
 async def test_a_result_that_counts_more_chunks_than_came_fails_the_task(

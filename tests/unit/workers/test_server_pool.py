@@ -59,6 +59,14 @@ def test_a_wildcard_serves_everything_and_swallows_other_names() -> None:
     assert make("b", "m", "n", "m").models == ("m", "n")
 
 
+def test_a_line_in_the_log_names_some_models() -> None:
+    assert make("a", "m", "n").told_models == ("m", "n")
+    told = make("a", *(f"{n}".ljust(200, "x") for n in range(256))).told_models
+    assert told[0].startswith("0x")
+    assert told[-1] == "… and 248 more"
+    assert len(repr(told)) < 2000
+
+
 def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
     a, b, c = make("a"), make("b"), make("c", "other")
     for worker in (a, b, c):
