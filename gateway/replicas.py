@@ -98,6 +98,8 @@ class Replicas:
             more = {} if where is None else {"host": where.host, "pid": where.pid, "version": where.version}
             if ends.get(name, LEFT) == LEFT:
                 log.info("a replica has left", gone=name, replica=self._replica, **more)
+            elif where is None:  # releases before this one tell nothing of themselves, nor that they leave
+                log.info("a replica of an older release is gone", gone=name, replica=self._replica)
             else:
                 log.warning(
                     "a replica died: what ran on it goes back to its queue, or ends if it had output",

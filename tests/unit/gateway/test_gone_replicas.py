@@ -12,9 +12,12 @@ NOW = 1_000_000
 LATER = NOW + 10_000
 
 
-def replicas() -> Replicas:
+def replicas(*told: str) -> Replicas:
+    """One that knows where `told` run."""
     link: Any = None
-    return Replicas(link, Keys("p"), "me", ReplicaInfo("here", 1, "1.0", 0))
+    replicas = Replicas(link, Keys("p"), "me", ReplicaInfo("here", 1, "1.0", 0))
+    replicas._seen = {name: ReplicaInfo("there", 2, "1.0", 0) for name in told}
+    return replicas
 
 
 def lines(watch: Replicas, *looks: dict[str, float]) -> list[tuple[str, str]]:
@@ -41,9 +44,15 @@ def test_who_is_back_at_the_next_look_was_never_gone() -> None:
 
 def test_a_death_is_told_from_a_departure() -> None:
     dead = {"other": NOW - 1.0}
-    assert lines(replicas(), {"other": LATER}, dead, dead, dead) == [("warning", "other")]
+    assert lines(replicas("other"), {"other": LATER}, dead, dead, dead) == [("warning", "other")]
     assert lines(replicas(), {"other": LATER}, {"other": LEFT}, {"other": LEFT}) == [("info", "other")]
     assert lines(replicas(), {"other": LATER}, {}, {}) == [("info", "other")], "the sweep was faster"
+
+
+def test_one_of_an_older_release_that_told_nothing_of_itself_is_no_alarm() -> None:
+    """It does not say that it leaves: each one that an upgrade replaces would be told as dead."""
+    dead = {"other": NOW - 1.0}
+    assert lines(replicas(), {"other": LATER}, dead, dead, dead) == [("info", "other")]
 
 
 def test_those_that_were_gone_before_are_not_told() -> None:
