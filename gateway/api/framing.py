@@ -74,7 +74,7 @@ class HotRoute(APIRoute):
     """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
 
     `call(gateway, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
-    body's model.
+    body's model. `description`, like the rest, is FastAPI's: what a caller reads in the document.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HotRoute(APIRoute):
         submits: bool = False,
         body: type[BaseModel] | None = None,
         parameters: Mapping[str, Any] | None = None,
-        **description: Any,
+        **described: Any,
     ) -> None:
         self.method = method
         self.call = call
@@ -103,11 +103,4 @@ class HotRoute(APIRoute):
         ]
         endpoint.__name__ = call.__name__
         endpoint.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-        super().__init__(
-            path,
-            endpoint,
-            methods=[method],
-            description=(call.__doc__ or "").partition(": ")[2] or None,
-            dependencies=[Depends(KEY)],
-            **description,
-        )
+        super().__init__(path, endpoint, methods=[method], dependencies=[Depends(KEY)], **described)

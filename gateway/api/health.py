@@ -23,7 +23,7 @@ async def live() -> Response:
 @router.head("/health/ready", operation_id="ready_head", response_model=None, responses={503: {}})
 @router.get("/health/ready", operation_id="ready", response_model=models.Ready, responses=MISSING)
 async def ready(gateway: TheGateway) -> Response:
-    """200, or 503 with what is missing."""
+    """Whether it may be given traffic: 200, or 503 with what is missing."""
     missing = what_is_missing(gateway)
     if missing:
         body: dict[str, Any] = {"status": "not ready", "missing": missing}

@@ -22,7 +22,11 @@ Ticket = Annotated[Text, Query(description="of a `streamUrl`, in place of a key"
 EVENTS = {"after": After, "from_latest": FromLatest, "token": Ticket, "last_event_id": LastEventId}
 TASK_ID = {"task_id": Annotated[str, Path()]}
 OURS = {"ours": Annotated[models.OpenAIHeaders, Header()]}
-
+AS_IT_CAME = "\n\nThe body goes to the worker as it came; what Fairlane needs to know stands in headers."
+READINGS = (
+    "\n\nWith `async` the answer is an id at once, to be polled or followed. With `stream` it is the task's events. "
+    "Else the call waits for the result."
+)
 
 REF = "#/components/schemas/{model}"
 
@@ -63,7 +67,7 @@ def _chunks(name: str) -> dict[str, Any]:
 EVENT_STREAM = _stream({"$ref": REF.format(model="NativeEvent")})
 
 
-def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None) -> HotRoute:
+def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says: str) -> HotRoute:
     responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True)
     if chunk:
         responses[200] = {"content": _chunks(chunk)}
@@ -72,13 +76,14 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None) -> H
         submits=True,
         body=body,
         parameters=OURS,
+        description=says,
         response_model=whole,
         responses=responses,
         tags=["openai"],
     )
 
 
-def _native(path: str, call: Any, body: Any) -> HotRoute:
+def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
     responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT)
     responses[200] = {
         "description": "The result, any JSON; or with `stream` the task's events",
@@ -89,19 +94,21 @@ def _native(path: str, call: Any, body: Any) -> HotRoute:
         *("POST", path, call, Access.CALLER),
         submits=True,
         body=body,
+        description=says,
         response_model=None,
         responses=responses,
         tags=["native"],
     )
 
 
-def _events(path: str, parameters: dict[str, Any]) -> HotRoute:
+def _events(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
     responses: dict[int | str, dict[str, Any]] = refusals(*READ)
     responses[200] = {"content": EVENT_STREAM}
     responses[204] = {"description": "The last event was seen: there is nothing to come"}
     return HotRoute(
         *("GET", path, native.events, Access.READER),
         parameters=parameters,
+        description=says,
         response_model=None,
         response_class=StreamingResponse,
         responses=responses,
@@ -116,20 +123,51 @@ ROUTES = (
         models.ChatRequest,
         models.ChatCompletion,
         "ChatCompletionChunk",
+        "OpenAI's chat completions: a whole answer, or with `stream` its chunks." + AS_IT_CAME,
     ),
-    _openai("/v1/completions", openai.completions, models.CompletionRequest, models.Completion, "Completion"),
-    _openai("/v1/embeddings", openai.embeddings, models.EmbeddingRequest, models.EmbeddingList, None),
+    _openai(
+        "/v1/completions",
+        openai.completions,
+        models.CompletionRequest,
+        models.Completion,
+        "Completion",
+        "OpenAI's text completions: a whole answer, or with `stream` its parts." + AS_IT_CAME,
+    ),
+    _openai(
+        "/v1/embeddings",
+        openai.embeddings,
+        models.EmbeddingRequest,
+        models.EmbeddingList,
+        None,
+        "OpenAI's embeddings." + AS_IT_CAME,
+    ),
     HotRoute(
         *("GET", "/v1/models", openai.models, Access.CALLER),
+        description="The models that are configured or offered now, of those that the caller's key covers.",
         response_model=models.ModelList,
         responses=refusals(400, 401, 403, 429, 503, openai=True),
         tags=["openai"],
     ),
-    _native("/api/openai", native.openai, models.NativeRequest),
-    _native("/api/tasks", native.tasks, models.TaskRequest),
-    _events("/api/sse-stream", {"task_id": Annotated[str, Query(alias="taskId")], **EVENTS}),
+    _native(
+        "/api/openai",
+        native.openai,
+        models.NativeRequest,
+        "Submits any JSON object as a task of type `openaiLike`." + READINGS,
+    ),
+    _native(
+        "/api/tasks",
+        native.tasks,
+        models.TaskRequest,
+        "Submits a task of any type, with its own payload." + READINGS,
+    ),
+    _events(
+        "/api/sse-stream",
+        {"task_id": Annotated[str, Query(alias="taskId")], **EVENTS},
+        "The same as `GET /api/task/{task_id}/events`, with the id in the query.",
+    ),
     HotRoute(
         *("GET", "/api/task/{task_id}", native.status, Access.CALLER),
+        description="How a task stands: its place and estimated wait while it waits, its result when it is completed.",
         parameters=TASK_ID,
         response_model=models.TaskStatus,
         responses=refusals(*READ),
@@ -137,14 +175,20 @@ ROUTES = (
     ),
     HotRoute(
         *("POST", "/api/task/{task_id}/cancel", native.cancel, Access.CALLER),
+        description="Cancels a task. One that has ended stays as it is, and the answer says how it ended.",
         parameters=TASK_ID,
         response_model=models.Cancelled,
         responses=refusals(*READ),
         tags=["native"],
     ),
-    _events("/api/task/{task_id}/events", TASK_ID | EVENTS),
+    _events(
+        "/api/task/{task_id}/events",
+        TASK_ID | EVENTS,
+        "A task's events as server-sent events, from its first or behind one that was seen, then as they come.",
+    ),
     HotRoute(
         *("GET", "/v1/models/{model:path}", openai.model, Access.CALLER),
+        description="One of the models of `GET /v1/models`.",
         parameters={"model": Annotated[str, Path()]},
         response_model=models.ModelRow,
         responses=refusals(*READ, openai=True),

@@ -139,6 +139,8 @@ async def test_the_document_is_served_without_a_key_and_so_is_its_page(
         answer = await talk.http.get("/openapi.json")
         assert answer.headers["content-type"] == "application/json"
         assert answer.json()["info"]["title"] == "Fairlane"
+        calls = [call for path in answer.json()["paths"].values() for call in path.values()]
+        assert [call for call in calls if not call.get("description", "")[:1].isupper()] == []
         assert (await talk.http.get("/docs")).headers["content-type"].startswith("text/html")
         feed = answer.json()["paths"][ENDLESS]["get"]["responses"]["200"]["content"]
         async with talk.http.stream("GET", ENDLESS, headers=OPERATOR) as pictures:

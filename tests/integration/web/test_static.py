@@ -5,6 +5,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 from tests.integration.web.conftest import OpenBrowser, accessible, fits
 from tests.support.streams import RawStream
 from tests.support.talk import Talk, talking
@@ -164,7 +165,7 @@ async def test_both_pages_open_in_two_languages(talk: Talk, open_browser: OpenBr
     await fits(english)
     chinese = await (await open_browser(talk.served.url, locale="zh-CN", color_scheme="dark")).open(path)
     assert await chinese.locator("html").get_attribute("lang") == "zh"
-    assert await chinese.locator("#header nav").inner_text() == "试用\n仪表盘"
+    assert await chinese.locator("#header nav").inner_text() == "试用\n仪表盘\n接口"
     await accessible(chinese)
     await chinese.locator("#language").select_option("en")
     assert await chinese.locator("#header nav a").first.inner_text() == "Playground"
@@ -178,6 +179,7 @@ async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser
     page = await (await open_browser(talk.served.url)).open("/docs")
     await page.locator("#calls details").nth(calls - 1).wait_for()
     assert await page.locator("#calls details").count() == calls
+    await expect(page.locator("#calls summary .says", has_text="result when it is completed")).to_be_visible()
     chat = page.locator("#calls details", has_text="/v1/chat/completions")
     await chat.locator("summary").click()
     assert "messages: [any JSON]" in await chat.locator("pre").first.inner_text()

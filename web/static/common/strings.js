@@ -4,6 +4,7 @@ export default {
   en: {
     "nav.playground": "Playground",
     "nav.dashboard": "Dashboard",
+    "nav.docs": "Calls",
     "nav.label": "Pages",
     "nav.skip": "Skip to the content",
     "theme.label": "Colours",
@@ -51,6 +52,7 @@ export default {
   zh: {
     "nav.playground": "试用",
     "nav.dashboard": "仪表盘",
+    "nav.docs": "接口",
     "nav.label": "页面",
     "nav.skip": "跳到正文",
     "theme.label": "配色",

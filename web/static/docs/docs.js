@@ -36,16 +36,22 @@ function groups(document_) {
 
 function call(document_, method, path, operation) {
   const body = operation.requestBody?.content?.["application/json"]?.schema;
+  const says = (operation.description ?? "").split("\n\n");
   return h(
     "details",
     { class: "call panel" },
-    h("summary", {}, h("span", { class: "tag method" }, method.toUpperCase()), h("code", {}, path)),
-    (operation.description ?? "").split("\n\n").map(text => h("p", {}, text)),
+    h("summary", {}, h("span", { class: "tag method" }, method.toUpperCase()), h("code", {}, path), h("span", { class: "says" }, prose(says[0]))),
+    says.slice(1).map(text => h("p", {}, prose(text))),
     operation.parameters ? [h("h3", {}, t("docs.parameters")), parameters(document_, operation.parameters)] : null,
     body ? [h("h3", {}, t("docs.body")), h("pre", { tabindex: 0 }, shape(document_, body))] : null,
     h("h3", {}, t("docs.answers")),
     answers(document_, operation.responses),
   );
+}
+
+/** Text in which what stands between backticks is code. */
+function prose(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 }
 
 function parameters(document_, list) {
@@ -56,7 +62,7 @@ function parameters(document_, list) {
       h("td", {}, h("code", {}, name), required ? ` (${t("docs.required")})` : null),
       h("td", {}, where),
       h("td", {}, h("code", {}, shape(document_, schema))),
-      h("td", {}, description ?? ""),
+      h("td", {}, prose(description ?? "")),
     ),
   );
   return table(["docs.name", "docs.where", "docs.type", "docs.meaning"], rows);
@@ -68,7 +74,7 @@ function answers(document_, responses) {
       "tr",
       {},
       h("td", {}, h("code", {}, status)),
-      h("td", {}, description),
+      h("td", {}, prose(description ?? "")),
       h(
         "td",
         {},
