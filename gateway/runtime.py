@@ -278,10 +278,14 @@ class Gateway:
         while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
             self.workers.release()
             await asyncio.sleep(0.05)
-            if time.monotonic() >= tell_at:
+            if tell_at <= time.monotonic() < self._drain_until - TELL_DRAINING_S / 2:
                 tell_at += TELL_DRAINING_S
                 self._tell_draining("the gateway still drains")
-        self._tell_draining("the gateway has drained")
+        self._tell_draining(
+            "the time to drain is over: what still runs is stopped"
+            if self._working
+            else "the gateway has drained"
+        )
         self.dispatcher.abandon()
         until = time.monotonic() + SETTLE_S
         while not self.dispatcher.settled and time.monotonic() < until:

@@ -40,6 +40,13 @@ FATAL_CLOSES = {
     protocol.CLOSE_VERSION: "the two have no version of the protocol in common. Update the older one",
 }
 
+_NO_GATEWAY = "; is it a Fairlane gateway, with /ws as its path?"
+_HINTS = {
+    **dict.fromkeys((200, 404, 426), _NO_GATEWAY),
+    503: "; it starts, shuts down, or has no connection left",
+}
+"""What an answer in place of a WebSocket may mean, by its status."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -265,10 +272,6 @@ class Connection:
                 "The gateway does not let this worker in (403): check what its token may do, "
                 "and that no proxy stands between the two."
             )
-        hint = (
-            "; is it a Fairlane gateway, with /ws as its path?"
-            if response.status_code in (200, 404, 426)
-            else ""
-        )
+        hint = _HINTS.get(response.status_code, "")
         retry_after_s = requested_pause(response.headers)
         return Ended(0.0, f"answered {response.status_code}{hint}", retry_after_s)

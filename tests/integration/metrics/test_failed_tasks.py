@@ -84,7 +84,7 @@ async def test_a_gateway_that_drains_says_what_it_waits_for(
         assert [line["event"] for line in (told[0], told[1], told[-1])] == [
             "the gateway drains",
             "the gateway still drains",
-            "the gateway has drained",
+            "the time to drain is over: what still runs is stopped",
         ]
         assert {(line["tasks"], line["task_id"]) for line in told} == {(1, task_id)}
         (back,) = [line for line in logs if line["event"] == "task goes back to its queue"]
