@@ -27,17 +27,20 @@ KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an ope
 """Named in the document; who may call, `access` has found before."""
 
 
-def _gateway(request: Framed) -> Gateway:
+# (coroutines: FastAPI calls what is none in a thread)
+
+
+async def _gateway(request: Framed) -> Gateway:
     gateway: Gateway = request.app.gateway
     return gateway
 
 
-def _request(request: Framed) -> Request:
+async def _request(request: Framed) -> Request:
     ours: Request = request.scope[REQUEST]
     return ours
 
 
-def _caller(request: Framed) -> Caller:
+async def _caller(request: Framed) -> Caller:
     caller = request.scope[REQUEST].caller
     assert isinstance(caller, Caller)
     return caller

@@ -54,7 +54,7 @@ async def run(size: Size, folder: Path) -> Outcome:
     async with stage(folder) as scene, workers(scene.gateway.ws) as good:
         callers = Callers(scene.gateway.url)
         callers.start()
-        await scene.scrape()  # from then on the library for metrics is part of its memory
+        await scene.warm_up()
         await asyncio.sleep(WARM_UP_S)
         connected = (await scene.scrape()).value("fairlane_connected_workers")
         callers.forget()

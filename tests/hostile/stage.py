@@ -69,6 +69,12 @@ class Stage:
             answer.raise_for_status()
         return parse(answer.text)
 
+    async def warm_up(self) -> None:
+        """Ask for what is loaded or made once, and is part of its memory from then on: the library for metrics, the document."""
+        await self.scrape()
+        async with http_client(timeout=30) as http:
+            (await http.get(f"{self.gateway.url}/openapi.json")).raise_for_status()
+
     def complaints(self) -> tuple[Counter[str], Counter[str]]:
         """What its log says that should not be: (tracebacks, other errors), by their first line without addresses."""
         tracebacks: Counter[str] = Counter()
