@@ -38,8 +38,8 @@ def let_in(gateway: Gateway, request: Request, access: Access, submits: bool) ->
         raise ApiError(403, "FORBIDDEN", refused)
     if access is Access.PAGE:
         return None
-    if submits and gateway.draining:
-        raise gateway.going()
+    if submits and gateway.shutdown.begun:
+        raise gateway.shutdown.refusal()
     if access is Access.READER:
         return _reader(gateway, request)
     caller = gateway.callers.authenticate(request.header)

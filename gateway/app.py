@@ -165,8 +165,10 @@ class App(FastAPI):
         if isinstance(error, RequestValidationError):
             return invalid(error)
         if isinstance(error, StoreError):
-            operators_call = request.path.startswith("/api/admin/")
-            return self.gateway.store_trouble() if operators_call else self.gateway.store_unavailable()
+            unavailable = self.gateway.store.unavailable()
+            if request.path.startswith("/api/admin/"):  # who is told why
+                unavailable.why = self.gateway.store.trouble
+            return unavailable
         # the task, if there is one, ends by its own rules; the caller is told that we failed
         log.exception("a call failed", path=request.path, method=request.scope["method"])
         return ApiError(500, "INTERNAL", "Internal error")

@@ -1,6 +1,7 @@
 """Where the replicas run, and a line in the log when one is gone: by those that stay, as it cannot tell itself."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Collection, Mapping
@@ -18,7 +19,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 2.0
 LEFT = 1.0
-"""When the presence of a replica ends that has left in order (`Gateway._leave`). The sweep forgets it at once, and one that died
+"""When the presence of a replica ends that has left in order (`Replicas.close`). The sweep forgets it at once, and one that died
 after a minute.
 """
 
@@ -49,10 +50,14 @@ class MissingReplicas:
 class Replicas:
     """Tells the others where this replica runs, and the log who of them is gone."""
 
-    def __init__(self, link: RedisLink, keys: Keys, replica: str, where: ReplicaInfo) -> None:
+    def __init__(
+        self, link: RedisLink, keys: Keys, replica: str, where: ReplicaInfo, group: str = ""
+    ) -> None:
+        """`group`: what the names of those begin with that go with this one; '' for itself alone."""
         self._link = link
         self._keys = keys
-        self._replica = replica
+        self.me = replica
+        self._group = group or replica
         self._where = msgspec.json.encode(where)
         self._missing = MissingReplicas()
         self._seen: dict[str, ReplicaInfo] = {}
@@ -63,10 +68,20 @@ class Replicas:
         self._watching = asyncio.create_task(self._watch(), name="replicas")
 
     async def close(self) -> None:
-        """End."""
+        """End; be no live replica any more, at once, for those who go next and look whether another stays."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        with contextlib.suppress(StoreError):  # it is forgotten after some seconds anyway
+            await self._link.command("ZADD", self._keys("replicas"), "XX", LEFT, self.me)
+
+    async def another_stays(self) -> bool:
+        """Whether another replica lives which does not go with this one, as the other processes of this gateway do."""
+        try:
+            ends, now_ms = await self._present()
+        except StoreError:
+            return False
+        return any(end > now_ms and not name.startswith(self._group) for name, end in ends.items())
 
     async def _watch(self) -> None:
         while True:
@@ -80,31 +95,37 @@ class Replicas:
 
     async def _look(self) -> None:
         command = self._link.command
-        told = command("HSET", self._keys("hosts"), self._replica, self._where)
-        time = command("TIME")
-        present = command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+        told = command("HSET", self._keys("hosts"), self.me, self._where)
+        present = self._present()
         hosts = command("HGETALL", self._keys("hosts"))
-        seconds, flat, where = (await asyncio.gather(told, time, present, hosts))[1:]
-        now_ms = int(seconds[0]) * 1000
-        ends = {name.decode(): float(end) for name, end in zip(flat[::2], flat[1::2], strict=True)}
+        (ends, now_ms), where = (await asyncio.gather(told, present, hosts))[1:]
         self._seen.update(read_replica_info(where))
         self.note(ends, now_ms)
 
+    async def _present(self) -> tuple[dict[str, float], int]:
+        """When the presence of each replica ends, and the time, ms."""
+        seconds, flat = await asyncio.gather(
+            self._link.command("TIME"),
+            self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES"),
+        )
+        ends = {name.decode(): float(end) for name, end in zip(flat[::2], flat[1::2], strict=True)}
+        return ends, int(seconds[0]) * 1000
+
     def note(self, ends: Mapping[str, float], now_ms: int) -> None:
         """Write who is gone. `ends`: when the presence of each replica ends, ms."""
-        alive = {name for name, end in ends.items() if end > now_ms} - {self._replica}
+        alive = {name for name, end in ends.items() if end > now_ms} - {self.me}
         for name in self._missing.look(alive):
             where = self._seen.pop(name, None)
             more = {} if where is None else {"host": where.host, "pid": where.pid, "version": where.version}
             if ends.get(name, LEFT) == LEFT:
-                log.info("a replica has left", gone=name, replica=self._replica, **more)
+                log.info("a replica has left", gone=name, replica=self.me, **more)
             elif where is None:  # releases before this one tell nothing of themselves, nor that they leave
-                log.info("a replica of an older release is gone", gone=name, replica=self._replica)
+                log.info("a replica of an older release is gone", gone=name, replica=self.me)
             else:
                 log.warning(
                     "a replica died: what ran on it goes back to its queue, or ends if it had output",
                     gone=name,
-                    replica=self._replica,
+                    replica=self.me,
                     **more,
                 )
         self._seen = {name: where for name, where in self._seen.items() if name in ends}

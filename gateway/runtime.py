@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +15,9 @@ from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.configuration import ConfigurationWatch
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
-from fairlane.gateway.errors import SECOND_MS, ApiError, stopping, store_unavailable
 from fairlane.gateway.intake import MIN_LINGER_MS
 from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
@@ -26,10 +25,10 @@ from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.gateway.minutes import Minutes
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
-from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings
+from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tasks.cancel import Cancel
@@ -43,11 +42,10 @@ from fairlane.queues.embedded.server import verify_server
 from fairlane.queues.errors import StoreError, StoreRefused
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink
-from fairlane.queues.scheduler import Ends, Limits, Scheduler, configuration, configuring, standing
+from fairlane.queues.scheduler import Ends, Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment
-from fairlane.queues.versions import Standing, Version, hash_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
@@ -74,13 +72,6 @@ RELOADED = (
     "max_calls_per_caller",
 )
 """Settings that are taken over while running."""
-COMPARE_S = 5.0
-TELL_DRAINING_S = 10.0
-"""How often a replica looks which configuration of queues and models holds."""
-SETTLE_S = 2.0
-"""How long the ends of tasks that were not done in time may take to be written, once the drain is over."""
-FAREWELL_MS = 5000
-"""How much longer workers stay than what they run: until its end is written and streams have ended."""
 
 ENDS = Ends(
     timeout=Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT"),
@@ -104,7 +95,6 @@ class Gateway:
         self.prefix = pool_prefix()
         self.keys = Keys(self.prefix)
         self.ready = False
-        self.draining = False
         self.stopping = False
         self.closing = Closing()
         self.bodies = Bodies(asyncio.get_running_loop().time)
@@ -119,12 +109,7 @@ class Gateway:
             connection_limits(settings.max_connections, settings.max_connections_per_address, open_files()),
             self.metrics,
         )
-        self._drain_until = 0.0
-        self._others_stay = False
-        self._overruled_by = ""
-        self._hashed: tuple[Settings, str] | None = None
         self._server = self._listens_at = ""
-        self._comparing: asyncio.Task[None] | None = None
         self.link = RedisLink(
             redis_url,
             load_scripts(),
@@ -135,7 +120,9 @@ class Gateway:
             metrics=self.metrics,
         )
         self._where = here(self.started_at)
-        self._replicas = Replicas(self.link, self.keys, self.replica, self._where)
+        self.replicas = Replicas(
+            self.link, self.keys, self.replica, self._where, self.siblings.mark or self.replica
+        )
         self.store = StoreWatch(self.link, redis_url, self.keys, self.replica)
         limits = Limits(
             lease_ms=settings.lease_ms,
@@ -145,6 +132,7 @@ class Gateway:
             max_retained_bytes=settings.max_retained_bytes,
         )
         self.scheduler = Scheduler(self.link, self.keys, self.replica, ENDS, limits, self.metrics)
+        self.configuration = ConfigurationWatch(self.scheduler, lambda: self.settings)
         self.history = History(self.link, self.keys, self.replica, self.metrics)
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         self.results = Results(self.hub.page, self.hub.last)
@@ -158,11 +146,17 @@ class Gateway:
             self.hub,
             self.bodies,
             self.metrics,
-            lambda: self.going() if self.draining else None,
+            lambda: self.shutdown.refusal() if self.shutdown.begun else None,
             lambda model: model in self.settings.models,
             lambda user: self.minutes.refused(user),
         )
-        self.wait = Wait(self.submit, self.hub, self.closing, self.dispatcher.cancel_soon, self.going)
+        self.wait = Wait(
+            self.submit,
+            self.hub,
+            self.closing,
+            self.dispatcher.cancel_soon,
+            lambda task_id: self.shutdown.refusal(task_id),
+        )
         self.poll = Poll(self.scheduler, self.results)
         self._snapshot_server = SnapshotServer(self.siblings, self.snapshot)
         self.surveyor = Surveyor(
@@ -195,21 +189,9 @@ class Gateway:
             SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: self.callers.refuse_worker(scope),
         )
-
-    async def _compare_configurations(self) -> None:
-        """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
-        while True:
-            await asyncio.sleep(COMPARE_S)
-            with contextlib.suppress(StoreError):
-                in_force = await self.scheduler.in_force()
-                mine = self.settings
-                if in_force is None or in_force.hash != self._configuration_hash(mine):
-                    self._note_standing(await self.scheduler.configure(*configured(mine), _version(mine)))
-
-    def _configuration_hash(self, settings: Settings) -> str:
-        if self._hashed is None or self._hashed[0] is not settings:
-            self._hashed = (settings, hash_of(configuration(*configured(settings))))
-        return self._hashed[1]
+        self.shutdown = Shutdown(
+            self.dispatcher, self.workers, self.replicas, self.closing, self.live, self.hub
+        )
 
     async def start(self) -> None:
         """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
@@ -224,8 +206,8 @@ class Gateway:
         self.surveyor.start()
         self.history.start()
         self.dispatcher.start()
-        self._comparing = asyncio.create_task(self._compare_configurations(), name="configuration")
-        self._replicas.start()
+        self.configuration.start()
+        self.replicas.start()
         self.minutes.start()
         self.ready = True
         log.info(
@@ -242,13 +224,10 @@ class Gateway:
         self.stopping = True
         self.loop_watch.close()
         await self.live.close()
-        if self._comparing is not None:
-            self._comparing.cancel()
-            await asyncio.gather(self._comparing, return_exceptions=True)
+        await self.configuration.close()
         await self.dispatcher.close()
         await self.minutes.close()
-        await self._replicas.close()
-        await self._leave()
+        await self.replicas.close()
         await self.watch.close()
         await self.surveyor.close()
         await self.history.close()
@@ -262,74 +241,9 @@ class Gateway:
             await self.tracer.close()
 
     async def drain(self) -> None:
-        """Not ready, no new grants, no new workers; what runs may finish within `drain_ms`, other callers are told to come back.
-
-        What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere. What is not
-        done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
-        """
+        """Not ready, and the way down (`Shutdown.run`), as long as `drain_ms` allows."""
         self.ready = False
-        self.draining = True
-        self.dispatcher.drain()
-        self.workers.drain(self.settings.drain_ms + FAREWELL_MS)
-        self._drain_until = time.monotonic() + self.settings.drain_ms / 1000
-        self._others_stay = await self.another_stays()
-        self._tell_draining("the gateway drains")
-        tell_at = time.monotonic() + TELL_DRAINING_S
-        while (self._working or self.closing.patience) and time.monotonic() < self._drain_until:
-            self.workers.release()
-            await asyncio.sleep(0.05)
-            if tell_at <= time.monotonic() < self._drain_until - TELL_DRAINING_S / 2:
-                tell_at += TELL_DRAINING_S
-                self._tell_draining("the gateway still drains")
-        self._tell_draining(
-            "the time to drain is over: what still runs is stopped"
-            if self._working
-            else "the gateway has drained"
-        )
-        self.dispatcher.abandon()
-        until = time.monotonic() + SETTLE_S
-        while not self.dispatcher.settled and time.monotonic() < until:
-            await asyncio.sleep(0.02)
-        self.closing.begin()
-        await self.live.close()
-        self.hub.wake_all()
-        until = time.monotonic() + 2.0
-        while len(self.closing) and time.monotonic() < until:
-            await asyncio.sleep(0.02)
-        self.workers.close("the gateway stops")
-
-    def _tell_draining(self, event: str) -> None:
-        """What a gateway that goes waits for, of which the oldest is named."""
-        held = [attempt for attempt in self.dispatcher.attempts.values() if attempt.held]
-        oldest = min(held, key=lambda attempt: attempt.started_at, default=None)
-        named = {} if oldest is None else {"task_id": oldest.grant.task_id, "worker_id": oldest.worker.id}
-        left_s = max(self._drain_until - time.monotonic(), 0)
-        log.info(event, replica=self.replica, tasks=len(held), left_s=round(left_s), **named)
-
-    async def another_stays(self) -> bool:
-        """Whether another replica lives which does not go with this one, as the other processes of this gateway do."""
-        try:
-            now, known = await asyncio.gather(
-                self.link.command("TIME"),
-                self.link.command("ZRANGE", self.keys("replicas"), 0, -1, "WITHSCORES"),
-            )
-        except StoreError:
-            return False
-        ours = self.siblings.mark or self.replica
-        names_and_ends = zip(known[::2], known[1::2], strict=True)
-        return any(
-            float(end) > int(now[0]) * 1000 and not name.decode().startswith(ours)
-            for name, end in names_and_ends
-        )
-
-    async def _leave(self) -> None:
-        """Be no live replica any more, at once, for those who go next and look whether another stays."""
-        with contextlib.suppress(StoreError):  # it is forgotten after some seconds anyway
-            await self.link.command("ZADD", self.keys("replicas"), "XX", 1, self.replica)
-
-    @property
-    def _working(self) -> bool:
-        return any(attempt.held for attempt in self.dispatcher.attempts.values())
+        await self.shutdown.run(self.settings.drain_ms)
 
     async def reconfigure(self, settings: Settings, callers: Callers) -> None:
         """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is."""
@@ -350,7 +264,7 @@ class Gateway:
         mine = self.settings
         while self.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
-                self._note_standing(await self.scheduler.configure(*configured(mine), _version(mine)))
+                await self.configuration.bring()
                 log.info("keys and limits read again", replica=self.replica)
                 return
             except StoreError as error:
@@ -377,7 +291,7 @@ class Gateway:
     def _about(self) -> dict[str, Any]:
         return {
             "startedAt": int(self.started_at * 1000),
-            "draining": self.draining,
+            "draining": self.shutdown.begun,
             "heartbeatMs": self.settings.heartbeat_ms,
         }
 
@@ -385,31 +299,6 @@ class Gateway:
         """Where to read a task's events without a key: a signed link for this one task, for a while from now on."""
         until = time.time_ns() // 1_000_000 + self.settings.stream_token_ms
         return f"/api/task/{task_id}/events?token={self.tickets.issue(task_id, until)}"
-
-    def store_unavailable(self) -> ApiError:
-        """The answer while Redis is away."""
-        return store_unavailable(self.store_down_ms)
-
-    def store_trouble(self) -> ApiError:
-        """The same for an operator, who is told why."""
-        error = self.store_unavailable()
-        error.why = self.store.trouble
-        return error
-
-    @property
-    def store_down_ms(self) -> int:
-        """How long Redis has been away; 0 when it is there."""
-        since = self.store.down_since
-        return max(int((time.time() - since) * 1000), 0) if since else 0
-
-    def going(self, task_id: str | None = None) -> ApiError:
-        """The answer of a gateway that shuts down: another one takes the call at once, or a successor when this one is gone."""
-        return stopping(SECOND_MS if self._others_stay else self.drain_left_ms, task_id)
-
-    @property
-    def drain_left_ms(self) -> int:
-        """How long what runs may still take, once the gateway drains."""
-        return max(int((self._drain_until - time.monotonic()) * 1000), 0)
 
     def drain_worker(self, worker_id: str) -> bool:
         """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
@@ -446,23 +335,7 @@ class Gateway:
                 replica=self.replica,
                 address=self.store.address,
             )
-        mine = configuring(self.replica, *configured(self.settings), _version(self.settings))
-        self._note_standing(standing(await link.run("configure", *mine)))
-
-    def _note_standing(self, standing: Standing) -> None:
-        """Say once when another replica has a newer configuration, which holds for queues and models here, too."""
-        in_force = standing.in_force
-        overruled_by = in_force.hash if standing.outcome == "older" else ""
-        if overruled_by and overruled_by != self._overruled_by:
-            log.warning(
-                "another replica has a newer configuration, which holds for queues and models as long as it lives: give "
-                "this gateway the same file, or touch its own and send SIGHUP",
-                replica=self.replica,
-                modified=_when(self.settings.times.modified_ms),
-                newer_replica=in_force.replica,
-                newer_modified=_when(in_force.modified_ms),
-            )
-        self._overruled_by = overruled_by
+        await self.configuration.bring(link)
 
     def _store_changed(self, up: bool) -> None:
         self.store.changed(up, going=self.stopping)
@@ -524,14 +397,6 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
             if model.first_output_ms or model.silence_ms
         },
     )
-
-
-def _version(settings: Settings) -> Version:
-    return Version(settings.times.modified_ms, settings.times.read_ms)
-
-
-def _when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

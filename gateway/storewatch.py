@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
@@ -59,6 +60,15 @@ class StoreWatch:
             away = time.time() - self.down_since
             return f"no connection to Redis at {self.address} for {away:.0f} s: {self._link.trouble}"
         return f"Redis refuses writes: {self._link.refusals.why}" if self.refuses else ""
+
+    @property
+    def down_ms(self) -> int:
+        """How long Redis has been away; 0 when it is there."""
+        return 0 if self.down_since is None else max(int((time.time() - self.down_since) * 1000), 0)
+
+    def unavailable(self) -> ApiError:
+        """The answer while Redis is away."""
+        return store_unavailable(self.down_ms)
 
     def changed(self, up: bool, *, going: bool) -> None:
         """The connection is there, or lost. `going`: this gateway gives it up itself."""

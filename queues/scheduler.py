@@ -506,15 +506,18 @@ class Scheduler:
         queues: Mapping[str, Mapping[str, Value]],
         models: Mapping[str, Mapping[str, Value]],
         version: Version = NEVER_READ,
+        link: RedisLink | None = None,
     ) -> Standing:
         """Set what the configuration says of queues and models (see `rules`); holds from the next decision on, everywhere.
 
         What it does not say is no longer set; what was changed while running stays as it was changed. It is not set while another
-        replica lives whose version is newer (ask again), or if what holds says the same.
+        replica lives whose version is newer (ask again), or if what holds says the same. `link`: a connection that is being made.
         """
-        return standing(
-            await self._link.run("configure", *configuring(self.replica, queues, models, version))
+        said = configuration(queues, models)
+        outcome, in_force, *_ = await (link or self._link).run(
+            "configure", self.replica, version.modified_ms, version.read_ms, hash_of(said), *said
         )
+        return Standing(outcome.decode(), read_configuration(in_force))
 
     async def in_force(self) -> Configuration | None:
         """Whose configuration holds; None in a store that was never configured."""
@@ -570,22 +573,6 @@ def configuration(
         for pair in fields_of("model", name, values):
             args.extend(pair)
     return args
-
-
-def configuring(
-    replica: str,
-    queues: Mapping[str, Mapping[str, Value]],
-    models: Mapping[str, Mapping[str, Value]],
-    version: Version,
-) -> list[Arg]:
-    """The arguments of the script `configure`."""
-    said = configuration(queues, models)
-    return [replica, version.modified_ms, version.read_ms, hash_of(said), *said]
-
-
-def standing(reply: list[Any]) -> Standing:
-    """What the script `configure` answered."""
-    return Standing(reply[0].decode(), read_configuration(reply[1]))
 
 
 def _grant(raw: list[Any]) -> Grant:

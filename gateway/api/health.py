@@ -28,8 +28,8 @@ async def ready(gateway: TheGateway) -> Response:
     if missing:
         body: dict[str, Any] = {"status": "not ready", "missing": missing}
         if gateway.store.down_since:
-            body["storeDownMs"] = gateway.store_down_ms
-        wait_ms = gateway.drain_left_ms if gateway.draining else gateway.store_down_ms
+            body["storeDownMs"] = gateway.store.down_ms
+        wait_ms = gateway.shutdown.left_ms if gateway.shutdown.begun else gateway.store.down_ms
         headers = retry_headers(at_most_a_minute(wait_ms))
         return answer(body, {name.decode(): value.decode() for name, value in headers}, 503)
     body = {"status": "ready", "workers": len(gateway.dispatcher.pool)}
@@ -41,7 +41,7 @@ async def ready(gateway: TheGateway) -> Response:
 def what_is_missing(gateway: Gateway) -> list[str]:
     """Why the gateway should get no traffic; empty when it should."""
     missing = []
-    if gateway.draining:
+    if gateway.shutdown.begun:
         missing.append("the gateway is shutting down")
     if not gateway.link.up:
         why = gateway.link.complaint

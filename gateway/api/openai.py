@@ -279,7 +279,7 @@ async def _first(
     except Lost:
         raise gateway_failed("STORE_LOST", "The store lost this task", reader.feed.task_id) from None
     except Interrupted:
-        raise request.gone() if departure.gone else gateway.going(reader.feed.task_id) from None
+        raise request.gone() if departure.gone else gateway.shutdown.refusal(reader.feed.task_id) from None
     finally:
         closing.discard(reader.interrupt)
         departure.close()

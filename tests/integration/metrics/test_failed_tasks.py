@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.support.rawworkers import Callers, callers_of, worker_v2
 from tests.support.serving import Served, serving, until
 
-import fairlane.gateway.runtime
+import fairlane.gateway.shutdown
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ async def _line(logs: list[Any]) -> Any:
 async def test_a_gateway_that_drains_says_what_it_waits_for(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fairlane.gateway.runtime, "TELL_DRAINING_S", 0.1)
+    monkeypatch.setattr(fairlane.gateway.shutdown, "TELL_S", 0.1)
     async with (
         serving(redis_url, tmp_path, drain_ms=400) as served,
         callers_of(served) as callers,

@@ -55,7 +55,7 @@ async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_pa
         a.sync()
         task = await worker.take()
         draining = a.later(a.served.gateway.drain())
-        await until(lambda: a.served.gateway.draining, "the drain to begin")
+        await until(lambda: a.served.gateway.shutdown.begun, "the drain to begin")
         assert 20_000 < await refused(a) <= 30_000
         await worker.answer(task, {})
         await draining
@@ -71,7 +71,7 @@ async def test_the_processes_of_one_gateway_go_together_and_count_for_none(
         open_gateway(settings, Callers(settings), redis_url, siblings[1]) as two,
     ):
         assert one.replica != two.replica
-        assert not await one.another_stays()
+        assert not await one.replicas.another_stays()
         async with open_gateway(settings, Callers(settings), redis_url) as stranger:
-            await until(one.another_stays, "the stranger to be seen")
-            assert await stranger.another_stays()
+            await until(one.replicas.another_stays, "the stranger to be seen")
+            assert await stranger.replicas.another_stays()
