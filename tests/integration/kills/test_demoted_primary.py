@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.support.chaos import ChaosProxy, chaos_proxy
+from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server, any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.streams import RawStream, joined_text
@@ -53,7 +53,7 @@ class Couple:
 
     def switch(self) -> None:
         """New connections lead to the second."""
-        self.proxy.path = self.servers[1].socket_path
+        self.proxy.target = self.servers[1].socket_path
 
     def listening(self, channel: str) -> list[int]:
         """How many connections listen to a channel, at each."""
@@ -75,7 +75,7 @@ async def couple(servers: tuple[Server, Server]) -> AsyncIterator[Couple]:
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(redis.Redis(unix_socket_path=s.socket_path)) for s in servers]
         clients[1].replicaof("127.0.0.1", str(first.port))
-        async with chaos_proxy(first.socket_path) as proxy:
+        async with ChaosProxy(first.socket_path) as proxy:
             couple = Couple((first, second), (clients[0], clients[1]), proxy)
             await couple.synchronous()
             yield couple

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.chaos import ChaosProxy, chaos_proxy
 from tests.support.ledger import KEYS, nothing_left
+from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server
 from tests.support.talk import RawWorker, talking
 
@@ -22,7 +22,7 @@ Away = Callable[[], AbstractAsyncContextManager[None]]
 
 @pytest.fixture
 async def proxy(own_redis: Server) -> AsyncIterator[ChaosProxy]:
-    async with chaos_proxy(own_redis.socket_path) as proxy:
+    async with ChaosProxy(own_redis.socket_path) as proxy:
         yield proxy
 
 

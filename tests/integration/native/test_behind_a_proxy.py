@@ -1,13 +1,13 @@
 """What strangers reach through a proxy on the gateway's own machine, which makes their requests look like this machine's own."""
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.integration.native.keys import key, secret
+from tests.support.proxy import Proxy, Reader, Writer
 from tests.support.serving import DEADLINE_S, http_client
 from tests.support.talk import V2, Talk
 from websockets.asyncio.client import connect
@@ -18,45 +18,18 @@ pytestmark = pytest.mark.anyio
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 
-@contextlib.asynccontextmanager
-async def host_rewriting_proxy(port: int) -> AsyncIterator[int]:
-    """The port of a proxy that passes a connection on as its own: another Host, and no header that says so."""
-    links: set[asyncio.Task[None]] = set()
+class HostRewritingProxy(Proxy):
+    """Passes a connection on as its own: another Host, and no header that says so."""
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
+    def __init__(self, talk: Talk) -> None:
+        self._host = b"Host: " + talk.served.url.removeprefix("http://").encode()
+        super().__init__(int(talk.served.url.rsplit(":", 1)[1]))
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        assert link
-        links.add(link)
-        behind, before = await asyncio.open_connection("127.0.0.1", port)
-        try:
+    async def pass_on(self, reader: Reader, writer: Writer, link: set[str], *, sends: bool) -> None:
+        if sends:
             head = await reader.readuntil(b"\r\n\r\n")
-            before.write(re.sub(rb"(?im)^host:[^\r\n]*", b"Host: 127.0.0.1:%d" % port, head))
-            ways = [asyncio.ensure_future(pass_on(*way)) for way in ((reader, before), (behind, writer))]
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass
-        finally:
-            before.transport.abort()
-            writer.transport.abort()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+            writer.write(re.sub(rb"(?im)^host:[^\r\n]*", self._host, head))
+        await super().pass_on(reader, writer, link, sends=sends)
 
 
 @pytest.mark.parametrize("subprotocols", [None, [V2]])
@@ -64,12 +37,12 @@ async def test_with_keys_no_worker_connects_without_a_token(
     gateway: Start, subprotocols: list[str] | None
 ) -> None:
     async with gateway(keys=[key("alice")], workers=[]) as talk:
-        async with host_rewriting_proxy(int(talk.served.url.rsplit(":", 1)[1])) as port:
+        async with HostRewritingProxy(talk) as proxy:
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(
                     "ws://gateway.example/ws",
                     host="127.0.0.1",
-                    port=port,
+                    port=proxy.port,
                     subprotocols=subprotocols,  # type: ignore[arg-type]
                     proxy=None,
                 ):
@@ -81,13 +54,11 @@ async def test_with_keys_no_worker_connects_without_a_token(
 
 
 async def test_with_keys_a_stranger_reads_no_state(gateway: Start) -> None:
-    async with (
-        gateway(keys=[key("alice")]) as talk,
-        host_rewriting_proxy(int(talk.served.url.rsplit(":", 1)[1])) as port,
-        http_client() as http,
-    ):
+    async with gateway(keys=[key("alice")]) as talk, HostRewritingProxy(talk) as proxy, http_client() as http:
         for path in ("/api/admin/state", "/metrics"):
-            answer = await http.get(f"http://127.0.0.1:{port}{path}", headers={"Host": "gateway.example"})
+            answer = await http.get(
+                f"http://127.0.0.1:{proxy.port}{path}", headers={"Host": "gateway.example"}
+            )
             assert answer.status_code == 401
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.support.chaos import ChaosProxy, chaos_proxy
 from tests.support.direct import sample_ends
 from tests.support.ids import id_of
+from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server, redis_binary, running_server, valkey_binary
 
 from fairlane.queues.channel import Channel
@@ -78,7 +78,7 @@ def test_calls_of_one_tick_leave_in_one_write(redis_url: str) -> None:
 
 def test_a_cancelled_caller_does_not_shift_replies(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
-        async with chaos_proxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
+        async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
             proxy.faults.latency_s = 0.02
 
             async def ask(n: int) -> Any:
@@ -153,7 +153,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
             assert proxy.lost_replies == 3
 
     async def with_proxy() -> None:
-        async with chaos_proxy(redis_server.socket_path) as proxy:
+        async with ChaosProxy(redis_server.socket_path) as proxy:
             await main(proxy)
 
     run(with_proxy)
@@ -361,7 +361,7 @@ def test_a_busy_process_or_a_long_line_is_no_lost_connection(redis_url: str) -> 
 
 def test_a_blackholed_connection_is_given_up_and_replaced(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
-        async with chaos_proxy(redis_server.socket_path) as proxy, linked(proxy.url, timeout_ms=200) as link:
+        async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url, timeout_ms=200) as link:
             proxy.faults.blackhole = True
             with pytest.raises(StoreUnavailable):
                 await soon(link.command("PING"))
@@ -375,7 +375,7 @@ def test_a_blackholed_connection_is_given_up_and_replaced(redis_url: str, redis_
 
 def test_replies_in_pieces_and_resets_reach_nobody_else(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
-        async with chaos_proxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
+        async with ChaosProxy(redis_server.socket_path) as proxy, linked(proxy.url) as link:
             proxy.faults.slice_bytes = 3
 
             async def ask(n: int) -> Any:
@@ -520,7 +520,7 @@ def test_the_channel_tells_when_it_listens_and_finds_the_server_again(redis_serv
 
 def test_the_channel_gives_up_a_silent_connection(redis_url: str, redis_server: Server) -> None:
     async def main() -> None:
-        async with chaos_proxy(redis_server.socket_path) as proxy:
+        async with ChaosProxy(redis_server.socket_path) as proxy:
             heard: asyncio.Queue[bytes] = asyncio.Queue()
             lost = asyncio.Event()
             channel = Channel(
