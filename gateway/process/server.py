@@ -21,7 +21,7 @@ from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.metrics.siblings import Siblings
-from fairlane.gateway.process.memory import settle_memory
+from fairlane.gateway.process.memory import giving_back, settle_memory
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import EmbeddedRedis
@@ -144,7 +144,8 @@ async def serve(
         if updates is not None:
             loop.add_reader(updates.fileno(), updated)
         settle_memory()
-        await server.serve(sockets=sockets)
+        async with giving_back():
+            await server.serve(sockets=sockets)
 
 
 def read_again(reload: Reload, before: Callers) -> tuple[Settings, Callers] | None:
