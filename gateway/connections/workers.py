@@ -243,6 +243,8 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
                 pause = self._other(first, payload)
         if self._deaf:
             self._ahead = b""
+            if self._lost:  # the last that had come before was the peer's close
+                self._end(*self._told_close())
             return
         self._ahead = b"" if at == len(data) else data[at:] if at else data
         if self._parts:
@@ -257,6 +259,10 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self._read_no_further()
         else:
             self._read_on()
+
+    def _told_close(self) -> tuple[int, str]:
+        told = self.conn.close_rcvd
+        return (1005, "") if told is None else (told.code, told.reason)
 
     @property
     def _most(self) -> int:

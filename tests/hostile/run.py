@@ -16,6 +16,8 @@ SHARES = {"wire": 0.80, "rogues": 0.13, "generated": 0.07}
 """Of the requests, by attacker. What schemathesis makes takes the longest to make."""
 SOCKETS = {"wire": 96, "rogues": 32, "generated": 16}
 WARM_UP_S = 4.0
+LONG_WARM_UP_S = 20.0
+"""Well-behaved callers alone: the start is a gateway that has worked, not one that has just been started."""
 FULL_RUN = 100_000
 """From so many requests on a run waits until every held socket has had its time."""
 QUIET_S = 60.0
@@ -55,7 +57,7 @@ async def run(size: Size, folder: Path) -> Outcome:
         callers = Callers(scene.gateway.url)
         callers.start()
         await scene.warm_up()
-        await asyncio.sleep(WARM_UP_S)
+        await asyncio.sleep(LONG_WARM_UP_S if size.requests >= FULL_RUN else WARM_UP_S)
         connected = (await scene.scrape()).value("fairlane_connected_workers")
         callers.forget()
         start = Start(scene.rss_bytes, scene.files, scene.keys(), connected)

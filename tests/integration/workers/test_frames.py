@@ -180,6 +180,30 @@ async def test_of_many_frames_in_one_segment_few_are_parsed_at_a_time(
         assert max(turns) <= 6 * FRAMES_AT_ONCE
 
 
+@pytest.mark.parametrize("last", [frame(CLOSE, b"\x03\xe8"), frame(CLOSE), b"\x8b\x80\0\0\0\0", b""])
+async def test_a_worker_whose_connection_is_lost_before_all_of_it_is_parsed_is_gone(
+    served: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch, last: bytes
+) -> None:
+    parse = WorkerProtocol._parse
+
+    def lost(self: WorkerProtocol) -> None:
+        parse(self)
+        if len(self._ahead) > 6 * FRAMES_AT_ONCE:
+            self.transport.abort()
+
+    async with raw(served) as worker:
+        await until_workers(served, 1)
+        call = callers.ask()
+        await worker.message()
+        monkeypatch.setattr(WorkerProtocol, "_parse", lost)
+        worker.send(frame(TEXT, fin=False), frame(CONTINUED, fin=False) * 4000, last)
+        await until_workers(served, 0)
+        await until(
+            lambda: not list(served.gateway.dispatcher.attempts.values()), "its task to be given back"
+        )
+    await call.error("WORKER_LOST")
+
+
 async def test_a_large_message_is_not_slowed_down_by_that(served: Served, callers: Callers) -> None:
     async with raw(served) as worker:
         await until_workers(served, 1)
