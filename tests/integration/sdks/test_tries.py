@@ -58,7 +58,10 @@ async def refusing(
         stop = asyncio.Event()
         working = asyncio.create_task(worker.serve(stop, stop))
         try:
-            await until(lambda: bool(list(served.gateway.dispatcher.pool)), "the worker")
+            pool = served.gateway.dispatcher.pool
+            await until(
+                lambda: any(True for _ in pool) and not any(w.reserved for w in pool), "an idle worker"
+            )
             yield served, upstream
         finally:
             stop.set()
