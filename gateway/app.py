@@ -86,9 +86,13 @@ class App(FastAPI):
         """The same as JSON. Made once, when somebody asks first, in a thread: it takes a quarter of a second, and streams go on.
         (Two threads that make it at the same time disturb each other's filters of warnings, too.)
         """
-        if self._document is None:
+        made = self._document
+        if made is None or (
+            made.done() and (made.cancelled() or made.exception() is not None)
+        ):  # or again, where it failed
             make = asyncio.to_thread(lambda: msgspec.json.encode(self.openapi()))
             self._document = asyncio.create_task(make, name="document")
+        assert self._document is not None
         return await asyncio.shield(self._document)  # who leaves does not end it for the others
 
     def build_middleware_stack(self) -> Any:

@@ -162,3 +162,16 @@ async def test_the_document_is_made_once_for_all_who_ask_at_the_same_time(
         answers = await asyncio.gather(*[talk.http.get("/openapi.json") for _ in range(12)])
     assert len({answer.text for answer in answers}) == 1
     assert made == 1
+
+
+async def test_a_document_that_could_not_be_made_is_made_again(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(**_: Any) -> dict[str, Any]:
+        raise MemoryError
+
+    async with talking(redis_url, tmp_path, **cast.settings()) as talk:
+        with monkeypatch.context() as once:
+            once.setattr("fastapi.applications.get_openapi", broken)
+            assert (await talk.http.get("/openapi.json")).status_code == 500
+        assert (await talk.http.get("/openapi.json")).status_code == 200
