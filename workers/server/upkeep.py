@@ -3,20 +3,20 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import structlog
 
 from fairlane.queues.errors import StoreError, StoreUnavailable
-from fairlane.queues.presence import AT_ONCE, Presence
+from fairlane.queues.presence import AT_ONCE, Presence, Row
+from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import Attempt, Phase
+from fairlane.workers.server.attempt import Attempt, Attempts, Phase
 from fairlane.workers.server.background import observe
-from fairlane.workers.server.pool import RETRY_REST_MS, Worker
-
-if TYPE_CHECKING:
-    from fairlane.workers.server.dispatch import Dispatcher
+from fairlane.workers.server.payloads import PayloadCache
+from fairlane.workers.server.pool import RETRY_REST_MS, Pool, Worker
+from fairlane.workers.server.settings import DispatchSettings
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -32,10 +32,28 @@ FEW = 50
 MISSED_ACKS = 3
 
 
+class Kept(Protocol):
+    """What is kept up: the dispatcher, as far as its upkeep knows it."""
+
+    pool: Pool
+    attempts: Attempts
+    payloads: PayloadCache
+    scheduler: Scheduler
+    settings: DispatchSettings
+    stop_grace_s: float
+    time: Callable[[], float]
+
+    @property
+    def draining(self) -> bool: ...
+    def describe(self, worker_id: str) -> Row | None: ...
+    def silent_ms(self, worker: Worker) -> int: ...
+    def hold(self, worker: Worker, ms: int) -> None: ...
+
+
 class Upkeep:
     """See the module. `start` begins it, `close` ends it; a round that fails is tried again."""
 
-    def __init__(self, dispatcher: "Dispatcher", hub: Hub) -> None:
+    def __init__(self, dispatcher: Kept, hub: Hub) -> None:
         self._dispatcher = dispatcher
         self._hub = hub
         self._scheduler = dispatcher.scheduler
