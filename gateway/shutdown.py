@@ -18,7 +18,7 @@ log = structlog.get_logger("fairlane.gateway")
 TELL_S = 10.0
 """How often the log says what a gateway that goes waits for."""
 SETTLE_S = 2.0
-"""How long the ends of tasks that were not done in time may take to be written, once the drain is over."""
+"""How long the ends of tasks that were not done in time may take to be written, and read here, once the drain is over."""
 FAREWELL_MS = 5000
 """How much longer workers stay than what they run: until its end is written and streams have ended."""
 
@@ -80,7 +80,7 @@ class Shutdown:
         )
         self._dispatcher.abandon()
         until = time.monotonic() + SETTLE_S
-        while not self._dispatcher.settled and time.monotonic() < until:
+        while (not self._dispatcher.settled or self._hub.catching_up) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self._closing.begin()
         await self._live.close()

@@ -371,6 +371,11 @@ class Hub:
     def __len__(self) -> int:
         return len(self._feeds)
 
+    @property
+    def catching_up(self) -> bool:
+        """Whether some feed reads in its log what its readers have not seen."""
+        return any(feed.fetching is not None for feed in self._feeds.values())
+
     def feeds(self) -> list[Feed]:
         """The feeds that have readers now."""
         return list(self._feeds.values())

@@ -117,6 +117,26 @@ async def test_a_gateway_that_stops_holds_up_nobody(gateway: Start, path: str, b
 
 
 @surfaces
+async def test_a_gateway_that_stops_lets_readers_catch_up(
+    gateway: Start, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a task that goes back to nobody is read in the log, which takes a while on a busy machine."""
+    async with gateway() as talk, talk.worker2(["m"], taskTypes=TYPES) as worker:
+        call = calling(talk, path, body)
+        await worker.take()
+        hub = talk.served.gateway.hub
+        page = hub.page
+
+        async def slow(*place: Any, **how: Any) -> Any:
+            await asyncio.sleep(0.3)
+            return await page(*place, **how)
+
+        monkeypatch.setattr(hub, "page", slow)
+        await talk.served.gateway.drain()
+        assert "WORKER_LOST" in (await call).text
+
+
+@surfaces
 async def test_a_caller_who_leaves_under_a_rain_of_notices_holds_up_nobody(
     gateway: Start, path: str, body: dict[str, Any]
 ) -> None:
