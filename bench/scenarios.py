@@ -12,6 +12,8 @@ from bench.specs import LoadResult, LoadSpec, WorkerSpec
 from bench.stack import Cores, Stack, Workers, running, until
 
 CONNECTIONS = 64
+BEAT_CONNECTIONS = 256
+"""Of calls on a fixed beat: enough for what comes in two seconds in which the machine does something else."""
 WORKERS = 8
 WORK_DEADLINE_S = 120.0
 BETWEEN_ROUNDS_S = 0.5
@@ -204,7 +206,7 @@ async def latency(options: Options) -> Outcome:
         spec = LoadSpec(
             stack.port,
             "open",
-            CONNECTIONS,
+            BEAT_CONNECTIONS,
             warm_up_s=options.warm_up_s,
             seconds=options.seconds,
             watch=stack.watch,
