@@ -32,8 +32,8 @@ FEW = 50
 MISSED_ACKS = 3
 
 
-class Kept(Protocol):
-    """What is kept up: the dispatcher, as far as its upkeep knows it."""
+class Dispatch(Protocol):
+    """The dispatcher, as far as its upkeep knows it."""
 
     pool: Pool
     attempts: Attempts
@@ -53,7 +53,7 @@ class Kept(Protocol):
 class Upkeep:
     """See the module. `start` begins it, `close` ends it; a round that fails is tried again."""
 
-    def __init__(self, dispatcher: Kept, hub: Hub) -> None:
+    def __init__(self, dispatcher: Dispatch, hub: Hub) -> None:
         self._dispatcher = dispatcher
         self._hub = hub
         self._scheduler = dispatcher.scheduler
