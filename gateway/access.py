@@ -4,9 +4,13 @@ import asyncio
 import enum
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.opencalls import OpenCalls
+from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, unauthorized
+from fairlane.gateway.going import Going
 from fairlane.gateway.http import CROWDED, Request
-from fairlane.gateway.runtime import Gateway
 
 CROWDED_AGAIN_MS = 1000
 
@@ -26,57 +30,76 @@ class Access(enum.Enum):
     """A key with admin: true."""
 
 
-def let_in(gateway: Gateway, request: Request, access: Access, submits: bool) -> Caller | None:
-    """Who makes this call, which is open from now on; None where no key is asked for, and for a reader with a ticket.
+class Entrance:
+    """Lets callers in."""
 
-    Raises ApiError: 401, 403, 429, 503.
-    """
-    if access is Access.OPEN:
-        return None
-    refused = gateway.callers.refuse_request(request)
-    if refused is not None:
-        raise ApiError(403, "FORBIDDEN", refused)
-    if access is Access.PAGE:
-        return None
-    if submits and gateway.shutdown.begun:
-        raise gateway.shutdown.refusal()
-    if access is Access.READER:
-        return _reader(gateway, request)
-    caller = gateway.callers.authenticate(request.header)
-    if access is Access.CALLER:
-        _admit(gateway, request, caller)
-    elif not caller.admin:
-        raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
-    gateway.calls.enter(request, caller)
-    return caller
+    def __init__(
+        self, current: Current, tickets: Tickets, calls: OpenCalls, connections: Connections, going: Going
+    ) -> None:
+        self._current = current
+        self._tickets = tickets
+        self._connections = connections
+        self._going = going
+        self.calls = calls
 
+    def let_in(self, request: Request, access: Access, submits: bool) -> Caller | None:
+        """Who makes this call, which is open from now on (`calls.leave` ends it); None where no key is asked for, and for a
+        reader with a ticket.
 
-def _reader(gateway: Gateway, request: Request) -> Caller | None:
-    """Who reads a task's events: None for the holder of a ticket for it."""
-    task_id = request.path_params.get("task_id") or request.query("taskId") or ""
-    request.path_params["task_id"] = task_id
-    token = request.query("token")
-    if token is not None:
-        if gateway.tickets.expiry(token, task_id) is None:
-            raise unauthorized()
-        _admit(gateway, request, None)
-        gateway.calls.enter_by_ticket(request, task_id)
-        return None  # whether its time is over, the call looks itself
-    caller = gateway.callers.authenticate(request.header)
-    if not task_id:
-        raise bad_request("The query must name a task: ?taskId=…", "taskId")
-    _admit(gateway, request, caller)
-    gateway.calls.enter(request, caller)
-    return caller
+        Raises ApiError: 401, 403, 429, 503.
+        """
+        if access is Access.OPEN:
+            return None
+        callers = self._current.callers
+        refused = callers.refuse_request(request)
+        if refused is not None:
+            raise ApiError(403, "FORBIDDEN", refused)
+        if access is Access.PAGE:
+            return None
+        if submits and self._going.begun:
+            raise self._going.refusal()
+        if access is Access.READER:
+            return self._reader(request)
+        caller = callers.authenticate(request.header)
+        if access is Access.CALLER:
+            self._admit(request, caller)
+        elif not caller.admin:
+            raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
+        self.calls.enter(request, caller)
+        return caller
 
+    def still_admin(self, request: Request) -> bool:
+        """Whether the key of a call that goes on is an operator's still."""
+        try:
+            return self._current.callers.authenticate(request.header).admin
+        except ApiError:
+            return False
 
-def _admit(gateway: Gateway, request: Request, caller: Caller | None) -> None:
-    """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
-    if CROWDED in request.scope and (caller is None or caller.open or not caller.admin):
-        gateway.connections.refused("caller", asyncio.get_running_loop().time())
-        raise ApiError(
-            503,
-            "TOO_MANY_CONNECTIONS",
-            "This gateway has too many connections",
-            retry_after_ms=CROWDED_AGAIN_MS,
-        )
+    def _reader(self, request: Request) -> Caller | None:
+        """Who reads a task's events: None for the holder of a ticket for it."""
+        task_id = request.path_params.get("task_id") or request.query("taskId") or ""
+        request.path_params["task_id"] = task_id
+        token = request.query("token")
+        if token is not None:
+            if self._tickets.expiry(token, task_id) is None:
+                raise unauthorized()
+            self._admit(request, None)
+            self.calls.enter_by_ticket(request, task_id)
+            return None  # whether its time is over, the call looks itself
+        caller = self._current.callers.authenticate(request.header)
+        if not task_id:
+            raise bad_request("The query must name a task: ?taskId=…", "taskId")
+        self._admit(request, caller)
+        self.calls.enter(request, caller)
+        return caller
+
+    def _admit(self, request: Request, caller: Caller | None) -> None:
+        """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
+        if CROWDED in request.scope and (caller is None or caller.open or not caller.admin):
+            self._connections.refused("caller", asyncio.get_running_loop().time())
+            raise ApiError(
+                503,
+                "TOO_MANY_CONNECTIONS",
+                "This gateway has too many connections",
+                retry_after_ms=CROWDED_AGAIN_MS,
+            )

@@ -17,7 +17,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import iter_route_contexts
 
 from fairlane import __version__
-from fairlane.gateway.access import Access, let_in
+from fairlane.gateway.access import Access
 from fairlane.gateway.api import account, health, hot, metrics, operators, pages
 from fairlane.gateway.api.framing import REQUEST, invalid
 from fairlane.gateway.calls import Call, Calls
@@ -128,7 +128,7 @@ class App(FastAPI):
             await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
             method = request.scope["method"]
-            self.gateway.calls.leave(request)
+            self.gateway.entrance.calls.leave(request)
             self.gateway.metrics.answered(
                 method if method in METHODS else "other",
                 request.route,
@@ -145,9 +145,10 @@ class App(FastAPI):
         request.route = call.path
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
-        return call.answer(gateway, let_in(gateway, request, call.access, call.submits), request)
+        caller = gateway.entrance.let_in(request, call.access, call.submits)
+        return call.answer(gateway.tasks, caller, request)
 
-    async def _framed(self, gateway: Gateway, caller: object, request: Request) -> None:  # noqa: ARG002
+    async def _framed(self, tasks: object, caller: object, request: Request) -> None:  # noqa: ARG002
         """A call that is a route of FastAPI."""
 
         async def send(message: Message) -> None:

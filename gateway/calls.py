@@ -18,7 +18,7 @@ class Call:
     path: str
     access: Access
     answer: Callable[..., Awaitable[None]]
-    """What answers it: a raw ASGI handler with (gateway, caller, request), or FastAPI's frame."""
+    """What answers it: a raw ASGI handler with (tasks, caller, request), or FastAPI's frame."""
     submits: bool = False
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
 
+from fairlane.gateway.current import Current
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreError
@@ -23,9 +23,9 @@ COMPARE_S = 5.0
 class ConfigurationWatch:
     """`start` it, `close` it."""
 
-    def __init__(self, scheduler: Scheduler, settings: Callable[[], Settings]) -> None:
+    def __init__(self, scheduler: Scheduler, current: Current) -> None:
         self._scheduler = scheduler
-        self._settings = settings
+        self._current = current
         self._hashed: tuple[Settings, str] | None = None
         self._overruled_by = ""
         self._comparing: asyncio.Task[None] | None = None
@@ -45,7 +45,7 @@ class ConfigurationWatch:
 
         `link`: a connection that is being made. Raises StoreError.
         """
-        mine = self._settings()
+        mine = self._current.settings
         version = Version(mine.times.modified_ms, mine.times.read_ms)
         standing = await self._scheduler.configure(*configured(mine), version, link)
         in_force = standing.in_force
@@ -71,7 +71,7 @@ class ConfigurationWatch:
                     await self.bring()
 
     def _hash(self) -> str:
-        settings = self._settings()
+        settings = self._current.settings
         if self._hashed is None or self._hashed[0] is not settings:
             self._hashed = (settings, hash_of(configuration(*configured(settings))))
         return self._hashed[1]

@@ -1,11 +1,11 @@
-"""The way down of a gateway, and what callers are told meanwhile."""
+"""The way down of a gateway."""
 
 import asyncio
 import time
 
 import structlog
 
-from fairlane.gateway.errors import SECOND_MS, ApiError, stopping
+from fairlane.gateway.going import Going
 from fairlane.gateway.replicas import Replicas
 from fairlane.gateway.streams import Closing
 from fairlane.streaming.hub import Hub
@@ -28,6 +28,7 @@ class Shutdown:
 
     def __init__(
         self,
+        going: Going,
         dispatcher: Dispatcher,
         workers: WorkerSocket,
         replicas: Replicas,
@@ -35,24 +36,13 @@ class Shutdown:
         live: SharedFeed,
         hub: Hub,
     ) -> None:
+        self._going = going
         self._dispatcher = dispatcher
         self._workers = workers
         self._replicas = replicas
         self._closing = closing
         self._live = live
         self._hub = hub
-        self._until = 0.0
-        self._others_stay = False
-        self.begun = False
-
-    @property
-    def left_ms(self) -> int:
-        """How long what runs may still take."""
-        return max(int((self._until - time.monotonic()) * 1000), 0)
-
-    def refusal(self, task_id: str | None = None) -> ApiError:
-        """The answer of a gateway that goes: another one takes the call at once, or a successor when this one is gone."""
-        return stopping(SECOND_MS if self._others_stay else self.left_ms, task_id)
 
     async def run(self, drain_ms: int) -> None:
         """No new grants, no new workers; what runs may finish within `drain_ms`, other callers are told to come back.
@@ -60,17 +50,16 @@ class Shutdown:
         What runs: tasks of workers here, and tasks elsewhere whose callers here could not read the rest elsewhere. What is not
         done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
         """
-        self.begun = True
+        self._going.begin(drain_ms)
         self._dispatcher.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
-        self._until = time.monotonic() + drain_ms / 1000
-        self._others_stay = await self._replicas.another_stays()
+        self._going.others_stay = await self._replicas.another_stays()
         self._tell("the gateway drains")
         tell_at = time.monotonic() + TELL_S
-        while (self._working or self._closing.patience) and time.monotonic() < self._until:
+        while (self._working or self._closing.patience) and not self._going.over:
             self._workers.release()
             await asyncio.sleep(0.05)
-            if tell_at <= time.monotonic() < self._until - TELL_S / 2:
+            if tell_at <= time.monotonic() and self._going.left_ms > TELL_S / 2 * 1000:
                 tell_at += TELL_S
                 self._tell("the gateway still drains")
         self._tell(
@@ -100,5 +89,9 @@ class Shutdown:
         oldest = min(held, key=lambda attempt: attempt.started_at, default=None)
         named = {} if oldest is None else {"task_id": oldest.grant.task_id, "worker_id": oldest.worker.id}
         log.info(
-            event, replica=self._replicas.me, tasks=len(held), left_s=round(self.left_ms / 1000), **named
+            event,
+            replica=self._replicas.me,
+            tasks=len(held),
+            left_s=round(self._going.left_ms / 1000),
+            **named,
         )

@@ -54,6 +54,11 @@ class StoreWatch:
         return self._link.up and self._link.refusals.since is not None
 
     @property
+    def refusal(self) -> str:
+        """What Redis last said when it took no write; '' when it has taken all."""
+        return self._link.refusals.why
+
+    @property
     def trouble(self) -> str:
         """What is wrong now, for an operator; '' when nothing is."""
         if self.down_since is not None:

@@ -31,6 +31,10 @@ class Tickets:
 
     def __init__(self, secret: bytes) -> None:
         """Raises ValueError when the secret is shorter than 16 bytes."""
+        self.take(secret)
+
+    def take(self, secret: bytes) -> None:
+        """Go on with another secret, which revokes what was issued with the one before."""
         if len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"the secret for stream tickets needs at least {MIN_SECRET_BYTES} bytes")
         self._secret = secret

@@ -16,8 +16,10 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.models import NativeError, OpenAIError
 from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.health import Health
 from fairlane.gateway.http import Request
-from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.metrics.scrape import Scrape
+from fairlane.gateway.operator.operator import Operator
 
 REQUEST = "fairlane.request"
 """Where the ASGI scope of a framed call holds our `Request`."""
@@ -30,9 +32,19 @@ KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an ope
 # (coroutines: FastAPI calls what is none in a thread)
 
 
-async def _gateway(request: Framed) -> Gateway:
-    gateway: Gateway = request.app.gateway
-    return gateway
+async def _operator(request: Framed) -> Operator:
+    operator: Operator = request.app.gateway.operator
+    return operator
+
+
+async def _health(request: Framed) -> Health:
+    health: Health = request.app.gateway.health
+    return health
+
+
+async def _scrape(request: Framed) -> Scrape:
+    scrape: Scrape = request.app.gateway.scrape
+    return scrape
 
 
 async def _request(request: Framed) -> Request:
@@ -46,7 +58,9 @@ async def _caller(request: Framed) -> Caller:
     return caller
 
 
-TheGateway = Annotated[Gateway, Depends(_gateway)]
+TheOperator = Annotated[Operator, Depends(_operator)]
+TheHealth = Annotated[Health, Depends(_health)]
+TheScrape = Annotated[Scrape, Depends(_scrape)]
 TheRequest = Annotated[Request, Depends(_request)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 
@@ -76,7 +90,7 @@ Handler = Callable[..., Awaitable[None]]
 class HotRoute(APIRoute):
     """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
 
-    `call(gateway, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
+    `call(tasks, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
     body's model. `description`, like the rest, is FastAPI's: what a caller reads in the document.
     """
 

@@ -156,7 +156,7 @@ ROUTES = (
     ),
     _native(
         "/api/tasks",
-        native.tasks,
+        native.submit_task,
         models.TaskRequest,
         "Submits a task of any type, with its own payload." + READINGS,
     ),

@@ -6,33 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from fairlane.gateway.api.framing import KEY, NO_STORE, TheGateway, TheRequest, refusals
-from fairlane.gateway.metrics.siblings import snapshots_of
-from fairlane.gateway.runtime import Gateway
-from fairlane.queues.errors import StoreError
-from fairlane.queues.survey import Survey
+from fairlane.gateway.api.framing import KEY, NO_STORE, TheRequest, TheScrape, refusals
 
 router = APIRouter(tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429))
 TEXT = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": TEXT}})
-async def metrics(gateway: TheGateway, request: TheRequest) -> Response:
+async def metrics(scrape: TheScrape, request: TheRequest) -> Response:
     """The metrics of all processes of this gateway, for Prometheus. With Redis down: what this gateway knows by itself."""
-    snapshots, survey = await asyncio.gather(
-        snapshots_of(gateway.siblings, gateway.snapshot()), _survey(gateway)
-    )
-    names = {row.model: gateway.metrics.label(row.model) for row in survey.models} if survey else {}
+    snapshots, survey = await asyncio.gather(scrape.snapshots(), scrape.survey())
+    names = {row.model: scrape.recorder.label(row.model) for row in survey.models} if survey else {}
     accept = request.header(b"accept") or ""
     body, content_type = await asyncio.to_thread(_expose, snapshots, survey, names.__getitem__, accept)
     return Response(body, headers={**NO_STORE, "content-type": content_type})
-
-
-async def _survey(gateway: Gateway) -> Survey | None:
-    try:
-        return await gateway.surveyor.recent()
-    except StoreError:
-        return None
 
 
 def _expose(*args: Any) -> tuple[bytes, str]:

@@ -9,9 +9,8 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.accounts.tickets import in_use
 from fairlane.gateway.bodies import Members, value_of
-from fairlane.gateway.errors import bad_request, task_failed, unauthorized
+from fairlane.gateway.errors import bad_request, task_failed
 from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.intake import (
     Options,
@@ -23,10 +22,11 @@ from fairlane.gateway.intake import (
     split_payload,
 )
 from fairlane.gateway.operator.audit import NOBODY
-from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import serve
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tasks.replay import begin, read_cursor
+from fairlane.gateway.tasks.submit import task_info
+from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -37,19 +37,18 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
-from fairlane.streaming.views.task import TaskInfo
 
 DEFAULT_MODEL = "default"
 
 
-async def openai(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/openai: any JSON object is the payload of an `openaiLike` task."""
-    await _answer(gateway, request, *await _read_payload(gateway, caller, request))
+    await _answer(tasks, request, *await _read_payload(tasks, caller, request))
 
 
-async def tasks(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
-    await _answer(gateway, request, *await _read_task(gateway, caller, request))
+    await _answer(tasks, request, *await _read_task(tasks, caller, request))
 
 
 class AnswerMode(enum.Enum):
@@ -60,43 +59,43 @@ class AnswerMode(enum.Enum):
     WAIT = 3
 
 
-async def _answer(gateway: Gateway, request: Request, task: TaskSpec, mode: AnswerMode) -> None:
+async def _answer(tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode) -> None:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
     if mode is AnswerMode.LATER:
-        await _answer_later(gateway, request, task)
+        await _answer_later(tasks, request, task)
     elif mode is AnswerMode.STREAM:
-        await _stream(gateway, request, task)
+        await _stream(tasks, request, task)
     else:
-        await _wait(gateway, request, task)
+        await _wait(tasks, request, task)
 
 
-async def _read_payload(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
-    fields = await gateway.bodies.parse(body, caller=request.opener)
+async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
     payload, metadata = split_payload(body, fields)
-    return _make(gateway, caller, request, "openaiLike", fields, fields, payload, metadata)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata)
 
 
-async def _read_task(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
-    fields = await gateway.bodies.parse(body, caller=request.opener)
+async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
     task_type = read_type(fields)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
     inner = (
-        await gateway.bodies.parse(payload, "The payload", caller=request.opener)
+        await tasks.bodies.parse(payload, "The payload", caller=request.opener)
         if kind_of(payload) == "{"
         else {}
     )
     named = value_of(inner, "model")
     if isinstance(named, str):  # a version 1 worker is told no other
         check_model(caller, named)
-    return _make(gateway, caller, request, task_type, fields, inner, bytes(payload), read_metadata(fields))
+    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), read_metadata(fields))
 
 
 def _make(
-    gateway: Gateway,
+    tasks: Tasks,
     caller: Caller,
     request: Request,
     task_type: str,
@@ -119,7 +118,7 @@ def _make(
         metadata=metadata,
     )
     task = make_task(
-        gateway.settings,
+        tasks.settings,
         caller,
         task_id=new_task_id(now_ms()),
         task_type=task_type,
@@ -138,15 +137,15 @@ def _make(
 # ---- three ways to answer ----------
 
 
-async def _answer_later(gateway: Gateway, request: Request, task: TaskSpec) -> None:
-    submitted = await gateway.submit(task)
+async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
+    submitted = await tasks.submit(task)
     body = msgspec.json.encode(
         {
             "taskId": task.id,
             "status": "queued",
             **place_fields(submitted.place),
             "pollAfterMs": poll_after(submitted.place.wait_ms),
-            "streamUrl": gateway.stream_url(task.id),
+            "streamUrl": tasks.links.url(task.id),
             "statusUrl": f"/api/task/{task.id}",
         }
     )
@@ -157,9 +156,9 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
     return b"location", b"/api/task/" + task_id.encode()
 
 
-async def _wait(gateway: Gateway, request: Request, task: TaskSpec) -> None:
+async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     view = ResultView(task_info(task))
-    took = await gateway.wait(request, task, view)
+    took = await tasks.wait(request, task, view)
     if view.status == "completed":
         headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
         await request.respond(200, view.result_json(), headers)
@@ -167,37 +166,37 @@ async def _wait(gateway: Gateway, request: Request, task: TaskSpec) -> None:
     raise task_failed(view.error, task.id, headers=took.headers)
 
 
-async def _stream(gateway: Gateway, request: Request, task: TaskSpec) -> None:
+async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     came_to_end = False
-    follow = gateway.submit.followed(task)
+    follow = tasks.submit.followed(task)
     try:
         async with follow:
             stream = NativeStream(task_info(task))
             feed, submitted, first = follow.feed, follow.submitted, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))
-                gateway.watch.add(feed, submitted.place)
+                tasks.watch.add(feed, submitted.place)
             came_to_end = await serve(
                 request,
-                Reader(gateway.hub, feed, notices=True),
+                Reader(tasks.hub, feed, notices=True),
                 stream,
-                gateway.closing,
+                tasks.closing,
                 headers=[(b"x-task-id", task.id.encode())],
-                keepalive_s=gateway.settings.keepalive_ms / 1000,
+                keepalive_s=tasks.settings.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
-                ending=partial(_ending, gateway, stream),
+                ending=partial(_ending, tasks, stream),
             )
     finally:
-        no_linger = task.linger_ms and not gateway.settings.linger_ms
-        if no_linger and not came_to_end and not follow.feed.keep_alive and not gateway.closing.now:
-            gateway.cancel_soon(task.id, "client")
+        no_linger = task.linger_ms and not tasks.settings.linger_ms
+        if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
+            tasks.cancel_soon(task.id, "client")
 
 
 @contextlib.asynccontextmanager
-async def _ending(gateway: Gateway, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
+async def _ending(tasks: Tasks, stream: "NativeStream") -> AsyncIterator[list[bytes]]:
     """The end of a stream whose result is made of the log."""
-    result = await gateway.results.of(stream.info)  # held until it is written: others share it
+    result = await tasks.results.of(stream.info)  # held until it is written: others share it
     yield stream.finish(result.json)
 
 
@@ -230,19 +229,14 @@ def reconnect_ms() -> int:
     return 500 + time.monotonic_ns() // 1000 % 2500
 
 
-def task_info(task: TaskSpec) -> TaskInfo:
-    """What views know of a task that is submitted here."""
-    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
-
-
 # ---- one task ----------
 
 
-async def status(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /api/task/{taskId}: how a task stands, with its result when it is completed."""
     task_id = request.path_params["task_id"]
-    record = await gateway.poll.find(caller, task_id)
-    answer, result = await gateway.poll.describe(task_id, record, gateway.stream_url(task_id))
+    record = await tasks.poll.find(caller, task_id)
+    answer, result = await tasks.poll.describe(task_id, record, tasks.links.url(task_id))
     headers = [JSON, (b"x-task-id", task_id.encode()), NO_STORE]
     body = msgspec.json.encode(answer)
     if result is None:
@@ -251,19 +245,19 @@ async def status(gateway: Gateway, caller: Caller, request: Request) -> None:
         await request.respond_in_parts(200, [body[:-1] + b',"result":', result.json, b"}"], headers)
 
 
-async def cancel(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
     task_id = request.path_params["task_id"]
-    record = await gateway.poll.find(caller, task_id)
+    record = await tasks.poll.find(caller, task_id)
     if caller.owns(record.fields.get("k", ""), record.fields["u"]):
-        state = await gateway.cancel.own(task_id, record)
+        state = await tasks.cancel.own(task_id, record)
     else:
-        state = await gateway.cancel.others(task_id, record, caller.key_id or NOBODY)
+        state = await tasks.cancel.others(task_id, record, caller.key_id or NOBODY)
     body = msgspec.json.encode({"taskId": task_id, "status": state})
     await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
 
 
-async def events(gateway: Gateway, caller: Caller | None, request: Request) -> None:
+async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
     """GET /api/task/{taskId}/events and /api/sse-stream?taskId=: the log from a cursor on, then live.
 
     `caller` None: a stream ticket for this very task was shown instead of a key.
@@ -273,28 +267,18 @@ async def events(gateway: Gateway, caller: Caller | None, request: Request) -> N
         raise not_found(task_id)
     from_latest = request.query("fromLatest") in ("1", "true")
     try:
-        ticket = None if caller else await _ticket(gateway, request, task_id)
+        ticket = None if caller else await tasks.links.use(request.query("token") or "", task_id)
         owner = None if caller is None or caller.sees_all else (caller.key_id, caller.user)
-        async with gateway.hub.read(task_id, keep_alive=True, owner=owner) as found:
+        async with tasks.hub.read(task_id, keep_alive=True, owner=owner) as found:
             if found is None:
                 raise not_found(task_id)
             record, reader = found
             with ticket or contextlib.nullcontext():
-                await _replay(gateway, request, task_id, record, reader, from_latest)
+                await _replay(tasks, request, task_id, record, reader, from_latest)
     except StoreError:
         if request.started:
             raise
         await _come_again(request, task_id)
-
-
-async def _ticket(
-    gateway: Gateway, request: Request, task_id: str
-) -> contextlib.AbstractContextManager[None]:
-    """The use of the ticket that a reader shows: good within its own time, and while it is used. Raises ApiError(401)."""
-    until = gateway.tickets.expiry(request.query("token") or "", task_id)
-    if until is None or (until <= now_ms() and not await gateway.scheduler.uses_ticket(task_id, until)):
-        raise unauthorized()
-    return in_use(gateway.scheduler, task_id, until, gateway.settings.stream_token_ms)
 
 
 async def _come_again(request: Request, task_id: str) -> None:
@@ -304,11 +288,11 @@ async def _come_again(request: Request, task_id: str) -> None:
 
 
 async def _replay(
-    gateway: Gateway, request: Request, task_id: str, record: Record, reader: Reader, from_latest: bool
+    tasks: Tasks, request: Request, task_id: str, record: Record, reader: Reader, from_latest: bool
 ) -> None:
     # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
     seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
-    start = await begin(gateway.hub, reader, task_id, record, read_cursor(seen), from_latest)
+    start = await begin(tasks.hub, reader, task_id, record, read_cursor(seen), from_latest)
     if start.seen_all:
         await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
         return
@@ -321,15 +305,15 @@ async def _replay(
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
-        gateway.watch.add(reader.feed, record.place)
+        tasks.watch.add(reader.feed, record.place)
     await serve(
         request,
         reader,
         stream,
-        gateway.closing,
+        tasks.closing,
         headers=[(b"x-task-id", task_id.encode()), (b"x-replay-from", replay_from)],
-        keepalive_s=gateway.settings.keepalive_ms / 1000,
+        keepalive_s=tasks.settings.keepalive_ms / 1000,
         first=first,
         resumable=True,
-        ending=partial(_ending, gateway, stream),
+        ending=partial(_ending, tasks, stream),
     )

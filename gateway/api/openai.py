@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.api.native import task_info
 from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
 from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model
-from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.streams import draw, serve
+from fairlane.gateway.tasks.submit import task_info
+from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.ids import new_task_id
@@ -35,56 +35,45 @@ HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
 
-async def chat_completions(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/chat/completions."""
-    task, stream, usage = await _read(gateway, caller, request, _CHAT)
+    task, stream, usage = await _read(tasks, caller, request, _CHAT)
     if stream:
-        await _stream(gateway, request, task, ChatStreamView(task_info(task), usage))
+        await _stream(tasks, request, task, ChatStreamView(task_info(task), usage))
     else:
         view = ChatBodyView(task_info(task))
-        await _wait(gateway, request, task, view, view.body)
+        await _wait(tasks, request, task, view, view.body)
 
 
-async def completions(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def completions(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/completions."""
-    task, stream, usage = await _read(gateway, caller, request, _COMPLETION)
+    task, stream, usage = await _read(tasks, caller, request, _COMPLETION)
     if stream:
-        await _stream(gateway, request, task, CompletionStreamView(task_info(task), usage))
+        await _stream(tasks, request, task, CompletionStreamView(task_info(task), usage))
     else:
         view = CompletionBodyView(task_info(task))
-        await _wait(gateway, request, task, view, view.body)
+        await _wait(tasks, request, task, view, view.body)
 
 
-async def embeddings(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def embeddings(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
-    task, encoding = await _read_embedding(gateway, caller, request)
+    task, encoding = await _read_embedding(tasks, caller, request)
     view = EmbeddingBodyView(task_info(task), encoding)
-    await _wait(gateway, request, task, view, view.body)
+    await _wait(tasks, request, task, view, view.body)
 
 
-async def models(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models: what is configured or offered now."""
-    names = await model_names(gateway, caller)
-    data = [_model(gateway, name) for name in names]
+    data = [tasks.models.row(name) for name in await tasks.models.names(caller)]
     await request.respond(200, msgspec.json.encode({"object": "list", "data": data}), [JSON])
 
 
-async def model(gateway: Gateway, caller: Caller, request: Request) -> None:
+async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models/{model}."""
     name = request.path_params["model"]
-    if name not in await model_names(gateway, caller):
+    if name not in await tasks.models.names(caller):
         raise model_not_found(name)
-    await request.respond(200, msgspec.json.encode(_model(gateway, name)), [JSON])
-
-
-def _model(gateway: Gateway, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": int(gateway.started_at), "owned_by": "fairlane"}
-
-
-async def model_names(gateway: Gateway, caller: Caller) -> list[str]:
-    """The models that a caller may use, in order."""
-    names = {*await gateway.surveyor.offered(), *gateway.settings.models}
-    return sorted(name for name in names if name != "*" and caller.may_use(name))
+    await request.respond(200, msgspec.json.encode(tasks.models.row(name)), [JSON])
 
 
 # ---- the way of a request ----------
@@ -104,31 +93,29 @@ _CHAT = _Call("openaiLike", "messages", "[", "messages must be a list of message
 _COMPLETION = _Call("openaiCompletion", "prompt", "", "You must provide a prompt")
 
 
-async def _read(
-    gateway: Gateway, caller: Caller, request: Request, call: _Call
-) -> tuple[TaskSpec, bool, bool]:
+async def _read(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> tuple[TaskSpec, bool, bool]:
     """The task that a request asks for, whether to stream it, and whether the stream tells the usage. Nothing else of the body is
     left."""
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
-    fields = await gateway.bodies.parse(body, caller=request.opener)
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
     member = fields.get(call.member)
     if member is None or (call.kind and kind_of(member) != call.kind):
         raise bad_request(call.sentence, call.member)
     check_choices(fields)
     stream = read_flag(fields, "stream")
-    task = _task(gateway, caller, request, call.task_type, body, fields, stream)
+    task = _task(tasks, caller, request, call.task_type, body, fields, stream)
     return task, stream, stream and _include_usage(fields)
 
 
-async def _read_embedding(gateway: Gateway, caller: Caller, request: Request) -> tuple[TaskSpec, str]:
-    body = await request.json_body(gateway.settings.max_body_bytes, gateway.bodies.arriving)
-    fields = await gateway.bodies.parse(body, caller=request.opener)
+async def _read_embedding(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, str]:
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
     if "input" not in fields:
         raise bad_request("You must provide an input", "input")
     wanted = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
     if wanted not in ("float", "base64"):
         raise bad_request("encoding_format must be float or base64", "encoding_format")
-    return _task(gateway, caller, request, "openaiEmbedding", body, fields, stream=False), wanted
+    return _task(tasks, caller, request, "openaiEmbedding", body, fields, stream=False), wanted
 
 
 def _include_usage(fields: Members) -> bool:
@@ -144,13 +131,7 @@ def _include_usage(fields: Members) -> bool:
 
 
 def _task(
-    gateway: Gateway,
-    caller: Caller,
-    request: Request,
-    task_type: str,
-    body: bytes,
-    fields: Members,
-    stream: bool,
+    tasks: Tasks, caller: Caller, request: Request, task_type: str, body: bytes, fields: Members, stream: bool
 ) -> TaskSpec:
     name = read_model(fields, None)
     check_model(caller, name)
@@ -166,7 +147,7 @@ def _task(
         at_once=True,
     )
     task = make_task(
-        gateway.settings,
+        tasks.settings,
         caller,
         task_id=new_task_id(time.time_ns() // 1_000_000),
         task_type=task_type,
@@ -201,30 +182,30 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-async def _wait(gateway: Gateway, request: Request, task: TaskSpec, view: ResultView, body: Any) -> None:
-    took = await gateway.wait(request, task, view)
+async def _wait(tasks: Tasks, request: Request, task: TaskSpec, view: ResultView, body: Any) -> None:
+    took = await tasks.wait(request, task, view)
     if view.status != "completed":
         raise task_failed(view.error, task.id, took_ms=sum(took), headers=took.headers)
     await request.respond(200, body(), [JSON, *_ids(task), *took.headers])
 
 
-async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: OpenAIStreamView) -> None:
-    hub = gateway.hub
+async def _stream(tasks: Tasks, request: Request, task: TaskSpec, view: OpenAIStreamView) -> None:
+    hub = tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        async with gateway.submit.followed(task) as follow:
+        async with tasks.submit.followed(task) as follow:
             feed, submitted = follow.feed, follow.submitted
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             place = None
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
-                gateway.watch.add(feed, place)
+                tasks.watch.add(feed, place)
             stream = OpenAIStream(view, hub.time, place)
             reader = Reader(hub, feed, notices=True)
-            keepalive_s = gateway.settings.keepalive_ms / 1000
+            keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            first, refusal = await _first(gateway, request, reader, stream, hold_s)
+            first, refusal = await _first(tasks, request, reader, stream, hold_s)
             if refusal is not None:
                 came_to_end = True
                 failure = read_error(refusal.data) if refusal.type == "error" else None
@@ -238,7 +219,7 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: Open
                 request,
                 reader,
                 stream,
-                gateway.closing,
+                tasks.closing,
                 headers=_ids(task),
                 keepalive_s=keepalive_s,
                 first=first,
@@ -247,11 +228,11 @@ async def _stream(gateway: Gateway, request: Request, task: TaskSpec, view: Open
             )
     finally:
         if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
-            gateway.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
+            tasks.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
 
 
 async def _first(
-    gateway: Gateway, request: Request, reader: Reader, stream: "OpenAIStream", hold_s: float
+    tasks: Tasks, request: Request, reader: Reader, stream: "OpenAIStream", hold_s: float
 ) -> tuple[bytes, Event | None]:
     """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
 
@@ -259,7 +240,7 @@ async def _first(
     Raises ClientGone, and ApiError when the log is lost or the gateway stops.
     """
     departure = Departure(request, reader.interrupt)
-    closing = gateway.closing
+    closing = tasks.closing
     closing.add(reader.interrupt, reader.feed)
     loop = asyncio.get_running_loop()
     until = loop.time() + hold_s
@@ -279,7 +260,7 @@ async def _first(
     except Lost:
         raise gateway_failed("STORE_LOST", "The store lost this task", reader.feed.task_id) from None
     except Interrupted:
-        raise request.gone() if departure.gone else gateway.shutdown.refusal(reader.feed.task_id) from None
+        raise request.gone() if departure.gone else tasks.going.refusal(reader.feed.task_id) from None
     finally:
         closing.discard(reader.interrupt)
         departure.close()

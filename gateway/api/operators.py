@@ -3,18 +3,19 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Request as Framed
 from pydantic import BeforeValidator
 
+from fairlane.gateway.access import Entrance
 from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheCaller, TheGateway, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.bodies import parse_values
-from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.operator.audit import NOBODY
-from fairlane.gateway.operator.changes import change
-from fairlane.gateway.operator.search import FILTERS, describe, search
+from fairlane.gateway.operator.operator import Operator
+from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import check_name
-from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tasks.poll import now_ms
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.rules import Kind
@@ -40,30 +41,31 @@ Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 
 
 @router.get("/api/admin/state", response_model=models.OperatorState)
-async def state(gateway: TheGateway, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
+async def state(operator: TheOperator, tasks: Annotated[int, Query(ge=0, le=500), Count] = 50) -> Response:
     """Queues, models, workers, counts, replicas, and the newest tasks."""
-    return answer(await gateway.state.read(tasks))
+    return answer(await operator.state.read(tasks))
 
 
 class Pictures(Response):
     """The feed as an answer. A watcher who leaves is noticed with the next picture, at most a second later."""
 
-    def __init__(self, gateway: Gateway, request: Request) -> None:
+    def __init__(self, operator: Operator, entrance: Entrance, request: Request) -> None:
         super().__init__()
-        self._gateway = gateway
+        self._operator = operator
+        self._entrance = entrance
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        gateway, request = self._gateway, self._request
-        callers = gateway.callers
+        current, request = self._operator.current, self._request
+        callers = current.callers
         leaving = request.leaving(lambda: None)
-        pictures = gateway.live.watch()
+        pictures = self._operator.live.watch()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
             async for picture in pictures:
-                if gateway.callers is not callers:  # the keys were read again
-                    callers = gateway.callers
-                    if not _still_admin(gateway, request):
+                if current.callers is not callers:  # the keys were read again
+                    callers = current.callers
+                    if not self._entrance.still_admin(request):
                         break
                 if leaving.gone:
                     return
@@ -80,35 +82,28 @@ class Pictures(Response):
     response_class=Pictures,
     status_code=200,
 )
-async def feed(gateway: TheGateway, request: TheRequest) -> Response:
+async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Response:
     """Server-sent events: once a second an event `state` with what GET /api/admin/state says without its tasks, and more.
 
     `store`: what this replica sees of Redis, as of now. `asOf`: of when the rest is, which is kept while Redis is away; null when
     nothing is known yet. `gateway`: the replica that answers. `audit`: the newest entry of the record.
     """
-    return Pictures(gateway, request)
-
-
-def _still_admin(gateway: Gateway, request: Request) -> bool:
-    try:
-        return gateway.callers.authenticate(request.header).admin
-    except ApiError:
-        return False
+    return Pictures(operator, framed.app.gateway.entrance, request)
 
 
 @router.get("/api/admin/history", response_model=models.History)
-async def history(gateway: TheGateway) -> Response:
+async def history(operator: TheOperator) -> Response:
     """The last hour of all replicas in buckets of 10 s, and as a whole (`total`).
 
     Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; and waitMs (to the first
     grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended), within 2.5 %.
     """
-    return answer(await gateway.history.read())
+    return answer(await operator.history.read())
 
 
 @router.get("/api/admin/tasks", response_model=models.FoundTasks)
 async def find_tasks(
-    gateway: TheGateway,
+    operator: TheOperator,
     state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
     user: Filter = "",
     queue: Filter = "",
@@ -128,33 +123,33 @@ async def find_tasks(
         raise bad_request("after must be the id of a task", "after")
     given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
-    rows, more = await search(gateway.scheduler, wanted, after, limit)
+    rows, more = await operator.search(wanted, after, limit)
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
 @router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
-async def task(gateway: TheGateway, task_id: str) -> Response:
+async def task(operator: TheOperator, task_id: str) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events."""
-    record = await gateway.poll.record(task_id)
-    return answer(describe(task_id, record) | {"streamUrl": gateway.stream_url(task_id)})
+    record = await operator.poll.record(task_id)
+    return answer(describe(task_id, record) | {"streamUrl": operator.links.url(task_id)})
 
 
 @router.post("/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404))
-async def cancel(gateway: TheGateway, caller: TheCaller, task_id: str) -> Response:
+async def cancel(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
-    record = await gateway.poll.record(task_id)
-    state = await gateway.cancel.others(task_id, record, caller.key_id or NOBODY)
+    record = await operator.poll.record(task_id)
+    state = await operator.cancel.others(task_id, record, caller.key_id or NOBODY)
     return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
 
 
 @router.post("/api/admin/workers/{worker_id}/drain", response_model=models.Drained, responses=refusals(404))
-async def drain(gateway: TheGateway, caller: TheCaller, worker_id: str) -> Response:
+async def drain(operator: TheOperator, caller: TheCaller, worker_id: str) -> Response:
     """No more tasks for this worker; what it runs goes on.
 
     A version 2 worker is told, and goes when it is done. Answers once the worker's replica has said that the worker drains. A
     second call makes no difference and is not written down again.
     """
-    worker = await gateway.drain_anywhere(worker_id, caller.key_id or NOBODY)
+    worker = await operator.drain(worker_id, caller.key_id or NOBODY)
     answered = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
     return answer(answered)
 
@@ -168,9 +163,9 @@ CHANGE = refusals(404, 408, 413, 415)
     responses=CHANGE,
     openapi_extra=models.body_of(models.QueueChange),
 )
-async def change_queue(gateway: TheGateway, caller: TheCaller, request: TheRequest, name: str) -> Response:
+async def change_queue(operator: TheOperator, caller: TheCaller, request: TheRequest, name: str) -> Response:
     """Changes settings of a queue while the gateways run; null takes a change back."""
-    return await _change(gateway, caller.key_id or NOBODY, request, "queue", name)
+    return await _change(operator, caller.key_id or NOBODY, request, "queue", name)
 
 
 @router.patch(
@@ -179,22 +174,22 @@ async def change_queue(gateway: TheGateway, caller: TheCaller, request: TheReque
     responses=CHANGE,
     openapi_extra=models.body_of(models.ModelChange),
 )
-async def change_model(gateway: TheGateway, caller: TheCaller, request: TheRequest, name: str) -> Response:
+async def change_model(operator: TheOperator, caller: TheCaller, request: TheRequest, name: str) -> Response:
     """Changes settings of a model while the gateways run; null takes a change back."""
-    return await _change(gateway, caller.key_id or NOBODY, request, "model", name)
+    return await _change(operator, caller.key_id or NOBODY, request, "model", name)
 
 
-async def _change(gateway: Gateway, who: str, request: Request, kind: Kind, name: str) -> Response:
-    check_name(gateway.settings, kind, name)
-    fields = parse_values(await request.json_body(MAX_BODY_BYTES, gateway.bodies.arriving))
-    return answer(await change(gateway.settings, gateway.scheduler, kind, name, fields, who))
+async def _change(operator: Operator, who: str, request: Request, kind: Kind, name: str) -> Response:
+    check_name(operator.current.settings, kind, name)
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(await operator.change(kind, name, fields, who))
 
 
 @router.get("/api/admin/audit", response_model=models.Audit)
 async def audit(
-    gateway: TheGateway,
+    operator: TheOperator,
     after: Annotated[str, Query(pattern=r"^[1-9][0-9]{0,15}-[0-9]{1,15}$")] = "",
     limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
 ) -> Response:
     """Who changed or did what, newest first; `next` is the `after` that goes on."""
-    return answer(await gateway.audit.read(after or None, limit))
+    return answer(await operator.audit.read(after or None, limit))

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as Framed
 
-from fairlane.gateway.api.framing import TheGateway, TheRequest, answer, refusals
+from fairlane.gateway.api.framing import TheRequest, answer, refusals
 from fairlane.gateway.errors import ApiError
 from fairlane.web.pages import PAGES, TYPES
 
@@ -20,9 +20,9 @@ FILES: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def page(gateway: TheGateway, request: TheRequest) -> Response:
+async def page(framed: Framed, request: TheRequest) -> Response:
     """A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304)."""
-    found = gateway.pages.answer(
+    found = framed.app.gateway.pages.answer(
         request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")
     )
     if found is None:

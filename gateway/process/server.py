@@ -119,7 +119,7 @@ async def serve(
             server.should_exit = True
 
         def reread() -> None:
-            if reload is not None and (fresh := read_again(reload, gateway.callers)):
+            if reload is not None and (fresh := read_again(reload, gateway.current.callers)):
                 take_over(*fresh)
 
         def updated() -> None:

@@ -1,15 +1,19 @@
 """Submits a task and turns a refusal into an answer."""
 
+import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.current import Current
 from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
+from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.tasks import Refused, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
+from fairlane.streaming.views.task import TaskInfo
 
 LARGE = 64 * 1024
 """Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
@@ -26,26 +30,25 @@ class Submit:
         hub: Hub,
         bodies: Bodies,
         metrics: Recorder,
-        going: Callable[[], ApiError | None],
-        is_configured: Callable[[str], bool],
+        current: Current,
+        going: Going,
         note_refused: Callable[[str], None],
     ) -> None:
-        """`queue`: `Dispatcher.submit`. `going`: why nothing is taken any more. `is_configured`: whether a model is configured,
-        so that a missing worker is a matter of time. `note_refused`: is told each user who is refused."""
+        """`queue`: `Dispatcher.submit`. `note_refused`: is told each user who is refused."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
         self._metrics = metrics
+        self._current = current
         self._going = going
-        self._is_configured = is_configured
         self._note_refused = note_refused
 
     async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
         """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
         until now."""
         size = len(task.payload)
-        if (going := self._going()) is not None:  # since its head was read
-            raise going
+        if self._going.begun:  # since its head was read
+            raise self._going.refusal()
         if feed is not None:
             feed.begun = False
         try:
@@ -64,7 +67,7 @@ class Submit:
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
-            raise refusal(answer, task, known_model=self._is_configured(task.model))
+            raise refusal(answer, task, known_model=task.model in self._current.settings.models)
         self._metrics.accepted(task.queue, answer.model)
         return answer
 
@@ -104,6 +107,11 @@ class Followed:
     def _release(self) -> None:
         self.feed.keep_alive -= 1
         self._hub.release(self.feed)
+
+
+def task_info(task: TaskSpec) -> TaskInfo:
+    """What views know of a task that is submitted here."""
+    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-from fairlane.gateway.errors import ApiError, Headers, gateway_failed
+from fairlane.gateway.errors import Headers, gateway_failed
+from fairlane.gateway.going import Going
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.queues.tasks import TaskSpec
@@ -60,9 +61,8 @@ class Wait:
         hub: Hub,
         closing: Closing,
         cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
-        going: Callable[[str], ApiError],
+        going: Going,
     ) -> None:
-        """`going`: what the caller of a task is told when the gateway stops."""
         self._submit = submit
         self._hub = hub
         self._closing = closing
@@ -103,7 +103,7 @@ class Wait:
                     if interrupted or leaving.gone:
                         if task.linger_ms:
                             self._cancel_soon(task.id, "client")
-                        raise waiter.gone() if leaving.gone else self._going(task.id)
+                        raise waiter.gone() if leaving.gone else self._going.refusal(task.id)
                     if hub.time() > give_up:
                         self._cancel_soon(task.id, "timeout")
                         raise gateway_failed("TIMEOUT", "Task timeout", task.id)

@@ -107,7 +107,7 @@ async def test_adaptive_admission_refuses_what_would_outlast_its_callers_own_dea
     async with slow_and_adaptive(gateway, max_wait_ms=600_000) as talk:
         assert (await post(talk)).status_code == 202
         await change(talk, "queue", "free_batch", max_wait_ms=None)
-        talk.served.gateway.settings = talk.served.gateway.settings.model_copy(
+        talk.served.gateway.current.settings = talk.served.gateway.current.settings.model_copy(
             update={"min_task_timeout_ms": 1000}
         )
         refused = await post(talk, timeout=1000)
@@ -176,7 +176,7 @@ async def test_a_gateway_that_goes_says_how_long_it_may_still_take(gateway: Star
         call = talk.sync()
         task = await worker.take()
         drain = talk.later(talk.served.gateway.drain())
-        await until(lambda: talk.served.gateway.shutdown.begun)
+        await until(lambda: talk.served.gateway.tasks.going.begun)
         refused = await post(talk)
         assert (refused.status_code, refused.json()["code"]) == (503, "GATEWAY_STOPPING")
         assert 5 < retry_s(refused) <= 20

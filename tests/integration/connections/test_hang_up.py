@@ -215,7 +215,7 @@ async def test_bodies_that_are_never_whole_are_bounded_by_caller_and_in_all(
 ) -> None:
     monkeypatch.setattr(bodies, "MAX_ARRIVING", 4_000_000)
     async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
-        counts = talk.served.gateway.bodies.arriving
+        counts = talk.served.gateway.tasks.bodies.arriving
         part = request("POST", "/api/openai", {"X-Fairlane-User": "greedy"}, body=body(3000 * KB))[
             :-1_100_000
         ]

@@ -23,7 +23,7 @@ CHAT = {"model": "m", "messages": []}
 
 async def reload(talk: Talk, settings: dict[str, Any]) -> None:
     """What SIGHUP does with a new file."""
-    fresh = Settings(data_dir=talk.served.gateway.settings.data_dir, **settings)
+    fresh = Settings(data_dir=talk.served.gateway.current.settings.data_dir, **settings)
     await talk.served.gateway.reconfigure(fresh, Callers(fresh))
 
 
@@ -97,7 +97,7 @@ async def test_calls_of_a_key_that_is_taken_away_end(redis_url: str, tmp_path: P
             ann.stream("POST", "/api/openai", json={"stream": True}) as native,
             ann.stream("GET", f"/api/task/{accepted['taskId']}/events") as events,
         ):
-            await until(lambda: len(talk.served.gateway.closing) == 6, "all to wait")
+            await until(lambda: len(talk.served.gateway.tasks.closing) == 6, "all to wait")
             await reload(talk, keys(ann=secret))
             assert '"code":"UNAUTHORIZED"' in await text(chat)
             for stream in (native, events):

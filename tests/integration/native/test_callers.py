@@ -212,7 +212,7 @@ async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(ga
 async def test_a_tampered_or_expired_ticket_is_a_401(gateway: Start) -> None:
     async with gateway(keys=KEYS) as talk, talk.worker(), talk.client(secret("acme")) as acme:
         task_id = await submit(acme)
-        tickets = talk.served.gateway.tickets
+        tickets = talk.served.gateway.tasks.links.tickets
         good = tickets.issue(task_id, 4_000_000_000_000)
         swapped = "B" if good[9] != "B" else "C"
         for token in (

@@ -55,7 +55,7 @@ async def test_who_drains_alone_says_how_long_it_may_take(redis_url: str, tmp_pa
         a.sync()
         task = await worker.take()
         draining = a.later(a.served.gateway.drain())
-        await until(lambda: a.served.gateway.shutdown.begun, "the drain to begin")
+        await until(lambda: a.served.gateway.tasks.going.begun, "the drain to begin")
         assert 20_000 < await refused(a) <= 30_000
         await worker.answer(task, {})
         await draining

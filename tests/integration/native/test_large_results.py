@@ -51,7 +51,7 @@ async def test_readers_who_do_not_read_share_a_large_result(gateway: Start) -> N
         task_id = await ended_with(talk, SIZE)
         path = f"/api/task/{task_id}/events"
         whole = (await talk.http.get(path)).content
-        made = talk.served.gateway.results._results._made
+        made = talk.served.gateway.tasks.results._results._made
         assert not made, "kept while somebody reads it"
         streams = [
             await stack.enter_async_context(await RawStream.open(talk.served.url, path, receive_buffer=4096))

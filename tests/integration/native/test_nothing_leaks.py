@@ -98,6 +98,6 @@ async def test_after_a_crowd_nothing_is_held(gateway: Start, seed: int) -> None:
         assert [worker["running"] for worker in state["workers"]] == [0, 0, 0]
         assert all(worker.reserved == 0 for worker in made.dispatcher.pool)
         for kind in ("s", "f", "u", "p", "l", "a"):
-            assert await made.link.command("KEYS", f"{made.prefix}{kind}:*") == [], kind
+            assert await made.link.command("KEYS", f"{made.keys.prefix}{kind}:*") == [], kind
         call_after = talk.sync(number=-1)
         assert (await call_after).status_code in (200, 500)

@@ -20,15 +20,17 @@ TOKENS = [key("w")]
 
 def link(talk: Talk, task_id: str, expiry: int) -> str:
     """A link whose own time ends then."""
-    return f"/api/task/{task_id}/events?token={talk.served.gateway.tickets.issue(task_id, expiry)}"
+    return (
+        f"/api/task/{task_id}/events?token={talk.served.gateway.tasks.links.tickets.issue(task_id, expiry)}"
+    )
 
 
 async def test_a_link_is_good_for_the_configured_time_from_its_issue(gateway: Start) -> None:
     async with gateway(keys=KEYS, workers=TOKENS, stream_token_ms=60_000) as talk:
         before = now_ms()
-        url = talk.served.gateway.stream_url("01a2027d-b287-800e-988d-e0422471a2ca")
+        url = talk.served.gateway.tasks.links.url("01a2027d-b287-800e-988d-e0422471a2ca")
         token = url.partition("token=")[2]
-        expiry = talk.served.gateway.tickets.expiry(token, "01a2027d-b287-800e-988d-e0422471a2ca")
+        expiry = talk.served.gateway.tasks.links.tickets.expiry(token, "01a2027d-b287-800e-988d-e0422471a2ca")
         assert expiry is not None
         assert before + 60_000 <= expiry <= now_ms() + 60_000
 
@@ -66,7 +68,7 @@ async def test_a_link_that_is_used_outlives_its_own_time_on_every_connection(gat
             assert (await again.rest())[-1].event == "done"
         name = talk.served.gateway.keys("ticket", id=task_id, until=str(expiry))
         left: Any = await talk.served.gateway.link.command("PTTL", name)
-        assert 0 < left <= talk.served.gateway.settings.stream_token_ms
+        assert 0 < left <= talk.served.gateway.current.settings.stream_token_ms
         await talk.served.gateway.link.command("DEL", name)
         assert (await talk.http.get(url)).status_code == 401
 

@@ -250,11 +250,11 @@ async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
         assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
 
         gateway = talk.served.gateway  # the key is taken away: the feed ends and the page asks again
-        fewer = gateway.settings.model_copy(update={"keys": gateway.settings.keys[1:]})
-        await gateway.reconfigure(fewer, type(gateway.callers)(fewer))
+        fewer = gateway.current.settings.model_copy(update={"keys": gateway.current.settings.keys[1:]})
+        await gateway.reconfigure(fewer, type(gateway.current.callers)(fewer))
         await expect(page.locator("#problem")).to_contain_text("needs a key")
         await expect(page.locator("#queues")).to_have_count(0)
-        assert gateway.live.watchers == 0
+        assert gateway.operator.live.watchers == 0
 
 
 async def test_redis_may_go_and_come_back(
@@ -358,8 +358,8 @@ async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_brows
     await page.keyboard.press("Escape")
     await expect(page.locator("dialog")).to_have_count(0)
     await expect(pause).to_be_focused()
-    number = talk.served.gateway.live.number
-    await until(lambda: talk.served.gateway.live.number > number + 2, "two more pictures")
+    number = talk.served.gateway.operator.live.number
+    await until(lambda: talk.served.gateway.operator.live.number > number + 2, "two more pictures")
     await expect(pause).to_be_focused()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Shift+Tab")
@@ -370,7 +370,7 @@ async def test_the_keyboard_is_enough_and_keeps_its_place(talk: Talk, open_brows
 
 async def test_a_hidden_tab_lets_go_of_its_connection(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open("/dashboard")
-    live = talk.served.gateway.live
+    live = talk.served.gateway.operator.live
     for hidden, watchers in ((True, 0), (False, 1)):
         await page.evaluate(
             """hidden => {

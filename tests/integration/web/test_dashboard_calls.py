@@ -100,7 +100,7 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
     assert "tasks" not in picture
     assert [row["queue"] for row in picture["queues"]] == [row["queue"] for row in state["queues"]]
     assert picture["workers"][0]["workerId"] == state["workers"][0]["workerId"]
-    await until(lambda: talk.served.gateway.live.watchers == 0, "the feed to be left")
+    await until(lambda: talk.served.gateway.operator.live.watchers == 0, "the feed to be left")
 
 
 async def test_a_gateway_that_goes_ends_its_feeds(redis_url: str, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         assert refused.status_code in (404, 503)
         now = time.time_ns() // 1_000_000 - 60_000
         for replica in (talk, other):
-            history = replica.served.gateway.history
+            history = replica.served.gateway.operator.history
             history._collect(now)
             await history._send()
         answer = (await talk.http.get("/api/admin/history")).json()

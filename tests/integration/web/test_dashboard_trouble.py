@@ -18,8 +18,8 @@ expect.set_options(timeout=DEADLINE_MS)
 
 async def pictures(talk: Talk, count: int = 2) -> None:
     """Wait until the feed has shown so many more."""
-    number = talk.served.gateway.live.number
-    await until(lambda: talk.served.gateway.live.number >= number + count, f"{count} more pictures")
+    number = talk.served.gateway.operator.live.number
+    await until(lambda: talk.served.gateway.operator.live.number >= number + count, f"{count} more pictures")
 
 
 async def test_the_skip_link_leads_into_the_view_that_is_shown(talk: Talk, open_browser: OpenBrowser) -> None:
@@ -132,7 +132,7 @@ async def test_a_picture_that_cannot_be_drawn_is_no_lost_connection(
     )
     await pictures(talk, 3)
     await expect(page.locator("#live[data-state=live]")).to_be_visible()
-    assert talk.served.gateway.live.watchers == 1
+    assert talk.served.gateway.operator.live.watchers == 1
     await page.close()  # else the next picture is told while the browser is looked at
     assert all("a mistake of ours" in problem for problem in browser.problems)
     browser.problems.clear()

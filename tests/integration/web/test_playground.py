@@ -347,7 +347,7 @@ async def test_a_key_is_asked_for_and_a_wrong_one_is_refused(
 
 async def test_a_link_of_a_task_that_is_gone_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
     task_id = "01a1fc22-94cf-8002-ba85-cea7a54f7ce5"
-    ticket = talk.served.gateway.tickets.issue(task_id, 1 << 45)
+    ticket = talk.served.gateway.tasks.links.tickets.issue(task_id, 1 << 45)
     page = await (await open_browser(talk.served.url)).open(f"/#task={task_id}&token={ticket}")
     await expect(page.locator("#connection")).to_contain_text("There is no such task, or it has expired")
 

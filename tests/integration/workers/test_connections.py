@@ -151,7 +151,9 @@ async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served
         )
         async with make as worker:
             await until_workers(guarded, 2)
-            changed = gateway.settings.model_copy(update={"workers": gateway.settings.workers[1:]})
+            changed = gateway.current.settings.model_copy(
+                update={"workers": gateway.current.settings.workers[1:]}
+            )
             await gateway.reconfigure(changed, Keys(changed))
             assert await worker.closed() == 4401
         answer = callers.ask()

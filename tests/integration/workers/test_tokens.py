@@ -32,7 +32,7 @@ async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 
 async def reread(served: Served, *keys: dict[str, Any]) -> None:
     workers = [WorkerKey(**one) for one in keys]
-    settings = served.gateway.settings.model_copy(update={"workers": workers})
+    settings = served.gateway.current.settings.model_copy(update={"workers": workers})
     await served.gateway.reconfigure(settings, Keys(settings))
 
 

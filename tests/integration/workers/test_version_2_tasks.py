@@ -365,7 +365,9 @@ async def test_a_caller_who_leaves_reaches_the_worker(served: Served, callers: C
 
 
 async def test_a_task_out_of_time_is_cancelled_at_its_worker(served: Served, callers: Callers) -> None:
-    served.gateway.settings = served.gateway.settings.model_copy(update={"min_task_timeout_ms": 300})
+    served.gateway.current.settings = served.gateway.current.settings.model_copy(
+        update={"min_task_timeout_ms": 300}
+    )
     async with worker_v2(served.ws) as worker:
         answer = callers.ask(timeout=300)
         task = await worker.expect("task")

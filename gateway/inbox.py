@@ -1,0 +1,38 @@
+"""What other replicas, and scripts, tell this one over its channel of Redis."""
+
+from collections.abc import Callable
+
+import structlog
+
+from fairlane.streaming.hub import Hub
+from fairlane.workers.server.dispatch import Dispatcher
+
+log = structlog.get_logger("fairlane.gateway")
+
+
+class Inbox:
+    """Brings each message to whom it concerns. `drain_worker(worker_id)` drains a worker that is connected here."""
+
+    def __init__(self, hub: Hub, dispatcher: Dispatcher, drain_worker: Callable[[str], bool]) -> None:
+        self._hub = hub
+        self._dispatcher = dispatcher
+        self._drain_worker = drain_worker
+
+    def __call__(self, message: bytes) -> None:
+        """Take a message. One that cannot be understood is dropped: it must not make the replica deaf."""
+        try:
+            self._handle(message)
+        except Exception:
+            log.exception("cannot handle a message of the channel")
+
+    def _handle(self, message: bytes) -> None:
+        kind = message[:1]
+        if kind in (b"e", b"i", b"n"):
+            self._hub.on_event(message)
+        elif kind in (b"w", b"r"):
+            self._dispatcher.on_wake(message[2:].decode(), targeted=kind == b"w")
+        elif kind == b"s":
+            _, task_id, epoch, why = message.decode().split("\n", 3)
+            self._dispatcher.on_stop(task_id, int(epoch), why)
+        elif kind == b"d":
+            self._drain_worker(message[2:].decode())

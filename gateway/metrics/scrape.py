@@ -1,0 +1,35 @@
+"""What a scrape of the metrics needs: what each process of this gateway has measured, and what all replicas know."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlane.gateway.metrics.siblings import Siblings, snapshots_of
+from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
+from fairlane.queues.errors import StoreError
+from fairlane.queues.metrics import Recorder
+from fairlane.queues.survey import Survey, Surveyor
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """`gauges`: what holds now in this process."""
+
+    siblings: Siblings
+    recorder: Recorder
+    gauges: Callable[[], dict[str, float]]
+    surveyor: Surveyor
+
+    def own(self) -> Snapshot:
+        """What this process has measured so far."""
+        return take_snapshot(self.siblings.index, self.recorder, self.gauges())
+
+    async def snapshots(self) -> list[Snapshot]:
+        """What every process has measured that answers in time."""
+        return await snapshots_of(self.siblings, self.own())
+
+    async def survey(self) -> Survey | None:
+        """What the store knows; None while it is away."""
+        try:
+            return await self.surveyor.recent()
+        except StoreError:
+            return None

@@ -1,0 +1,46 @@
+"""What callers can do with tasks: all that the callers' surfaces are given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.current import Current
+from fairlane.gateway.going import Going
+from fairlane.gateway.settings import Settings
+from fairlane.gateway.streams import Closing
+from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.gateway.tasks.links import StreamLinks
+from fairlane.gateway.tasks.models import Models
+from fairlane.gateway.tasks.poll import Poll
+from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.tasks.wait import Wait
+from fairlane.gateway.waiting import QueueWatch
+from fairlane.streaming.hub import Hub
+from fairlane.streaming.results import Results
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Use cases, and what streams are made of."""
+
+    current: Current
+    bodies: Bodies
+    models: Models
+    submit: Submit
+    wait: Wait
+    poll: Poll
+    cancel: Cancel
+    cancel_soon: Callable[[str, Literal["client", "timeout"]], None]
+    """Ends a task whose caller is gone, without anybody waiting for it; tried until Redis answers."""
+    links: StreamLinks
+    hub: Hub
+    results: Results
+    watch: QueueWatch
+    closing: Closing
+    going: Going
+
+    @property
+    def settings(self) -> Settings:
+        """As they hold now."""
+        return self.current.settings
