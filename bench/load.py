@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 MESSAGES = b'"messages":[{"role":"user","content":"hello"}]'
 RETRY_S = 0.002
 OPENING_AT_ONCE = 100
-IDLE_DEADLINE_S = 60.0
+IDLE_DEADLINE_S = 20.0
 SETTLE_S = 2.0
 
 
@@ -389,8 +389,11 @@ async def _idle(window: Window) -> None:
                 _, stream = await loop.create_connection(lambda: Idle(window, one_more), HOST, spec.port)
                 streams.append(stream)
                 stream.ask(request)
-            async with asyncio.timeout(IDLE_DEADLINE_S):
-                await opened.wait()
+            try:
+                async with asyncio.timeout(IDLE_DEADLINE_S):
+                    await opened.wait()
+            except TimeoutError:
+                raise RuntimeError(f"{missing} streams were not opened: {result.error}") from None
 
     await open_streams(OPENING_AT_ONCE)  # what the first ones load and allocate is not theirs
     await asyncio.sleep(SETTLE_S)

@@ -406,9 +406,9 @@ async def async_polled(options: Options) -> Outcome:
 async def _idle(name: str, about: str, options: Options, path: str, read_task: bool = False) -> Outcome:
     results = []
     for _ in range(min(options.rounds, 2)):
-        async with running(
-            options.cores, {"FAIRLANE_MAX_QUEUE_LENGTH": str(4 * options.idle_streams)}
-        ) as stack:
+        most = str(4 * options.idle_streams)
+        settings = {"FAIRLANE_MAX_QUEUE_LENGTH": most, "FAIRLANE_MAX_CALLS_PER_CALLER": most}
+        async with running(options.cores, settings) as stack:
             await stack.workers(WorkerSpec(stack.port, connections=1, slots=1, kind="hold"))
             spec = LoadSpec(
                 stack.port,
