@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator
 
-from fairlane.workers.adapters import shapes
+from fairlane.workers.adapters.shapes import completion, embeddings, prompt_of, usage_for
 from fairlane.workers.sdk import Context, Delta, Result, Task, Usage
 
 _WORDS = re.compile(r"\S+\s*|\s+")
@@ -16,16 +16,16 @@ async def echo(task: Task, context: Context) -> AsyncGenerator[str | Delta | Usa
     payload}`.
     """
     if task.type == "openaiEmbedding":
-        answer = shapes.embeddings(task)
+        answer = embeddings(task)
         context.set_usage(Usage(input_tokens=answer["usage"]["prompt_tokens"], output_tokens=0))
         yield Result(answer)
         return
-    prompt = shapes.prompt_of(task.payload)
+    prompt = prompt_of(task.payload)
     if prompt is None:
         yield Result({"echo": task.payload})
         return
     words = _WORDS.findall(prompt)
-    usage = shapes.usage_for(prompt, len(words))
+    usage = usage_for(prompt, len(words))
     if task.stream:
         for word in words:
             yield word
@@ -33,4 +33,4 @@ async def echo(task: Task, context: Context) -> AsyncGenerator[str | Delta | Usa
         yield usage
     else:
         yield usage
-        yield Result(shapes.completion(task, prompt, "stop", usage))
+        yield Result(completion(task, prompt, "stop", usage))

@@ -11,8 +11,8 @@ import httpx
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters import failures
 from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, is_null, usage_of
+from fairlane.workers.adapters.failures import from_status, from_stream, from_transport, unreadable
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
@@ -111,7 +111,7 @@ class OpenAIAdapter:
             if response.status_code != 200:
                 body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
                 pause_s = requested_pause(response.headers)
-                raise failures.from_status(response.status_code, body, pause_s, self._api_key)
+                raise from_status(response.status_code, body, pause_s, self._api_key)
             if stream and "json" not in response.headers.get("Content-Type", ""):
                 async with contextlib.aclosing(self._stream(response, clock)) as items:
                     async for item in items:
@@ -167,7 +167,7 @@ class OpenAIAdapter:
         except TimeoutError as error:
             raise clock.failure() from error
         except httpx.HTTPError as error:
-            raise failures.from_transport(error, streaming=False) from error
+            raise from_transport(error, streaming=False) from error
 
     # ---- the answer ------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class OpenAIAdapter:
             if len(body) > limit:
                 if cut:
                     break
-                raise failures.unreadable(f"it has more than {limit} bytes")
+                raise unreadable(f"it has more than {limit} bytes")
         return bytes(body[:limit])
 
     def _whole(self, body: bytes) -> list[Output]:
@@ -192,9 +192,9 @@ class OpenAIAdapter:
             answer = msgspec.json.decode(body, type=Answer)
             usage = None if is_null(answer.usage) else usage_of(answer.usage)
         except (ValueError, RecursionError) as error:
-            raise failures.unreadable(str(error)) from error
+            raise unreadable(str(error)) from error
         if not is_null(answer.error):
-            raise failures.from_stream(answer.error, self._api_key)
+            raise from_stream(answer.error, self._api_key)
         return [*([usage] if usage is not None else []), Result(Raw(body))]
 
     async def _stream(self, response: httpx.Response, clock: "_Clock") -> AsyncGenerator[Output, None]:
@@ -217,11 +217,11 @@ class OpenAIAdapter:
                         clock.has_output = True
                         yield delta
             except StreamError as error:
-                raise failures.from_stream(error.error, self._api_key) from error
+                raise from_stream(error.error, self._api_key) from error
             except (ValueError, RecursionError, EventTooLargeError) as error:
                 if part is None:
                     break  # the last event was cut off
-                raise failures.unreadable(str(error)) from error
+                raise unreadable(str(error)) from error
             if part is None:
                 break
         if reader.usage is not None:
@@ -239,7 +239,7 @@ class OpenAIAdapter:
         except TimeoutError as error:
             raise clock.failure() from error
         except httpx.HTTPError as error:
-            raise failures.from_transport(error, streaming=streaming or clock.has_output) from error
+            raise from_transport(error, streaming=streaming or clock.has_output) from error
 
 
 class _Clock:

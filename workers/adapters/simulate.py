@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlane.workers.adapters import shapes
+from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_of, prompt_of, usage_for
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 
@@ -106,10 +106,10 @@ class SimulateAdapter:
         self, task: Task, context: Context
     ) -> AsyncGenerator[str | Delta | Usage | Result, None]:
         """Run one task: tokens when it streams, else the completion when its time is over."""
-        fate = plan(self.simulation, task.task_id, shapes.max_tokens_of(task.payload))
+        fate = plan(self.simulation, task.task_id, max_tokens_of(task.payload))
         loop = asyncio.get_running_loop()
         first_at = loop.time() + fate.ttft_s
-        prompt = shapes.prompt_of(task.payload) or ""
+        prompt = prompt_of(task.payload) or ""
         if fate.accident is Accident.EXIT:
             await self._ticker.until(first_at)
             os._exit(70)  # as a crash would: no goodbye
@@ -120,8 +120,8 @@ class SimulateAdapter:
             raise self._failure()
         if task.type == "openaiEmbedding":
             await self._ticker.until(first_at)
-            yield shapes.usage_for(prompt, 0)
-            yield Result(shapes.embeddings(task))
+            yield usage_for(prompt, 0)
+            yield Result(embeddings(task))
             return
         end = fate.tokens // 2 if fate.accident is Accident.MIDWAY else fate.tokens
         if task.stream:
@@ -136,14 +136,14 @@ class SimulateAdapter:
                     sent += 1
         else:
             await self._ticker.until(first_at + max(0, end - 1) * fate.seconds_per_token)
-        usage = shapes.usage_for(prompt, end)
+        usage = usage_for(prompt, end)
         yield usage
         if fate.accident is Accident.MIDWAY:
             raise self._failure()
         if task.stream:
             yield Delta(finish_reason=fate.finish_reason)
         else:
-            yield Result(shapes.completion(task, fate.text, fate.finish_reason, usage))
+            yield Result(completion(task, fate.text, fate.finish_reason, usage))
 
     def _failure(self) -> TaskError:
         return TaskError(self.simulation.failure_code, "The simulation has this task fail.")

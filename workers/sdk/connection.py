@@ -15,11 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk import session as effects
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
-from fairlane.workers.sdk.session import Session
+from fairlane.workers.sdk.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
 from fairlane.workers.sdk.values import attempt_mark
 
 OPEN_TIMEOUT_S = 10.0
@@ -226,26 +225,26 @@ class Connection:
             dates.append(self._close_at)
         return max(0.0, min(dates) - now)
 
-    def _carry_out(self, effect: effects.Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case effects.Start():
+            case Start():
                 self._pool.start(self.session, effect)
-            case effects.Stop():
+            case Stop():
                 self._pool.stop(self.session, effect)
-            case effects.Registered():
+            case Registered():
                 self._registered_at = self._loop.time()
                 self._heartbeat_s = max(effect.heartbeat_ms / 1000, MIN_HEARTBEAT_S)
                 self._next_heartbeat = self._registered_at + self._heartbeat_s
                 self._log.info("registered with %s as %s", self._url, effect.worker_id)
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
-            case effects.HandOver():
+            case HandOver():
                 who = "the gateway is going" if effect.reconnect else "an operator takes this worker out"
                 self._log.info("%s; %d ms to finish", who, effect.grace_ms)
                 self.reconnect = effect.reconnect
                 self._close_at = self._loop.time() + effect.grace_ms / 1000
                 self.going.set()
-            case effects.Complaint():
+            case Complaint():
                 self._log.warning("gateway: %s: %s", effect.code, effect.message)
 
     # ---- the end ---------------------------------------------------------------------------------

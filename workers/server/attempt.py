@@ -673,6 +673,11 @@ class Attempts:
             del self._older[attempt.grant.token]
 
 
+def attempts_on(worker: Worker) -> list[Attempt]:
+    """The attempts that take a worker's slots; a copy, as they may be over one after the other."""
+    return list(worker.attempts.values())
+
+
 def provider_hold_ms(info: ErrorInfo) -> int:
     """How long a failure says that the model's provider takes no request, ms; 0 when it does not say so.
 

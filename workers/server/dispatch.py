@@ -25,7 +25,7 @@ from fairlane.streaming.events import Event, fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.writer import TaskWriter, flushes
-from fairlane.workers.server.attempt import Attempt, Attempts, Phase, key_of
+from fairlane.workers.server.attempt import Attempt, Attempts, Phase, attempts_on, key_of
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.ending import Endings, terminal_event
 from fairlane.workers.server.payloads import PayloadCache
@@ -153,9 +153,9 @@ class Dispatcher:
         if not self.pool.remove(worker):
             return
         self.upkeep.offer(worker)
-        if any(attempt.held for attempt in worker.attempts.values()):
+        if any(attempt.held for attempt in attempts_on(worker)):
             self.pool.count_loss(worker)
-        for attempt in list(worker.attempts.values()):
+        for attempt in attempts_on(worker):
             attempt.lost(blameless=self.draining)
 
     def hold(self, worker: Worker, ms: int) -> None:

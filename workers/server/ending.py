@@ -28,6 +28,7 @@ from fairlane.workers.server.attempt import (
     Release,
     Requeue,
     Step,
+    attempts_on,
 )
 from fairlane.workers.server.background import Background, observe
 from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
@@ -270,7 +271,7 @@ class Endings:
         worker.past.put(attempt.key, 0.0 if attempt.answered else self.time() + self.stop_grace_s)
         if attempt.span is not None:
             attempt.span.end()
-        if worker.suspended and not any(a.phase is Phase.STOPPING for a in worker.attempts.values()):
+        if worker.suspended and not any(a.phase is Phase.STOPPING for a in attempts_on(worker)):
             worker.suspended = False
             self._slots.fill_soon(worker)
         return worker

@@ -9,10 +9,7 @@ import enum
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from fairlane.workers.server.attempt import Attempt
+from typing import Any, Generic, TypeVar
 
 ANY = "*"
 LOSSES_TO_HOLD = 5
@@ -65,17 +62,17 @@ class Mismatch(enum.StrEnum):
     REJECTED = "rejected as unsupported"
 
 
-class Held(dict[Any, "Attempt"]):
-    """The attempts of a worker; tells its pool when one comes or goes."""
+class Held(dict[Any, Any]):
+    """What takes a worker's slots (its attempts, see `attempts_on`); tells its pool when one comes or goes."""
 
     __slots__ = ("worker",)
 
-    def __init__(self, attempts: Iterable[tuple[Any, "Attempt"]] = ()) -> None:
+    def __init__(self, attempts: Iterable[tuple[Any, Any]] = ()) -> None:
         super().__init__(attempts)
         self.worker: Worker | None = None
         """Set while it is in a pool."""
 
-    def __setitem__(self, key: Any, attempt: "Attempt") -> None:
+    def __setitem__(self, key: Any, attempt: Any) -> None:
         super().__setitem__(key, attempt)
         if self.worker is not None:
             self.worker.moved()
@@ -215,11 +212,11 @@ class Worker:
 
     @property
     def attempts(self) -> Held:
-        """By whatever the dispatcher names them; each takes a slot."""
+        """By how the worker's messages name them; each takes a slot. What they are is no matter of the pool."""
         return self._attempts
 
     @attempts.setter
-    def attempts(self, attempts: dict[Any, "Attempt"]) -> None:
+    def attempts(self, attempts: dict[Any, Any]) -> None:
         self._attempts.worker = None
         self._attempts = Held(attempts.items())
         self._attempts.worker = self if self._pool is not None else None

@@ -37,7 +37,7 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
 )
-from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase
+from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase, attempts_on
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.pool import ANY, Worker
@@ -247,7 +247,8 @@ class Session:
     def _dispatch(self, frame: FromWorker, halves: bool) -> None:
         worker = self.worker
         if isinstance(frame, TaskChunk) and worker is not None:  # most frames are one
-            attempt = worker.attempts.get((frame.task_id, frame.attempt if self._version >= 2 else 0))
+            key = frame.task_id, frame.attempt if self._version >= 2 else 0
+            attempt: Attempt | None = worker.attempts.get(key)
             if attempt is None or attempt.answered:
                 self._late(frame)
                 return
@@ -335,7 +336,7 @@ class Session:
             return fault
         text = data if isinstance(data, str) else data.decode("utf-8", "replace")
         named = {match[1] for match in itertools.islice(_TASK_ID.finditer(text), MOST_NAMED)}
-        for attempt in list(worker.attempts.values()):
+        for attempt in attempts_on(worker):
             if attempt.answered or attempt.grant.task_id not in named:
                 continue
             runs = attempt.phase in BEFORE_THE_END
@@ -352,7 +353,7 @@ class Session:
     def _heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Reconcile what the worker holds with what it was given."""
         running = {(task.task_id, task.attempt) for task in frame.running}
-        for attempt in list(worker.attempts.values()):
+        for attempt in attempts_on(worker):
             if attempt.key in running:
                 running.discard(attempt.key)
                 attempt.missing = 0
@@ -460,10 +461,10 @@ class Session:
                 self._dispatcher.changed(first)
             return
         if first is not None:
-            if any(attempt.writer.has_output for attempt in first.attempts.values()):
+            if any(attempt.writer.has_output for attempt in attempts_on(first)):
                 self._complain("BUSY", "register while idle")
                 return
-            for attempt in list(first.attempts.values()):
+            for attempt in attempts_on(first):
                 attempt.decline("registers")  # it was on its way when the worker sent this
         self._version = 2
         worker = self._make_worker(

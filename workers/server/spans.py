@@ -1,14 +1,11 @@
 """The spans of a task on its way through a replica: its wait, and each attempt."""
 
 import time
-from typing import TYPE_CHECKING
 
 from fairlane.queues.metrics import OPERATIONS
 from fairlane.queues.tasks import Grant, State
+from fairlane.workers.server.pool import Worker
 from fairlane.workers.tracing import Attributes, Span, Tracer
-
-if TYPE_CHECKING:
-    from fairlane.workers.server.pool import Worker
 
 
 def trace_wait(tracer: Tracer, grant: Grant) -> None:
@@ -24,7 +21,7 @@ def trace_wait(tracer: Tracer, grant: Grant) -> None:
     span.end(at_ns=now_ns)
 
 
-def trace_attempt(tracer: Tracer, grant: Grant, worker: "Worker") -> Span:
+def trace_attempt(tracer: Tracer, grant: Grant, worker: Worker) -> Span:
     """The span of an attempt that begins now."""
     operation = OPERATIONS.get(grant.task_type, grant.task_type)
     attributes: Attributes = {
