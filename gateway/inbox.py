@@ -30,9 +30,9 @@ class Inbox:
         if kind in (b"e", b"i", b"n"):
             self._hub.on_event(message)
         elif kind in (b"w", b"r"):
-            self._dispatcher.on_wake(message[2:].decode(), targeted=kind == b"w")
+            self._dispatcher.slots.on_wake(message[2:].decode(), targeted=kind == b"w")
         elif kind == b"s":
             _, task_id, epoch, why = message.decode().split("\n", 3)
-            self._dispatcher.on_stop(task_id, int(epoch), why)
+            self._dispatcher.stops.on_stop(task_id, int(epoch), why)
         elif kind == b"d":
             self._drain_worker(message[2:].decode())

@@ -139,10 +139,12 @@ class Gateway:
         # tasks: to workers, and back to their readers
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         results = Results(self.hub.page, self.hub.last)
-        self.dispatcher = Dispatcher(self.scheduler, self.link, self.hub, _dispatch_settings(settings), keys)
-        self.dispatcher.tracer = self.tracer
+        self.dispatcher = Dispatcher(
+            self.scheduler, self.link, self.hub, _dispatch_settings(settings), keys, self.tracer
+        )
+        cancels, presence = self.dispatcher.cancels, self.dispatcher.offers.presence
         self.workers = WorkerSocket(
-            self.dispatcher,
+            self.dispatcher.registry,
             lambda authorization: current.callers.authenticate_worker(authorization),
             SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: current.callers.refuse_worker(scope),
@@ -151,17 +153,17 @@ class Gateway:
             self.link,
             keys,
             replica,
-            presence=self.dispatcher.presence,
+            presence=presence,
             queues=lambda: current.settings.queues,
             models=lambda: current.settings.models,
         )
         minutes = Minutes(replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
         watch = QueueWatch(self.scheduler, self.hub)
         submit = Submit(
-            self.dispatcher.submit, self.hub, bodies, self.metrics, current, going, minutes.refused
+            self.dispatcher.slots.submit, self.hub, bodies, self.metrics, current, going, minutes.refused
         )
         audit = AuditRecord(self.link, keys, self.scheduler)
-        cancel = Cancel(self.scheduler, self.dispatcher.show_end, audit.note)
+        cancel = Cancel(cancels.cancel, audit.note)
         poll = Poll(self.scheduler, results)
         links = StreamLinks(tickets, self.scheduler, current)
         self.tasks = Tasks(
@@ -169,10 +171,10 @@ class Gateway:
             bodies=bodies,
             models=Models(current, self.surveyor.offered, started_at),
             submit=submit,
-            wait=Wait(submit, self.hub, closing, self.dispatcher.cancel_soon, going),
+            wait=Wait(submit, self.hub, closing, cancels.cancel_soon, going),
             poll=poll,
             cancel=cancel,
-            cancel_soon=self.dispatcher.cancel_soon,
+            cancel_soon=cancels.cancel_soon,
             links=links,
             hub=self.hub,
             results=results,
@@ -184,7 +186,7 @@ class Gateway:
         # what operators see and do
         history = History(self.link, keys, replica, self.metrics)
         state = StateReader(self.link, keys, self.store, self.surveyor, lambda: current.settings.queues)
-        picture = Picture(state, audit, replica, self.dispatcher.presence, self._about)
+        picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
         self.operator = Operator(
             current=current,
@@ -269,7 +271,7 @@ class Gateway:
         """Take over keys and limits of new settings; what needs a restart stays as it is (`current.RELOADED`)."""
         current = self.current
         current.replace(settings, callers)
-        self.dispatcher.settings = _dispatch_settings(current.settings)
+        self.dispatcher.settings.take_over(_dispatch_settings(current.settings))
         self.scheduler.limits = replace(
             self.scheduler.limits,
             max_queue_length=settings.max_queue_length,

@@ -51,7 +51,7 @@ class Shutdown:
         done by then ends with an error if it had output, and goes back to its queue if not, before streams are told to come back.
         """
         self._going.begin(drain_ms)
-        self._dispatcher.drain()
+        self._dispatcher.registry.drain()
         self._workers.drain(drain_ms + FAREWELL_MS)
         self._going.others_stay = await self._replicas.another_stays()
         self._tell("the gateway drains")

@@ -191,6 +191,31 @@ class Record(NamedTuple):
         """A numeric field; 0 when absent."""
         return int(float(self.fields.get(field) or 0))
 
+    def grant(self, task_id: str) -> Grant:
+        """The grant of its newest attempt, whose answer was lost: enough to give it back."""
+        fields = self.fields
+        return Grant(
+            task_id=task_id,
+            attempt=self.number("at"),
+            epoch=self.number("ep"),
+            token=fields.get("gt", ""),
+            model=fields["m"],
+            queue=fields["q"],
+            task_type=fields.get("ty", ""),
+            user=fields["u"],
+            key=fields.get("k", ""),
+            stream=False,
+            left_ms=0,
+            tries=0,
+            enqueued_ms=self.number("en"),
+            start_seq=1,
+            metadata=b"",
+            waiting=False,
+            readers="",
+            granted_ms=self.number("ga"),
+            start=b"",
+        )
+
 
 def asked_model(fields: Mapping[str, str]) -> str:
     """The model that a task's record says was asked for; it may be scheduled as another one."""

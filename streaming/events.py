@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.queues.tasks import Place
+from fairlane.queues.tasks import Ended, Place
 from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
@@ -155,6 +155,11 @@ def progress_event(task_id: str, ts: int, pct: float | None = None, note: str | 
     if not fields:
         fields.append(b'"note":""')
     return _unlogged("progress", task_id, ts, b",".join(fields))
+
+
+def terminal_event(ended: Ended) -> Event:
+    """The terminal event that a script wrote."""
+    return Event(*parse_event_id(ended.event_id), ended.kind, ended.data)
 
 
 def gap_event(task_id: str, ts: int, requested: str, earliest: str | None, reason: str) -> Event:

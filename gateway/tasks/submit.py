@@ -34,7 +34,7 @@ class Submit:
         going: Going,
         note_refused: Callable[[str], None],
     ) -> None:
-        """`queue`: `Dispatcher.submit`. `note_refused`: is told each user who is refused."""
+        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies

@@ -326,14 +326,12 @@ def tune(served: Served, **changes: Any) -> None:
     gateway = served.gateway
     stop_grace_ms = changes.pop("stop_grace_ms", None)
     if stop_grace_ms is not None:
-        gateway.dispatcher.stop_grace_s = stop_grace_ms / 1000
         gateway.scheduler.limits = dataclasses.replace(gateway.scheduler.limits, stop_grace_ms=stop_grace_ms)
-    for part in (gateway.dispatcher, gateway.workers):
-        known = {field.name for field in dataclasses.fields(part.settings)}
-        mine = {name: value for name, value in changes.items() if name in known}
-        part.settings = dataclasses.replace(part.settings, **mine)
-        changes = {name: value for name, value in changes.items() if name not in mine}
-    assert not changes, changes
+    for name in [
+        field.name for field in dataclasses.fields(gateway.dispatcher.settings) if field.name in changes
+    ]:
+        setattr(gateway.dispatcher.settings, name, changes.pop(name))
+    gateway.workers.settings = dataclasses.replace(gateway.workers.settings, **changes)
 
 
 async def until_workers(served: Served, count: int) -> None:

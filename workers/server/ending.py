@@ -4,7 +4,10 @@ The one way down for every attempt of a replica: each step ends in `_forget`, on
 tasks, timers) goes to the slot that has become free.
 """
 
-from typing import Any, Protocol
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -13,9 +16,9 @@ from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Finished, Grant, Later, State
-from fairlane.streaming.events import Event, compose, fragment_cancelled, parse_event_id, progress_event
-from fairlane.streaming.failures import CANCELLED
+from fairlane.queues.tasks import Finished, Grant, State
+from fairlane.streaming.events import compose, progress_event, terminal_event
+from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.attempt import (
@@ -31,102 +34,63 @@ from fairlane.workers.server.attempt import (
     attempts_on,
 )
 from fairlane.workers.server.background import Background, observe
+from fairlane.workers.server.offers import Offers
+from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.spans import trace_end
 
 FAILS_ALL = 10
 """Failures in a row, without one task that completed between them, that are told."""
 CALLERS_FAULTS = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"})
 """Ends that say that the worker works."""
+NOT_BEGUN = Requeue("no worker any more", "declined", begun=False)
 
 log = structlog.get_logger("fairlane.workers")
 
 
-class Slots(Protocol):
-    """The slots of this replica's workers, as far as ends need them (dispatch.py)."""
-
-    settings: DispatchSettings
-    stop_grace_s: float
-
-    def time(self) -> float: ...
-
-    def now_ms(self) -> int: ...
-
-    def connected_now(self, worker: Worker) -> bool:
-        """Whether its connection is still there."""
-        ...
-
-    def want_after(self, worker: Worker, ending: Attempt | None = None) -> int:
-        """How many tasks to ask for when an attempt ends."""
-        ...
-
-    def reserve(self, worker: Worker, count: int) -> None:
-        """Keep slots for a question that is under way; negative: give them back."""
-        ...
-
-    def use(self, worker: Worker, grants: list[Grant], later: Later) -> None:
-        """Begin what was granted for a free slot, or ask again if that may help."""
-        ...
-
-    def fill(self, worker: Worker) -> None:
-        """Ask for tasks for all free slots of a worker."""
-        ...
-
-    def fill_soon(self, worker: Worker) -> None: ...
-
-    def ask_later(self, later: Later) -> None:
-        """Set timers for models that may start a task in a while."""
-        ...
-
-    def keep_payload(self, task_id: str, payload: bytes) -> None: ...
-
-    def mismatch(self, attempt: Attempt, why: Mismatch) -> None:
-        """Bring an attempt's task to a worker that can run it, or end it."""
-        ...
-
-    def hold(self, worker: Worker, ms: int) -> None: ...
-
-    def changed(self, worker: Worker) -> None: ...
-
-
 class Endings:
     """See the module. The effects of every attempt, and the owner of every writer, of one replica."""
+
+    move: Callable[[Attempt, Mismatch], None]
+    """Brings an attempt's task to a worker that can run it, or ends it. Set once: see `Dispatcher`."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         link: RedisLink,
         hub: Hub,
-        slots: Slots,
         attempts: Attempts,
+        slots: Slots,
+        offers: Offers,
+        payloads: PayloadCache,
         background: Background,
+        settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
         self._link = link
         self._hub = hub
         self._slots = slots
-        self._attempts = attempts
+        self._pool = slots.pool
         self._background = background
         self._lines = Allowance()
         self._untold = 0
+        self.attempts = attempts
+        self.settings = settings
         self.deliver = hub.deliver
-        self.time = slots.time
-        self.keep_payload = slots.keep_payload
+        self.time = slots.pool.time
+        self.keep_payload = payloads.put
         self.hold = slots.hold
-        self.changed = slots.changed
-
-    @property
-    def settings(self) -> DispatchSettings:
-        return self._slots.settings
+        self.changed = offers.offer
 
     @property
     def stop_grace_s(self) -> float:
-        return self._slots.stop_grace_s
+        return self._scheduler.limits.stop_grace_ms / 1000
 
     def close(self) -> None:
         """Forget every attempt: leases end by themselves."""
-        for attempt in list(self._attempts.values()):
+        for attempt in list(self.attempts.values()):
             attempt.forget()
             self._forget(attempt)
 
@@ -142,7 +106,7 @@ class Endings:
             self._requeue(attempt, step)
         else:
             assert isinstance(step, Move)
-            self._slots.mismatch(attempt, step.why)
+            self.move(attempt, step.why)
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         worker = attempt.worker
@@ -151,15 +115,15 @@ class Endings:
             end.code,
             end.fragment,
             used=end.used,
-            want=0 if end.keep_slot else self._slots.want_after(worker, attempt),
+            want=0 if end.keep_slot else self._pool.wanted(worker, leaving=1),
             models=worker.models,
             worker=worker.id,
-            keep_ms=round(self.stop_grace_s * 1000) if end.keep_slot else 0,
+            keep_ms=self._scheduler.limits.stop_grace_ms if end.keep_slot else 0,
         )
 
     def on_written(self, grant: Grant, finished: Finished) -> None:
         """A writer's end was answered."""
-        attempt = self._attempts.of(grant)
+        attempt = self.attempts.of(grant)
         if attempt is None or attempt.end is None:
             return
         end = attempt.end
@@ -167,7 +131,7 @@ class Endings:
             self._account(attempt, end.state, end.code, end.used)
         if end.keep_slot:
             attempt.wait_for_stop()
-            if not self._slots.connected_now(attempt.worker):
+            if attempt.worker not in self._pool:
                 attempt.lost()
             return
         attempt.written()
@@ -177,7 +141,7 @@ class Endings:
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
         """A writer cannot go on."""
-        attempt = self._attempts.of(grant)
+        attempt = self.attempts.of(grant)
         if attempt is not None:
             attempt.cannot_write(why)
 
@@ -203,10 +167,18 @@ class Endings:
             )
         else:
             self._untold += 1
-        self._background.spawn(self._give_back(attempt, step))
+        self._background.spawn(self._put_back(attempt, step))
 
-    async def _give_back(self, attempt: Attempt, step: Requeue) -> None:
-        grant, worker = attempt.grant, attempt.worker
+    async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
+        outcome = await self._give_back(attempt.grant, step, attempt.worker.identity)
+        _acknowledge(attempt, "stale" if outcome == "stale" else "ok")
+        self._slots.fill(attempt.worker)
+
+    def give_back_soon(self, grant: Grant) -> None:
+        """Bring back a task that was granted and that nobody here can have: it has not begun."""
+        self._background.spawn(self._give_back(grant, NOT_BEGUN))
+
+    async def _give_back(self, grant: Grant, step: Requeue, who: str = "") -> str:
         ended = await self._background.until_answered(
             lambda: self._scheduler.requeue(
                 grant,
@@ -214,24 +186,23 @@ class Endings:
                 cause=step.cause,
                 begun=step.begun,
                 end=step.end,
-                who=worker.identity,
+                who=who,
                 hold_ms=step.hold_ms,
             )
         )
         self._slots.ask_later(ended.later)
         if ended.outcome == "ended":
-            self.deliver(grant.task_id, [terminal_event(ended.event_id, ended.kind, ended.data)])
-        _acknowledge(attempt, "stale" if ended.outcome == "stale" else "ok")
-        self._slots.fill(worker)
+            self.deliver(grant.task_id, [terminal_event(ended)])
+        return ended.outcome
 
     async def _release(self, attempt: Attempt, worker: Worker, used: tuple[int, int]) -> None:
         """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
         grant = attempt.grant
         nonce = self._scheduler.nonce()
-        want = self._slots.want_after(worker)
-        self._slots.reserve(worker, want)
+        want = self._pool.wanted(worker)
+        worker.reserved += want
         cancelled = compose(
-            grant.task_id, self._slots.now_ms(), fragment_cancelled("gateway")
+            grant.task_id, _now_ms(), cancelled_end("gateway").rest
         )  # if the store lost the real end
         try:
             reply: Any = await self._background.until_answered(
@@ -250,7 +221,7 @@ class Endings:
                 )
             )
         finally:
-            self._slots.reserve(worker, -want)
+            worker.reserved -= want
         finished = self._scheduler.finished(reply)
         if finished.outcome == "ok":
             self._account(attempt, State.CANCELLED, CANCELLED, used)
@@ -267,20 +238,20 @@ class Endings:
         worker = attempt.worker
         if worker.attempts.get(attempt.key) is attempt:
             del worker.attempts[attempt.key]
-        self._attempts.remove(attempt)
+        self.attempts.remove(attempt)
         worker.past.put(attempt.key, 0.0 if attempt.answered else self.time() + self.stop_grace_s)
         if attempt.span is not None:
             attempt.span.end()
         if worker.suspended and not any(a.phase is Phase.STOPPING for a in attempts_on(worker)):
             worker.suspended = False
-            self._slots.fill_soon(worker)
+            asyncio.get_running_loop().call_soon(self._slots.fill, worker)
         return worker
 
     # ---- what is shown and measured ----------
 
     def show_progress(self, grant: Grant, pct: float | None, note: str | None) -> None:
         """Bring progress to the readers known at the grant; it is not logged."""
-        event = progress_event(grant.task_id, self._slots.now_ms(), pct, note)
+        event = progress_event(grant.task_id, _now_ms(), pct, note)
         self._hub.show(grant.task_id, event)
         message = b"n\n%b\n%b\n%b" % (grant.task_id.encode(), event.type.encode(), event.data)
         for replica in grant.readers.split(","):
@@ -335,11 +306,6 @@ class Endings:
         )
 
 
-def terminal_event(event_id: str, kind: str, data: bytes) -> Event:
-    """The terminal event that a script wrote, for the readers here."""
-    return Event(*parse_event_id(event_id), kind, data)
-
-
 def watch_worker(worker: Worker, state: State, code: str) -> None:
     """Tell of a worker for which all tasks fail: one that fails at once is always free, and is given the next one."""
     if state is State.COMPLETED or code in CALLERS_FAULTS:
@@ -367,3 +333,7 @@ def _acknowledge(attempt: Attempt, outcome: str) -> None:
     if attempt.answered and attempt.worker.version >= 2:
         status = ACK_STATUS.get(outcome, "unknown")
         attempt.worker.send(encoder.encode(ResultAck(*attempt.key, status)))  # type: ignore[arg-type]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -318,7 +318,9 @@ class Pool:
     """All workers of this replica. Of several that are free for a task, the one whose last task began first gets it."""
 
     def __init__(self, time: Callable[[], float]) -> None:
-        self._time = time
+        self.time = time
+        self.draining = False
+        """Nobody gets a task any more, also none who comes."""
         self._workers: dict[str, Worker] = {}
         self._kinds: dict[Offer, Kind] = {}
         self.kinds_changed = False
@@ -337,6 +339,9 @@ class Pool:
     def __iter__(self) -> Iterator[Worker]:
         return iter(list(self._workers.values()))
 
+    def __contains__(self, worker: Worker) -> bool:
+        return self._workers.get(worker.id) is worker
+
     def get(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
 
@@ -349,6 +354,8 @@ class Pool:
 
     def add(self, worker: Worker) -> None:
         """Its turn comes after those that have had no task either, and before all that had one."""
+        if self.draining:
+            worker.draining = True
         self._workers[worker.id] = worker
         if worker.instance_id:
             self._instances.setdefault((worker.key_id, worker.instance_id), {})[worker.id] = worker
@@ -360,7 +367,7 @@ class Pool:
 
     def remove(self, worker: Worker) -> bool:
         """False when it had been removed before."""
-        if self._workers.get(worker.id) is not worker:
+        if worker not in self:
             return False
         self._leave_kind(worker)
         worker.join(None)
@@ -374,7 +381,7 @@ class Pool:
 
     def count_loss(self, worker: Worker) -> None:
         """A task, or a connection with tasks, was lost on it; the fifth time in ten minutes begins a minute's rest."""
-        now = self._time()
+        now = self.time()
         key = worker.identity
         losses = [at for at in self._losses.get(key) or [] if now - at < LOSS_WINDOW_S]
         self._losses.put(key, [*losses, now][-LOSSES_TO_HOLD:])
@@ -390,7 +397,7 @@ class Pool:
 
     def sort(self, worker: Worker) -> None:
         """A worker has come, changed its offer or begun to drain: bring it among its like."""
-        if self._workers.get(worker.id) is not worker:
+        if worker not in self:
             return
         self._leave_kind(worker)
         if worker.draining:
@@ -436,7 +443,7 @@ class Pool:
         ):
             line = kind.free
             wakes_at = max(worker.hold_until, worker.rest_until)
-            if wakes_at > 0 and wakes_at > (now := self._time()):
+            if wakes_at > 0 and wakes_at > (now := self.time()):
                 line = None if worker.hold_until > now else kind.resting
                 if line is None and worker.rest_until > worker.hold_until:
                     wakes_at = worker.hold_until
@@ -481,7 +488,7 @@ class Pool:
 
         Given a task: never a worker that does not take it, and one that should avoid it only if there is no other.
         """
-        self._wake(self._time())
+        self._wake(self.time())
         best: Worker | None = None
         second_best: Worker | None = None
         for kind in self._serving(model):
@@ -519,13 +526,24 @@ class Pool:
         worker = self.pick(model, task_type)
         if worker is None:
             return None
-        count = min(want, worker.free(self._time()))
-        self.hold(worker, count)
+        count = min(want, worker.free(self.time()))
+        worker.reserved += count
         return worker, count
 
-    def hold(self, worker: Worker, count: int) -> None:
-        """Reserve slots of a given worker."""
-        worker.reserved += count
+    def wanted(self, worker: Worker, leaving: int = 0) -> int:
+        """How many tasks to ask for when an attempt of this worker ends: one for its slot, or none.
+
+        `leaving`: how many of its attempts that still stand there are over then. A worker that has fewer slots now gets nothing
+        until they suffice.
+        """
+        taken = len(worker.attempts) + worker.reserved - leaving
+        if worker not in self or worker.draining or worker.suspended or taken >= worker.slots:
+            return 0
+        return 1 if self.time() >= max(worker.hold_until, worker.rest_until) else 0
+
+    def silent_ms(self, worker: Worker) -> int:
+        """How long ago a worker was last heard of."""
+        return int((self.time() - worker.heard_at) * 1000)
 
     def touch(self, worker: Worker) -> None:
         """A task begins on it: it is the most recently used one now."""

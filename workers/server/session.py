@@ -1,7 +1,8 @@
 """What is said over one worker's connection, for both versions of the protocol (PROTOCOL.md).
 
-No I/O: messages come in, frames and a close go out through the `Connection`, what they are about goes to the dispatcher. Whatever
-a worker sends ends here: wrong input is answered, counted and finally closed, and never reaches another worker or a caller.
+No I/O: messages come in, frames and a close go out through the `Connection`, what they are about goes to attempts and to the
+registry of workers. Whatever a worker sends ends here: wrong input is answered, counted and finally closed, and never reaches
+another worker or a caller.
 """
 
 import enum
@@ -38,10 +39,10 @@ from fairlane.workers.protocol import (
     encoder,
 )
 from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase, attempts_on
-from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.pool import ANY, Worker
 from fairlane.workers.server.rates import FrameRate, NewNames, PerMinute
+from fairlane.workers.server.registry import Registry
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -124,12 +125,12 @@ class Session:
     __slots__ = (
         "_asked",
         "_connection",
-        "_dispatcher",
         "_frame_rate",
         "_invalid",
         "_kept_results",
         "_names",
         "_pieces",
+        "_registry",
         "_renamings",
         "_settings",
         "_stale",
@@ -143,14 +144,14 @@ class Session:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        registry: Registry,
         identity: Identity,
         settings: SessionSettings,
         connection: Connection,
         version: int,
         names: NewNames,
     ) -> None:
-        self._dispatcher = dispatcher
+        self._registry = registry
         self._settings = settings
         self._connection = connection
         self._version = version
@@ -163,7 +164,7 @@ class Session:
         self._pieces = 0  # events that the output of the frame in hand becomes
         self._asked: tuple[list[str], list[str] | None] = ([ANY], None)
         """The models and task types that the worker would offer."""
-        self._time = dispatcher.time
+        self._time = registry.pool.time
         flood_s = settings.flood_ms / 1000
         self._frame_rate = FrameRate(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
         self.identity = identity
@@ -195,7 +196,7 @@ class Session:
                 reason=reason,
                 tasks=len(worker.attempts),
             )
-            self._dispatcher.disconnected(worker)
+            self._registry.disconnected(worker)
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
@@ -278,7 +279,7 @@ class Session:
         elif isinstance(frame, Draining):
             if not worker.draining:
                 worker.draining = True
-                self._dispatcher.changed(worker)
+                self._registry.changed(worker)
 
     def _key(self, frame: AboutTask) -> tuple[str, int]:
         return frame.task_id, frame.attempt if self._version >= 2 else 0
@@ -361,17 +362,17 @@ class Session:
                 attempt.missing += 1
                 if attempt.missing >= 2:
                     if attempt.phase is Phase.RUNNING:
-                        self._dispatcher.pool.count_loss(worker)
+                        self._registry.pool.count_loss(worker)
                     attempt.lost()
         for key in sorted(running)[: max(worker.slots, MOST_CANCELS)]:
             if worker.past.get(key) is None:
                 worker.strange.put(key, True)  # its answer to the cancel is no fault
-            self.send(encoder.encode(Cancel(*key, "superseded", self._dispatcher.settings.cancel_grace_ms)))
+            self.send(encoder.encode(Cancel(*key, "superseded", self._registry.settings.cancel_grace_ms)))
 
     # ---- registering ----------
 
     def _connect_v1(self) -> None:
-        if self._dispatcher.draining:
+        if self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return
         worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
@@ -383,7 +384,7 @@ class Session:
             models=worker.told_models,
             key_id=self.identity.id,
         )
-        self._dispatcher.connected(worker)
+        self._registry.connected(worker)
 
     def _make_worker(self, name: str, version: int, models: list[str], slots: int, **more: Any) -> Worker:
         return Worker(
@@ -421,7 +422,7 @@ class Session:
         worker.set_models(models, worker.task_types)
         if worker.models != before:
             log.info("worker's token covers other models", worker_id=worker.id, models=worker.told_models)
-            self._dispatcher.changed(worker)
+            self._registry.changed(worker)
 
     def _register(self, frame: Register) -> None:
         if VERSION not in frame.protocols:
@@ -434,7 +435,7 @@ class Session:
             self.close(CLOSE_PROTOCOL, "no model left that the token may offer")
             return
         first = self.worker
-        if first is None and self._dispatcher.draining:
+        if first is None and self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return
         asked = (frame.models, frame.task_types)
@@ -444,7 +445,7 @@ class Session:
                 "REGISTER", f"models and task types may change {RENAMINGS_PER_MINUTE} times a minute"
             )
             return
-        if not self._names.take(self.identity.id, self._dispatcher.pool.unknown(models), self._time()):
+        if not self._names.take(self.identity.id, self._registry.pool.unknown(models), self._time()):
             sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new model names a minute"
             if first is not None:
                 self._complain("MODELS", sentence)
@@ -458,7 +459,7 @@ class Session:
             first.set_models(models, frame.task_types)
             first.slots = frame.slots
             if (first.models, first.task_types, first.slots) != before:
-                self._dispatcher.changed(first)
+                self._registry.changed(first)
             return
         if first is not None:
             if any(attempt.writer.has_output for attempt in attempts_on(first)):
@@ -488,10 +489,10 @@ class Session:
             slots=worker.slots,
             key_id=self.identity.id,
         )
-        self._dispatcher.connected(worker)
+        self._registry.connected(worker)
         if first is not None:
-            self._dispatcher.disconnected(first)
-        for older in self._dispatcher.pool.same_instance(worker):
+            self._registry.disconnected(first)
+        for older in self._registry.pool.same_instance(worker):
             if not older.draining:
                 older.close(CLOSE_REPLACED, "the same worker connected again")
 

@@ -1,7 +1,7 @@
 """What the workers' side of a gateway is told by its settings. Durations in ms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,9 +12,9 @@ class OutputLimits:
     silence_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DispatchSettings:
-    """For the dispatcher and its attempts."""
+    """For the parts of the dispatcher and their attempts. They share one object: what changes in it holds for all at once."""
 
     flush_interval_ms: float = 40
     flush_chunks: int = 8
@@ -29,3 +29,8 @@ class DispatchSettings:
     debug_events: bool = False
     """Log the payload that each worker gets, for readers who debug prompts."""
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
+
+    def take_over(self, other: "DispatchSettings") -> None:
+        """Become like another one."""
+        for known in fields(self):
+            setattr(self, known.name, getattr(other, known.name))

@@ -8,8 +8,8 @@ import msgspec
 import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
-from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.rates import NewNames
+from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.session import (
     NEW_NAMES_PER_MINUTE,
     Connection,
@@ -58,13 +58,13 @@ class WorkerSocket:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        registry: Registry,
         authenticate: Callable[[str | None], Identity | None],
         settings: SessionSettings,
         *,
         refusal: Callable[[Scope], str | None] = lambda _: None,
     ) -> None:
-        self._dispatcher = dispatcher
+        self._registry = registry
         self._authenticate = authenticate
         self.settings = settings
         self._refusal = refusal
@@ -83,7 +83,7 @@ class WorkerSocket:
         scope["headers"] = []  # of no use any more, for as long as the connection lasts
         socket: Socket = scope.pop(SOCKET)
         settings = self.settings
-        session = Session(self._dispatcher, identity, settings, socket, version, self._names)
+        session = Session(self._registry, identity, settings, socket, version, self._names)
         self._sessions.add(session)
         code, reason = 1006, ""
         register_due = asyncio.get_running_loop().call_later(
@@ -107,7 +107,7 @@ class WorkerSocket:
         identity = self._authenticate(headers.get("authorization"))
         if identity is None:
             raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
-        if self._dispatcher.draining:
+        if self._registry.pool.draining:
             raise _Denied(503, "This gateway is shutting down: connect again, to another one")
         return identity
 
@@ -128,7 +128,7 @@ class WorkerSocket:
 
     def drain_worker(self, worker_id: str, grace_ms: int) -> bool:
         """Give one worker no more tasks; one of version 2 is told to go when it is done. False: no such worker is connected."""
-        worker = self._dispatcher.pool.get(worker_id)
+        worker = self._registry.pool.get(worker_id)
         if worker is None:
             return False
         if not worker.draining:
@@ -136,7 +136,7 @@ class WorkerSocket:
             if worker.version >= 2:
                 worker.send(encoder.encode(Drain(grace_ms, reconnect=False)))
             log.info("worker drains", worker_id=worker.id, name=worker.name, running=len(worker.attempts))
-            self._dispatcher.changed(worker)
+            self._registry.changed(worker)
         return True
 
     def close(self, reason: str) -> None:

@@ -241,7 +241,7 @@ async def test_the_workers_of_one_token_bring_so_many_new_names_a_minute(guarded
     def names(number: int) -> list[str]:
         return [f"{number}-{name}" for name in range(250)]
 
-    guarded.gateway.dispatcher.time = lambda: 1000.0
+    guarded.gateway.dispatcher.pool.time = lambda: 1000.0
     token = bearer("wk-secret")
     async with contextlib.AsyncExitStack() as stack:
         for number in range(8):

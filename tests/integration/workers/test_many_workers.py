@@ -126,7 +126,7 @@ async def test_running_tasks_are_told_with_the_next_renewal(
         await until_workers(served, 1)
         callers.ask()
         await worker.expect("task")
-        served.gateway.dispatcher.upkeep.offer_soon()
+        served.gateway.dispatcher.offers.offer_soon()
 
         async def told() -> bool:
             return [row["running"] for row in await second.gateway.surveyor.workers()] == [1]
@@ -145,7 +145,7 @@ async def test_what_the_store_loses_of_them_is_told_again(served: Served, second
 
         await until(known, "both to be known")
         await gateway.link.command("DEL", presence)
-        gateway.dispatcher.upkeep.offer_soon()
+        gateway.dispatcher.offers.offer_soon()
         await until(known, "both to be known again")
 
 

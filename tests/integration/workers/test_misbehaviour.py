@@ -522,7 +522,7 @@ async def test_heartbeats_keep_a_silent_worker_alive(served: Served, callers: Ca
         watch = await callers.watch()
         task = await worker.expect("task")
         await worker.ack(task)
-        ticks = served.gateway.dispatcher.time
+        ticks = served.gateway.dispatcher.pool.time
         end = ticks() + 2.5
         while ticks() < end:
             await worker.nothing_more(task)

@@ -9,7 +9,7 @@ from tests.support.processes import gateway_process
 from tests.support.rawworkers import Callers, after, callers_of, key, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
-from fairlane.workers.server import dispatch
+from fairlane.workers.server import slots
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +105,7 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
 async def test_a_task_that_neither_gateways_worker_supports_fails_before_long(
     served: Served, second: Served, callers: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MISMATCH_REST_S", 0.1)
+    monkeypatch.setattr(slots, "MISMATCH_REST_S", 0.1)
     async with worker_v2(served.ws, instance="a") as a, worker_v2(second.ws, instance="b") as b:
         await until_workers(second, 1)
         answer = callers.ask()
@@ -156,7 +156,7 @@ async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
     ):
         await until_workers(served, 1)
         await until_workers(second, 1)
-        served.gateway.dispatcher.drain()
+        served.gateway.dispatcher.registry.drain()
         answer = elsewhere.ask()
         await other.result(await other.expect("task"), "taken over", lastSeq=0)
         assert await answer.ok() == "taken over"

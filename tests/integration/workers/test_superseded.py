@@ -46,7 +46,9 @@ async def test_a_worker_that_gets_a_task_again_is_told_to_stop_the_first_attempt
             await worker.text(frame_of(first, "taskChunk", seq=seq, deltas=[{"content": "old"}]))
         await worker.nothing_more(first, again, other)
         (state,) = [
-            w for w in served.gateway.dispatcher.presence() if w["workerId"] == worker.registered["workerId"]
+            w
+            for w in served.gateway.dispatcher.offers.presence()
+            if w["workerId"] == worker.registered["workerId"]
         ]
         assert state["running"] == 3  # the first one's slot is not free before its worker has stopped
         await worker.result(first, "old", lastSeq=60)

@@ -120,19 +120,21 @@ class Stage:
             close=lambda code, _: self.closed.setdefault(name, code),
             **fields,
         )  # fmt: skip
-        self.dispatcher.connected(worker)
+        self.dispatcher.registry.connected(worker)
         return worker
 
     async def submitted(self, later: Later = ()) -> None:
         """Submit a task that must wait."""
-        waiting = self.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
+        waiting = self.dispatcher.slots.submit(
+            TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}")
+        )
         await self.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [], later))
         await waiting
 
     async def started(self, worker: Worker, task: Grant | None = None) -> Attempt:
         """Answer the worker's open question with a task."""
         task = task or grant()
-        self.dispatcher.keep_payload(task.task_id, b"{}")
+        self.dispatcher.payloads.put(task.task_id, b"{}")
         await self.store.answer("take", [task])
         return attempt_of(worker, task.task_id)
 
@@ -185,7 +187,7 @@ async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
     worker = stage.worker()
     attempt = await stage.started(worker)
     attempt.result(result(attempt))
-    stage.dispatcher.keep_payload("t2", b"{}")
+    stage.dispatcher.payloads.put("t2", b"{}")
     await stage.store.answer("finish", finished("ok", grant("t2")))
     assert held_by(worker) == ["t2"]
     assert stage.sent["w"][-1]["taskId"] == "t2"
@@ -265,7 +267,7 @@ async def test_a_provider_that_refuses_costs_no_try_and_no_rest_of_the_worker() 
     attempt.acknowledged()
     info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429, "retryAfterMs": 5000}
     attempt.result(result(attempt, None, error="slow down", errorInfo=info))
-    assert worker.free(stage.dispatcher.time()) == 1
+    assert worker.free(stage.dispatcher.pool.time()) == 1
     _, more = await stage.store.answer("requeue", Ended("queued", later=(("m", 5000),)))
     assert (more["cause"], more["begun"], more["hold_ms"]) == ("declined", False, 5000)
     assert more["end"].code == "MODEL_TOO_BUSY"
@@ -279,7 +281,7 @@ async def test_an_overloaded_server_rests_its_worker_alone() -> None:
     attempt = await stage.started(worker)
     info = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 503, "retryAfterMs": 5000}
     attempt.result(result(attempt, None, error="overloaded", errorInfo=info))
-    assert worker.free(stage.dispatcher.time()) == 0
+    assert worker.free(stage.dispatcher.pool.time()) == 0
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"], more["hold_ms"]) == ("failed", True, 0)
 
@@ -299,7 +301,7 @@ async def test_a_rejection_is_no_try_and_keeps_the_worker_free_of_tasks(reason: 
     worker = stage.worker(slots=2)
     attempt = await stage.started(worker)
     attempt.reject(TaskReject("t1", 1, reason))
-    assert worker.free(stage.dispatcher.time()) == 0
+    assert worker.free(stage.dispatcher.pool.time()) == 0
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"]) == ("declined", False)
 
@@ -356,7 +358,7 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
     worker = stage.worker()
     await stage.store.answer("take", [grant()])  # its body is not at hand
     attempt = attempt_of(worker, "t1")
-    stage.dispatcher.on_stop("t1", 1, "client")
+    stage.dispatcher.stops.on_stop("t1", 1, "client")
     assert attempt.phase is Phase.OVER
     await stage.store.answer("payload", b"{}")
     await stage.store.answer("finish", finished("late"))
@@ -369,7 +371,7 @@ async def test_a_task_that_ends_before_it_was_sent_is_never_sent() -> None:
 
 async def superseded(stage: Stage, worker: Worker, task: Grant | None = None) -> Attempt:
     """Grant a task anew that an attempt here still holds; the new attempt."""
-    stage.dispatcher.fill(worker)
+    stage.dispatcher.slots.fill(worker)
     return await stage.started(worker, task or grant("t1", 2))
 
 
@@ -427,9 +429,9 @@ async def test_news_of_an_old_attempts_end_does_not_stop_the_new_one() -> None:
     worker = stage.worker(slots=2)
     await stage.started(worker)
     second = await superseded(stage, worker)
-    stage.dispatcher.on_stop("t1", 1, "client")
+    stage.dispatcher.stops.on_stop("t1", 1, "client")
     assert second.phase is Phase.SENT
-    stage.dispatcher.on_stop("t1", 2, "client")
+    stage.dispatcher.stops.on_stop("t1", 2, "client")
     assert second.phase is Phase.STOPPING
     await stage.dispatcher.close()
 
@@ -439,7 +441,7 @@ async def test_of_two_attempts_a_lost_worker_ends_both() -> None:
     worker = stage.worker(slots=2)
     await stage.started(worker)
     await superseded(stage, worker)
-    stage.dispatcher.disconnected(worker)
+    stage.dispatcher.registry.disconnected(worker)
     await stage.store.answer("finish", finished("stale"))
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert more["cause"] == "lost"
@@ -451,7 +453,7 @@ async def test_a_version_1_worker_that_could_not_tell_them_apart_gives_the_task_
     worker = stage.worker(version=1)
     first = await stage.started(worker)
     worker.slots = 2  # as if a slot had been reserved before
-    stage.dispatcher.fill(worker)
+    stage.dispatcher.slots.fill(worker)
     await stage.store.answer("take", [grant("t1", 2)])
     await stage.store.answer("requeue", Ended("queued"))
     assert (first.phase, held_by(worker)) == (Phase.STOPPING, ["t1"])
@@ -463,7 +465,7 @@ async def test_a_version_1_worker_that_could_not_tell_them_apart_gives_the_task_
 
 async def test_output_beyond_the_limit_ends_the_task_and_keeps_the_slot_until_the_worker_stops() -> None:
     stage = Stage()
-    stage.dispatcher.settings = DispatchSettings(max_output_bytes=5000)
+    stage.dispatcher.settings.max_output_bytes = 5000
     worker = stage.worker()
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "x" * 4000))
@@ -546,7 +548,7 @@ async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None
 async def test_a_wake_up_that_overtakes_an_empty_answer_is_not_lost() -> None:
     stage = Stage()
     stage.worker()
-    stage.dispatcher.on_wake("m", targeted=True)  # the only slot is reserved for the question under way
+    stage.dispatcher.slots.on_wake("m", targeted=True)  # the only slot is reserved for the question under way
     assert stage.store.asked == ["take", "take"]  # the second one hands the wake-up on
     await stage.store.answer("take", [])
     assert stage.store.asked == ["take", "take"]
@@ -561,10 +563,10 @@ async def test_of_the_instants_in_the_answers_the_earlier_one_asks_again() -> No
     stage.worker()
     await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert stage.store.asked == []
-    stage.dispatcher._timers.set((("m", 0),))
+    stage.dispatcher.slots._timers.set((("m", 0),))
     args, _ = await stage.store.answer("take", Taken([grant()], (("m", 60_000),)))
     assert (args[0], args[1]) == (("m",), 1)
-    assert len(stage.dispatcher._timers) == 1
+    assert len(stage.dispatcher.slots._timers) == 1
 
 
 async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
@@ -573,7 +575,7 @@ async def test_a_timer_without_a_free_slot_hands_its_wake_up_on() -> None:
     await stage.submitted(later=(("m", 0),))
     args, _ = await stage.store.answer("take", Taken([], (("m", 60_000),)))
     assert args[:2] == (["m"], 0)
-    assert len(stage.dispatcher._timers) == 1
+    assert len(stage.dispatcher.slots._timers) == 1
 
 
 async def test_closing_forgets_the_timers() -> None:
@@ -581,14 +583,14 @@ async def test_closing_forgets_the_timers() -> None:
     stage.worker()
     await stage.store.answer("take", Taken([], (("m", 60_000),)))
     await stage.dispatcher.close()
-    assert len(stage.dispatcher._timers) == 0
+    assert len(stage.dispatcher.slots._timers) == 0
 
 
 async def test_a_wake_up_that_overtakes_the_answer_to_a_result_is_not_lost() -> None:
     stage = Stage()
     attempt = await stage.started(stage.worker())
     attempt.result(result(attempt))
-    stage.dispatcher.on_wake("m", targeted=False)
+    stage.dispatcher.slots.on_wake("m", targeted=False)
     await stage.store.answer("finish", finished("ok"))
     assert stage.store.asked == ["take"]
 
@@ -598,9 +600,9 @@ async def test_a_task_for_a_worker_that_has_gone_meanwhile_goes_to_another() -> 
     gone, other = stage.worker("gone"), stage.worker("other")
     await stage.store.answer("take", [])  # gone's
     await stage.store.answer("take", [])  # other's
-    stage.dispatcher.fill(gone)
-    stage.dispatcher.disconnected(gone)
-    stage.dispatcher.keep_payload("t1", b"{}")
+    stage.dispatcher.slots.fill(gone)
+    stage.dispatcher.registry.disconnected(gone)
+    stage.dispatcher.payloads.put("t1", b"{}")
     await stage.store.answer("take", [grant()])
     assert held_by(other) == ["t1"]
     assert stage.sent["gone"] == []
@@ -610,14 +612,14 @@ async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_mu
     stage = Stage()
     first, second = stage.worker("first"), stage.worker("second")
     await stage.store.answer("take", [])  # first's
-    stage.dispatcher.keep_payload("t1", b"{}")
+    stage.dispatcher.payloads.put("t1", b"{}")
     await stage.store.answer("take", [grant("t1")])  # second's, but it is first's turn
     assert (held_by(first), held_by(second)) == (["t1"], [])
     assert stage.store.asked == []  # first had asked for the same: the store knows of a free slot here
 
     third = stage.worker("third")
-    second.rest_until = stage.dispatcher.time() + 60  # it asks for nothing
-    stage.dispatcher.keep_payload("t2", b"{}")
+    second.rest_until = stage.dispatcher.pool.time() + 60  # it asks for nothing
+    stage.dispatcher.payloads.put("t2", b"{}")
     stage.dispatcher.pool.touch(third)
     await stage.store.answer("take", [grant("t2")])  # third's
     assert held_by(second) == ["t2"]
@@ -627,11 +629,19 @@ async def test_a_slot_whose_task_went_to_another_worker_asks_again_only_if_it_mu
 async def test_a_task_for_the_only_worker_that_has_gone_is_given_back() -> None:
     stage = Stage()
     worker = stage.worker()
-    stage.dispatcher.disconnected(worker)
+    stage.dispatcher.registry.disconnected(worker)
     await stage.store.answer("take", [grant()])
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"]) == ("declined", False)
     assert not stage.dispatcher.attempts
+
+
+async def test_readers_here_see_the_end_of_a_task_that_could_not_be_given_back() -> None:
+    stage = Stage()
+    stage.dispatcher.registry.disconnected(stage.worker())
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("requeue", Ended("ended", "failed", "2-2", "error", b"{}"))
+    assert [(event.type, event.epoch, event.seq) for event in stage.hub.events] == [("error", 2, 2)]
 
 
 async def test_a_task_that_arrives_after_the_worker_said_it_drains_is_given_back() -> None:
@@ -647,7 +657,7 @@ async def test_a_repeated_answer_starts_nothing_twice() -> None:
     stage = Stage()
     worker = stage.worker(slots=2)
     await stage.started(worker)
-    stage.dispatcher.fill(worker)
+    stage.dispatcher.slots.fill(worker)
     await stage.store.answer("take", [grant()])
     assert len(stage.sent["w"]) == 1
 
@@ -657,7 +667,7 @@ async def test_a_refused_submit_frees_the_reserved_slot() -> None:
     worker = stage.worker()
     await stage.store.answer("take", [])
     task = TaskSpec(id="t1", model="m", queue="q", user="u", payload=b"{}")
-    waiting = stage.dispatcher.submit(task)
+    waiting = stage.dispatcher.slots.submit(task)
     assert worker.free(1e9) == 0
     await stage.store.answer("submit", Refused("full"))
     assert isinstance(await waiting, Refused)
@@ -668,8 +678,8 @@ async def test_a_submit_may_bring_another_task_than_its_own() -> None:
     stage = Stage()
     worker = stage.worker()
     await stage.store.answer("take", [])
-    waiting = stage.dispatcher.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
-    stage.dispatcher.keep_payload("older", b"{}")
+    waiting = stage.dispatcher.slots.submit(TaskSpec(id="new", model="m", queue="q", user="u", payload=b"{}"))
+    stage.dispatcher.payloads.put("older", b"{}")
     await stage.store.answer("submit", Submitted(State.QUEUED, Place(1, 0, 0, 0), 0, [grant("older")]))
     assert (await waiting).place.position == 1  # type: ignore[union-attr]
     assert held_by(worker) == ["older"]
@@ -679,9 +689,13 @@ async def test_a_slot_is_not_reserved_for_a_type_that_its_worker_does_not_take()
     stage = Stage()
     worker = stage.worker(task_types=["chat"])
     await stage.store.answer("take", [])
-    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="embed"))
+    stage.dispatcher.slots.submit(
+        TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="embed")
+    )
     assert worker.free(1e9) == 1
-    stage.dispatcher.submit(TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="chat"))
+    stage.dispatcher.slots.submit(
+        TaskSpec(id="t", model="m", queue="q", user="u", payload=b"", task_type="chat")
+    )
     assert worker.free(1e9) == 0
 
 
@@ -690,12 +704,12 @@ async def test_two_workers_that_are_granted_each_others_types_both_get_to_work()
     a, b = stage.worker("a", task_types=["a"]), stage.worker("b", task_types=["b"])
     await stage.store.answer("take", [grant("for b", task_type="b")])  # b's own question is still open
     assert not a.attempts
-    stage.dispatcher.keep_payload("for a", b"{}")
+    stage.dispatcher.payloads.put("for a", b"{}")
     await stage.store.answer("take", [grant("for a", task_type="a")])
     assert held_by(a) == ["for a"]
     assert stage.sent["a"][0]["taskType"] == "a"
     await stage.store.answer("requeue", Ended("queued"))
-    stage.dispatcher.keep_payload("for b", b"{}")
+    stage.dispatcher.payloads.put("for b", b"{}")
     await stage.store.answer("take", [grant("for b", 2, task_type="b")])
     assert held_by(b) == ["for b"]
 

@@ -76,7 +76,7 @@ def test_the_least_recently_used_free_worker_is_picked(pool: Pool) -> None:
     pool.touch(b)
     assert pool.pick("m") is a
     pool.reserve("m")  # a question alone is no use
-    pool.hold(a, -1)
+    a.reserved -= 1
     assert pool.pick("m") is a
     b.reserved = a.reserved = 1
     assert pool.pick("m") is None
@@ -243,7 +243,7 @@ def test_a_task_costs_the_same_with_ten_workers_and_with_1600(busy: bool, models
         pool.anybody_takes("m", "chat", "t")
         if reserved is not None:
             worker, count = reserved
-            pool.hold(worker, -count)
+            worker.reserved -= count
             assert pool.pick("m", "chat", "t") is worker
             worker.attempts["t"] = None  # type: ignore[assignment]
             pool.touch(worker)

@@ -29,8 +29,7 @@ def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkee
     now = asyncio.get_running_loop().time
     made = SimpleNamespace(
         scheduler=Scheduler(),
-        time=lambda: now() + 1000,
-        pool=Pool(now),
+        pool=Pool(lambda: now() + 1000),
         attempts={
             str(n): SimpleNamespace(
                 held=True,
@@ -46,7 +45,8 @@ def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkee
     for number in range(workers):
         made.pool.add(Worker(f"w{number}", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None))
     hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
-    return Upkeep(made, hub), made  # type: ignore[arg-type]
+    slots: Any = SimpleNamespace(pool=made.pool)
+    return Upkeep(made.scheduler, hub, slots, made.attempts, None, None, None), made  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

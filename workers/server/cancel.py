@@ -1,0 +1,56 @@
+"""Ends tasks from outside, whatever they do: the one way for callers, operators and the gateway itself."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Ended, Fragment, State
+from fairlane.streaming.events import Event, fragment_error, terminal_event
+from fairlane.streaming.failures import cancelled_end
+from fairlane.workers.server.background import Background
+
+By = Literal["client", "admin", "timeout", "gateway"]
+"""Who ends a task: its caller, an operator, its caller's deadline, or a gateway that cannot tell what became of it."""
+
+TIMEOUT = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
+TOMBSTONE_MS = 600_000
+"""For so long a submit of unknown outcome is refused if it comes late."""
+
+
+class Cancels:
+    """See the module. `deliver` brings events to the readers of this replica."""
+
+    def __init__(
+        self, scheduler: Scheduler, deliver: Callable[[str, Sequence[Event]], None], background: Background
+    ) -> None:
+        self._scheduler = scheduler
+        self._deliver = deliver
+        self._background = background
+
+    async def cancel(self, task_id: str, by: By) -> Ended:
+        """End a task, whatever it does, and show its end here. Raises StoreError; may be called again then.
+
+        By `timeout` it has failed, else it is cancelled. After `gateway` a submit of it that comes late is refused.
+        """
+        state, kind, end = State.CANCELLED, "cancelled", cancelled_end(by)
+        if by == "timeout":
+            state, kind, end = State.FAILED, "error", TIMEOUT
+        unknown = by == "gateway"
+        ended = await self._scheduler.cancel(
+            task_id,
+            state=state,
+            kind=kind,
+            end=end,
+            why="client" if unknown else by,
+            tombstone_ms=TOMBSTONE_MS if unknown else 0,
+        )
+        if ended.outcome == "ended":
+            self._deliver(task_id, [terminal_event(ended)])
+        return ended
+
+    def cancel_soon(self, task_id: str, by: By) -> None:
+        """The same without anybody waiting for it; tried until Redis answers."""
+        self._background.spawn(self._until_cancelled(task_id, by))
+
+    async def _until_cancelled(self, task_id: str, by: By) -> None:
+        await self._background.until_answered(lambda: self.cancel(task_id, by))

@@ -1,0 +1,49 @@
+"""What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
+
+from fairlane.workers.server.attempt import attempts_on
+from fairlane.workers.server.offers import Offers
+from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.slots import Slots
+
+
+class Registry:
+    """What sessions tell of their workers."""
+
+    def __init__(self, slots: Slots, offers: Offers, settings: DispatchSettings) -> None:
+        self.pool = slots.pool
+        self.settings = settings
+        self._slots = slots
+        self._offers = offers
+
+    def connected(self, worker: Worker) -> None:
+        """A worker is ready: offer its models and fill its slots."""
+        worker.heard_at = self.pool.time()
+        self.pool.add(worker)
+        self._offers.offer(worker)
+        self._slots.fill(worker)
+
+    def changed(self, worker: Worker) -> None:
+        """A worker changed its models or slots, or drains."""
+        self._offers.offer(worker)
+        if not worker.draining:
+            self._slots.fill(worker)
+
+    def disconnected(self, worker: Worker) -> None:
+        """A worker is gone: its tasks are tried elsewhere or end."""
+        if not self.pool.remove(worker):
+            return
+        self._offers.offer(worker)
+        attempts = attempts_on(worker)
+        if any(attempt.held for attempt in attempts):
+            self.pool.count_loss(worker)
+        for attempt in attempts:
+            attempt.lost(blameless=self.pool.draining)
+
+    def drain(self) -> None:
+        """No worker gets another task, also none that comes; what runs goes on. Other replicas are told."""
+        self.pool.draining = True
+        for worker in self.pool:
+            worker.draining = True
+            self._offers.changed(worker)
+        self._offers.offer_soon()

@@ -1,0 +1,184 @@
+"""Fills the slots of the workers here: asks the scheduler whenever one is free, and when somebody says that there is something.
+
+A slot is free, reserved for a question under way, or taken by an attempt. Grants are handled in callbacks of the scheduler's
+replies, so that a grant is never lost with the request that happened to receive it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from fairlane.queues.errors import StoreError, StoreUnavailable
+from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
+from fairlane.queues.tasks import Grant, Later, Refused, Submitted, TaskSpec
+from fairlane.workers.server.cancel import Cancels
+from fairlane.workers.server.payloads import PayloadCache
+from fairlane.workers.server.pool import ANY, Pool, Worker
+from fairlane.workers.server.timers import ModelTimers
+
+FILLED_AT_ONCE = 50
+FILL_PAUSE_S = 0.02
+MOST_UNHEARD = 1000
+"""Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
+MISMATCH_REST_S = 1.0
+"""How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
+
+
+class Slots:
+    """See the module. `close` forgets the timers."""
+
+    start: Callable[[Grant, Worker], None]
+    """Begins a task that was granted for a slot of this worker. Set once, before the first question: see `Dispatcher`."""
+
+    def __init__(self, scheduler: Scheduler, pool: Pool, payloads: PayloadCache, cancels: Cancels) -> None:
+        self.pool = pool
+        self._scheduler = scheduler
+        self._payloads = payloads
+        self._cancels = cancels
+        self._loop = asyncio.get_running_loop()
+        self._unheard: set[str] = set()
+        self._timers = ModelTimers(self._loop, partial(self.on_wake, targeted=True))
+        self.ask_later = self._timers.set
+        """Set timers for models that may start a task in a while."""
+
+    def close(self) -> None:
+        """Forget the timers, and those to come."""
+        self._timers.close()
+
+    # ---- asking ----------
+
+    def submit(self, task: TaskSpec) -> Awaitable[Submitted | Refused]:
+        """Queue a task. Raises StoreUnavailable; what happened to it then, it will not run later."""
+        done: asyncio.Future[Submitted | Refused] = self._loop.create_future()
+        worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
+        self._payloads.put(task.id, task.payload)
+        try:
+            named = worker is not None and worker.models != (ANY,)
+            nonce, worker_id = self._scheduler.nonce(), worker.id if worker else ""
+            reply = self._scheduler.submit(task, want, nonce, worker_id, named=named)
+        except StoreUnavailable:
+            self._payloads.pop(task.id)
+            if worker:
+                worker.reserved -= want
+            raise
+        task.payload = b""  # its caller may wait for long; the store and the cache have it
+        reply.add_done_callback(partial(self._on_submitted, task.id, worker, want, done))
+        return done
+
+    def _on_submitted(
+        self,
+        task_id: str,
+        worker: Worker | None,
+        want: int,
+        done: asyncio.Future[Submitted | Refused],
+        reply: asyncio.Future[Any],
+    ) -> None:
+        if worker:
+            worker.reserved -= want
+        error = reply.exception()
+        if error is not None:
+            self._payloads.pop(task_id)
+            if isinstance(error, StoreError) and error.sent:
+                self._cancels.cancel_soon(task_id, "gateway")
+            if not done.done():
+                done.set_exception(error)
+                done.exception()
+            return
+        answer = self._scheduler.submitted(reply.result())
+        if isinstance(answer, Refused):
+            self._payloads.pop(task_id)
+        elif worker:
+            self.use(worker, answer.grants, answer.later)
+        else:
+            self.ask_later(answer.later)
+        if not done.done():
+            done.set_result(answer)
+
+    def on_wake(self, model: str, *, targeted: bool) -> None:
+        """A task of `model` may start. A wake-up meant for this replica alone is handed on if nothing is free here.
+
+        So is the one of its own timer: whoever is idle elsewhere may not know that there is something to wait for.
+        """
+        reserved = self.pool.reserve(model, MOST_TAKEN)
+        if reserved is not None:
+            self._take(*reserved, woken=model)
+            return
+        if len(self._unheard) < MOST_UNHEARD:
+            self._unheard.add(model)
+        if targeted:
+            with contextlib.suppress(StoreUnavailable):  # the sweep repeats the wake-up
+                reply = self._scheduler.take([model], 0, self._scheduler.nonce())
+                reply.add_done_callback(self._on_handed_on)
+
+    def _on_handed_on(self, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            self.ask_later(self._scheduler.taken(reply.result()).later)
+
+    def fill(self, worker: Worker) -> None:
+        """Ask for tasks for all free slots of a worker: at most MOST_TAKEN at a time, and again while all are granted."""
+        free = worker.free(self.pool.time()) if worker in self.pool else 0
+        if free > 0:
+            want = min(free, MOST_TAKEN)
+            worker.reserved += want
+            self._take(worker, want)
+
+    async def fill_all(self) -> None:
+        """Fill what stayed empty; of many workers a few at a time, so that nothing else waits for all of them."""
+        for number, worker in enumerate(self.pool, 1):
+            self.fill(worker)
+            if number % FILLED_AT_ONCE == 0:
+                await asyncio.sleep(FILL_PAUSE_S)
+
+    def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
+        try:
+            reply = self._scheduler.take(worker.models, want, self._scheduler.nonce(), worker.id)
+        except StoreUnavailable:
+            worker.reserved -= want
+            return  # filled again when the connection is back
+        reply.add_done_callback(partial(self._on_taken, worker, want, woken))
+
+    def _on_taken(self, worker: Worker, want: int, woken: str | None, reply: asyncio.Future[Any]) -> None:
+        worker.reserved -= want
+        if reply.cancelled() or reply.exception() is not None:
+            return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
+        grants, later = self._scheduler.taken(reply.result())
+        self.ask_later(later)
+        for grant in grants:
+            self.start(grant, worker)
+        if len(grants) < want:
+            self._came_back_empty(worker)
+        elif woken is not None:
+            self.on_wake(woken, targeted=False)
+        elif want == MOST_TAKEN:
+            self.fill(worker)
+
+    def use(self, worker: Worker, grants: list[Grant], later: Later) -> None:
+        """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
+        self.ask_later(later)
+        for grant in grants:
+            self.start(grant, worker)
+        if not grants:
+            self._came_back_empty(worker)
+
+    def _came_back_empty(self, worker: Worker) -> None:
+        """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""
+        if self._unheard:
+            heard = {model for model in self._unheard if worker.serves(model)}
+            if heard:
+                self._unheard -= heard
+                self.fill(worker)
+
+    # ---- asking for nothing ----------
+
+    def hold(self, worker: Worker, ms: int) -> None:
+        """Give a worker no task for a while (it says that it is full)."""
+        seconds = min(ms, 60_000) / 1000
+        worker.hold_until = max(worker.hold_until, self.pool.time() + seconds)
+        self._loop.call_later(seconds + 0.001, self.fill, worker)
+
+    def rest(self, worker: Worker) -> None:
+        """Ask for no task for a while: it would be the same one again. What is at hand may be given all the same."""
+        worker.rest_until = self.pool.time() + MISMATCH_REST_S
+        self._loop.call_later(MISMATCH_REST_S + 0.001, self.fill, worker)

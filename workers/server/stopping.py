@@ -1,0 +1,45 @@
+"""Stops tasks here that another replica, or a script, has ended."""
+
+import asyncio
+
+from fairlane.queues.scheduler import Scheduler
+from fairlane.workers.server.attempt import Attempt
+from fairlane.workers.server.background import Background
+from fairlane.workers.server.ending import Endings
+
+LOST_REPLY_S = 2.0
+"""A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
+
+
+class Stops:
+    """See the module."""
+
+    def __init__(self, scheduler: Scheduler, endings: Endings, background: Background) -> None:
+        self._scheduler = scheduler
+        self._endings = endings
+        self._attempts = endings.attempts
+        self._background = background
+
+    def on_stop(self, task_id: str, epoch: int, why: str) -> None:
+        """A task was ended whose attempt with this epoch is, or was, here."""
+        attempt = self._held(task_id, epoch)
+        if attempt is None:
+            self._background.spawn(self._confirm(task_id, epoch, why))
+        else:
+            attempt.stop(why)
+
+    def _held(self, task_id: str, epoch: int) -> Attempt | None:
+        attempt = self._attempts.newest(task_id)
+        return attempt if attempt is not None and attempt.grant.epoch == epoch else None
+
+    async def _confirm(self, task_id: str, epoch: int, why: str) -> None:
+        """The grant is not known here. Nobody but us can say that its slot is free, if the grant was lost."""
+        await asyncio.sleep(LOST_REPLY_S)
+        attempt = self._held(task_id, epoch)
+        if attempt is not None:  # the grant came after the news of its end
+            attempt.stop(why)
+            return
+        record = await self._background.until_answered(lambda: self._scheduler.position(task_id))
+        if record is None or record.number("ep") != epoch or self._held(task_id, epoch):
+            return
+        self._endings.give_back_soon(record.grant(task_id))
