@@ -21,7 +21,7 @@ from tests.support.direct import World, drive, sample_ends
 from tests.support.servers import Server
 
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Grant, State, TaskSpec
 
 QUEUES = ("paid_stream", "paid_batch", "free_stream", "free_batch")
 SLOTS = 16
@@ -91,16 +91,18 @@ class Load:
         for grant in ending:
             self.scheduler.finish(
                 grant,
-                State.COMPLETED,
-                "",
                 2,
                 [("chunk", b'{"delta":"hello"}')],
-                ("done", b'{"result":null}'),
-                used=(50, 180),
-                want=1,
-                models=["m"],
-                nonce=self.scheduler.nonce(),
-                worker="w",
+                End(
+                    State.COMPLETED,
+                    "",
+                    ("done", b'{"result":null}'),
+                    (50, 180),
+                    self.scheduler.nonce(),
+                    1,
+                    ["m"],
+                    worker="w",
+                ),
             )
         for reply in self.batch.send():
             self.running += self.scheduler.finished(reply).grants

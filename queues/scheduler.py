@@ -26,8 +26,10 @@ from fairlane.queues.rules import (
 from fairlane.queues.sums import SummedLine
 from fairlane.queues.tasks import (
     TERMINAL,
+    End,
     Ended,
     Entry,
+    EventFields,
     Finished,
     Fragment,
     Grant,
@@ -53,8 +55,6 @@ MOST_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
-EventFields = tuple[str, bytes]
-"""Type and data of an event that is to be logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,53 +213,33 @@ class Scheduler:
         """What `append` answered: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
         return reply[0].decode(), reply[1] if reply[0] == b"hole" else 0
 
-    def finish(
-        self,
-        grant: Grant,
-        state: State,
-        code: str,
-        seq: int,
-        events: Sequence[EventFields],
-        terminal: EventFields,
-        *,
-        used: tuple[int, int],
-        want: int,
-        models: Sequence[str],
-        nonce: str,
-        worker: str = "",
-        keep_ms: int = 0,
-    ) -> asyncio.Future[Any]:
+    def finish(self, grant: Grant, seq: int, events: Sequence[EventFields], end: End) -> asyncio.Future[Any]:
         """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.
 
         `seq`: the number of the first event, as the writer of the log counts; 0 from anybody else, whose terminal event then
-        has an epoch of its own.
-
-        With `keep_ms` the slot stays `stopping` for so long, because the worker still runs the task: call it again when the
-        worker has stopped.
-
-        `used`: tokens in and out, -1 = unknown. Call again (same nonce) until it is answered: the slot is held until then.
+        has an epoch of its own. Call again with the same `end` until it is answered: the slot is held until then.
         """
         args: list[Arg] = [
             grant.task_id,
             grant.epoch,
             grant.token,
-            state,
-            code,
+            end.state,
+            end.code,
             seq,
-            used[0],
-            used[1],
+            end.used[0],
+            end.used[1],
             self.replica,
-            nonce,
+            end.nonce,
             self.limits.grant_ms,
-            want,
-            worker,
+            end.want,
+            end.worker,
             len(events),
-            keep_ms,
+            end.keep_ms,
         ]
         for event in events:
             args.extend(event)
-        args.extend(terminal)
-        args.extend(models)
+        args.extend(end.terminal)
+        args.extend(end.models)
         return self._link.run("finish", *args)
 
     @staticmethod

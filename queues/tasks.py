@@ -1,7 +1,7 @@
 """What the scheduler is told of a task, and what it tells: plain values, no Redis."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -142,6 +142,28 @@ class Refused:
     retry_ms: int = 0
     others_offered: bool = False
     """With `no_worker`: workers are connected, for other models."""
+
+
+EventFields = tuple[str, bytes]
+"""Type and data of an event that is to be logged."""
+
+
+class End(NamedTuple):
+    """How an attempt ends its task, and what its slot is asked for next."""
+
+    state: State
+    code: str
+    terminal: EventFields
+    used: tuple[int, int]
+    """Tokens in and out; -1 = unknown."""
+    nonce: str
+    """Names the call, which may be repeated."""
+    want: int = 0
+    """Tasks to take for the slot, of these `models`, for this `worker`."""
+    models: Sequence[str] = ()
+    worker: str = ""
+    keep_ms: int = 0
+    """For so long the slot stays `stopping`, because the worker still runs the task: end it again when that has stopped."""
 
 
 class Finished(NamedTuple):

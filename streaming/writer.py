@@ -10,13 +10,13 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.scheduler import EventFields, Scheduler
-from fairlane.queues.tasks import Finished, Grant, State
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import End, EventFields, Finished, Grant, State
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
 from fairlane.streaming.ticks import Ticks
@@ -53,20 +53,6 @@ class Owner(Protocol):
     def on_unwritable(self, grant: Grant, why: str) -> None:
         """The log takes no more of this output: see TaskWriter."""
         ...
-
-
-class _End(NamedTuple):
-    """How to end the task: the arguments of `finish`."""
-
-    state: State
-    code: str
-    terminal: EventFields
-    used: tuple[int, int]
-    want: int
-    models: Sequence[str]
-    worker: str
-    keep_ms: int
-    nonce: str
 
 
 class TaskWriter:
@@ -127,7 +113,7 @@ class TaskWriter:
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
         self._slot: int | None = None
         self._retry_s = RETRY_FIRST_S
-        self._end: _End | None = None
+        self._end: End | None = None
         self._full = False
         self._failed = False
         self._closed = False
@@ -201,7 +187,7 @@ class TaskWriter:
         self._collect(time.monotonic() * 1000)
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
-        self._end = _End(state, code, terminal, used, want, models, worker, keep_ms, nonce)
+        self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms)
         if not self._busy:
             self._send()
 
@@ -265,20 +251,8 @@ class TaskWriter:
         self._busy = True
         try:
             if end is not None:
-                self._scheduler.finish(
-                    self._grant,
-                    end.state,
-                    end.code,
-                    self._seq,
-                    self._sending,
-                    end.terminal,
-                    used=end.used,
-                    want=end.want,
-                    models=end.models,
-                    nonce=end.nonce,
-                    worker=end.worker,
-                    keep_ms=end.keep_ms,
-                ).add_done_callback(self._on_finish_reply)
+                reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
+                reply.add_done_callback(self._on_finish_reply)
             else:
                 output = any(kind == "chunk" for kind, _ in self._sending)
                 reply = self._scheduler.append(self._grant, self._seq, self._sending, output=output)

@@ -12,7 +12,7 @@ from tests.support.direct import World, drive
 from bench.fairness.simulator import SECOND, Estimate, Task
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Fragment, Grant, Refused, State, TaskSpec
+from fairlane.queues.tasks import End, Fragment, Grant, Refused, State, TaskSpec
 
 MODEL = "m"
 QUEUE = "free_batch"
@@ -124,15 +124,17 @@ class Fairlane:
         )
         reply = self._scheduler.finish(
             self._grants.pop(task),
-            State.COMPLETED,
-            "",
             2,
             [],
-            ("done", b"{}"),
-            used=(task.request.input, output),
-            want=slots,
-            models=[MODEL],
-            nonce=self._scheduler.nonce(),
+            End(
+                State.COMPLETED,
+                "",
+                ("done", b"{}"),
+                (task.request.input, output),
+                self._scheduler.nonce(),
+                slots,
+                [MODEL],
+            ),
         )
         return self._granted(self._scheduler.finished(reply.result()).grants, slots)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from tests.support.direct import World, drive
 
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Grant, State, TaskSpec
 
 WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
 
@@ -47,15 +47,17 @@ class Service:
         grant = self.running.pop(0)
         reply = self.scheduler.finish(
             grant,
-            State.COMPLETED,
-            "",
             2,
             [],
-            ("done", b"{}"),
-            used=(0, self.tokens[grant.task_id]),
-            want=1,
-            models=["m"],
-            nonce=self.scheduler.nonce(),
+            End(
+                State.COMPLETED,
+                "",
+                ("done", b"{}"),
+                (0, self.tokens[grant.task_id]),
+                self.scheduler.nonce(),
+                1,
+                ["m"],
+            ),
         )
         grants = self.scheduler.finished(reply.result()).grants
         self.running += grants

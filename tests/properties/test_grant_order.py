@@ -11,7 +11,7 @@ from tests.support.fair_model import FairModel, Task
 from tests.support.servers import Server
 
 from fairlane.queues.rules import Value
-from fairlane.queues.tasks import Fragment, Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Fragment, Grant, State, TaskSpec
 
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 WEIGHTS = {"paid_stream": 3.0, "free_batch": 1.0}
@@ -124,15 +124,17 @@ class Both:
         grant, task = self.running.pop(which % len(self.running))
         reply = self.scheduler.finish(
             grant,
-            State.COMPLETED,
-            "",
             2,
             [],
-            ("done", b"{}"),
-            used=(task.cost_in, used),
-            want=int(take),
-            models=["m"],
-            nonce=self.scheduler.nonce(),
+            End(
+                State.COMPLETED,
+                "",
+                ("done", b"{}"),
+                (task.cost_in, used),
+                self.scheduler.nonce(),
+                int(take),
+                ["m"],
+            ),
         )
         self.model.end(task, task.cost_in, used, ran_ms=self.world.now_ms - grant.granted_ms)
         self.compare(self.scheduler.finished(reply.result()).grants, int(take))

@@ -33,8 +33,8 @@ from tests.support.servers import Server
 
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.rules import Kind, Value
-from fairlane.queues.scheduler import EventFields, Limits, Scheduler
-from fairlane.queues.tasks import Fragment, Grant, Later, Refused, State, TaskSpec
+from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.tasks import End, EventFields, Fragment, Grant, Later, Refused, State, TaskSpec
 
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
@@ -432,17 +432,7 @@ class Life(RuleBasedStateMachine):
 
         def call(seq: int, fields: list[EventFields]) -> Any:
             reply = scheduler.finish(
-                grant,
-                state,
-                "",
-                seq,
-                fields,
-                terminal,
-                used=used,
-                want=number,
-                models=replica.models,
-                nonce=nonce,
-                worker="w",
+                grant, seq, fields, End(state, "", terminal, used, nonce, number, replica.models, worker="w")
             )
             return scheduler.finished(reply.result())
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairlane.queues.scheduler import EventFields
-from fairlane.queues.tasks import Grant
+from fairlane.queues.tasks import EventFields, Grant
 
 
 class History:

@@ -9,6 +9,7 @@ from tests.support.ids import numbered
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import (
+    End,
     Ended,
     Finished,
     Fragment,
@@ -108,17 +109,19 @@ class Pool:
     ) -> Finished:
         reply = self.scheduler.finish(
             grant,
-            state,
-            "" if state is State.COMPLETED else "X",
             seq,
             [("chunk", data) for data in chunks],
-            ("done" if state is State.COMPLETED else "error", b'{"end":1}'),
-            used=used,
-            want=want,
-            models=models,
-            nonce=nonce or self.scheduler.nonce(),
-            worker="w1",
-            keep_ms=slot_ms,
+            End(
+                state,
+                "" if state is State.COMPLETED else "X",
+                ("done" if state is State.COMPLETED else "error", b'{"end":1}'),
+                used,
+                nonce or self.scheduler.nonce(),
+                want,
+                models,
+                worker="w1",
+                keep_ms=slot_ms,
+            ),
         )
         return self.scheduler.finished(reply.result())
 

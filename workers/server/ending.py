@@ -16,7 +16,7 @@ from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Finished, Grant, State
+from fairlane.queues.tasks import End, Finished, Grant, State
 from fairlane.streaming.events import compose, progress_event, terminal_event
 from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
@@ -201,24 +201,15 @@ class Endings:
         nonce = self._scheduler.nonce()
         want = self._pool.wanted(worker)
         worker.reserved += want
-        cancelled = compose(
+        terminal = compose(
             grant.task_id, _now_ms(), cancelled_end("gateway").rest
         )  # if the store lost the real end
+        end = End(
+            State.CANCELLED, CANCELLED, ("cancelled", terminal), used, nonce, want, worker.models, worker.id
+        )
         try:
             reply: Any = await self._background.until_answered(
-                lambda: self._scheduler.finish(
-                    grant,
-                    State.CANCELLED,
-                    CANCELLED,
-                    0,
-                    [],
-                    ("cancelled", cancelled),
-                    used=used,
-                    want=want,
-                    models=worker.models,
-                    nonce=nonce,
-                    worker=worker.id,
-                )
+                lambda: self._scheduler.finish(grant, 0, [], end)
             )
         finally:
             worker.reserved -= want

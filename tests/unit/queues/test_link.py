@@ -19,7 +19,7 @@ from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink, connect
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
-from fairlane.queues.tasks import State, Submitted, TaskSpec
+from fairlane.queues.tasks import End, State, Submitted, TaskSpec
 
 DEADLINE_S = 10.0
 
@@ -129,16 +129,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
 
             def finish() -> Awaitable[Any]:
                 return scheduler.finish(
-                    grant,
-                    State.COMPLETED,
-                    "",
-                    3,
-                    [],
-                    ("done", b"the end"),
-                    used=(1, 1),
-                    want=1,
-                    models=["m"],
-                    nonce=nonce,
+                    grant, 3, [], End(State.COMPLETED, "", ("done", b"the end"), (1, 1), nonce, 1, ["m"])
                 )
 
             with pytest.raises(StoreUnavailable):
@@ -475,15 +466,9 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
             for grant in (first, second, fourth):
                 reply = await scheduler.finish(
                     grant,
-                    State.COMPLETED,
-                    "",
                     2,
                     [("chunk", b"{}")],
-                    ("done", b"{}"),
-                    used=(1, 1),
-                    want=0,
-                    models=[],
-                    nonce=scheduler.nonce(),
+                    End(State.COMPLETED, "", ("done", b"{}"), (1, 1), scheduler.nonce(), 0, []),
                 )
                 assert scheduler.finished(reply).outcome == ("late" if grant is second else "ok")
             assert await link.command("ZCARD", keys("slots", model="m")) == 0

@@ -170,9 +170,9 @@ async def test_the_slot_is_taken_until_the_store_has_the_end() -> None:
     attempt = await stage.started(worker)
     attempt.result(result(attempt))
     assert (attempt.phase, worker.free(0)) == (Phase.FINISHING, 0)
-    args, more = await stage.store.answer("finish", finished("ok"))
+    args, _ = await stage.store.answer("finish", finished("ok"))
     assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
-    assert (args[1], more["want"]) == ("completed", 1)
+    assert (args[3].state, args[3].want) == ("completed", 1)
     assert stage.sent["w"][-1] == {
         "type": "resultAck", "taskId": "t1", "attempt": 1, "status": "accepted",
     }  # fmt: skip
@@ -238,7 +238,7 @@ async def test_a_retryable_failure_goes_back_only_without_output() -> None:
     attempt.result(result(attempt, None, lastSeq=1, **BUSY))
     await stage.store.answer("append", ("ok", 0))
     args, _ = await stage.store.answer("finish", finished("ok"))
-    assert (args[1], args[2]) == ("failed", "MODEL_TOO_BUSY")
+    assert (args[3].state, args[3].code) == ("failed", "MODEL_TOO_BUSY")
 
 
 @pytest.mark.parametrize(
@@ -471,9 +471,10 @@ async def test_output_beyond_the_limit_ends_the_task_and_keeps_the_slot_until_th
     attempt.chunk(chunk(attempt, 1, "x" * 4000))
     await stage.store.answer("append", ("ok", 0))
     attempt.chunk(chunk(attempt, 2, "x" * 4000))
-    args, more = await stage.store.answer("finish", finished("ok"))
-    assert (args[1], args[2], args[4]) == ("failed", "OUTPUT_TOO_LARGE", [])
-    assert (more["want"], more["keep_ms"]) == (0, 60_000)
+    args, _ = await stage.store.answer("finish", finished("ok"))
+    _, _, events, end = args
+    assert (end.state, end.code, events) == ("failed", "OUTPUT_TOO_LARGE", [])
+    assert (end.want, end.keep_ms) == (0, 60_000)
     assert stage.sent["w"][-1]["type"] == "cancel"
     assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
     attempt.result(result(attempt))
@@ -538,8 +539,8 @@ async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None
         attempt.chunk(chunk(attempt, seq, "x"))
     attempt.result(result(attempt, None, lastSeq=3))
     await stage.store.answer("append", ("ok", 0))
-    _, more = await stage.store.answer("finish", finished("ok"))
-    assert more["used"] == (0, 3)
+    args, _ = await stage.store.answer("finish", finished("ok"))
+    assert args[3].used == (0, 3)
 
 
 # ---- bringing tasks to workers ----------
