@@ -9,16 +9,14 @@ import asyncio
 import codecs
 import contextlib
 import re
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.jsontext import kind_of, too_deep
 from fairlane.streaming.turns import Caller, Turns
 
 Members = dict[str, Raw]
@@ -35,8 +33,6 @@ LARGE = 256 * 1024
 MANY = 16_384
 MAX_MEMBERS = 10_000
 """Of a body, and of the payload in one. Those below them are not looked at."""
-MAX_DEPTH = 128
-"""Levels that a body may be nested: workers read it with parsers that give up at some hundreds."""
 MAX_VALUE = 8192
 """Bytes of a member that the gateway reads itself: names, numbers, flags. None that is longer is valid."""
 REST = 2.0
@@ -56,15 +52,12 @@ _name = msgspec.json.Decoder(str)
 _WRONG = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 _BEFORE_NAME = re.compile(rb"[\s{,]*+")
 _COLON = re.compile(rb"\s*+:\s*+")
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _WHITE = b" \t\r\n"
 _IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
 _END = re.compile(r"trailing characters \(byte (\d+)\)")
 _PIECE = 1 << 20
 _OVERLAP = 4096
 """Bytes of the next piece in which a type may end that began in the one before."""
-_DEPTH_PIECE = 64 * 1024
 _WHITE_AT_ONCE = 4096
 
 
@@ -80,7 +73,8 @@ def parse_object(body: bytes, what: str = "The body") -> Members:
 
     Of larger ones `Bodies.parse` makes the same, but does not look for numbers out of range.
     """
-    if _too_deep(parse_values(body, what), body):
+    parse_values(body, what)
+    if too_deep(body):
         raise _deep(what)
     return _members.decode(body)
 
@@ -88,23 +82,6 @@ def parse_object(body: bytes, what: str = "The body") -> Members:
 def is_large(body: bytes) -> bool:
     """Whether looking at a whole JSON text at once would hold others up."""
     return len(body) >= LARGE or body.count(b",") + body.count(b"[") + body.count(b"{") >= MANY
-
-
-def _too_deep(value: Any, body: bytes) -> bool:
-    """Whether a value is nested deeper than MAX_DEPTH. `body`: its text, which says in most cases that it cannot be."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return False
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
-            return False
-    return True
 
 
 def parse_values(body: bytes, what: str = "The body") -> dict[str, Any]:
@@ -242,13 +219,11 @@ async def _in_steps(body: bytes, what: str, spent: Spent) -> Members:
                 await asyncio.sleep(0)
         if kind_of(body) != "{":
             raise bad_request(f"{what} must be a JSON object")
-        depths, depth = _depths(body), 0
-        while depth >= 0:
-            with spent():
-                depth = next(depths, -1)
-            if depth > MAX_DEPTH:
-                raise _deep(what)
-            await asyncio.sleep(0)
+        with spent():
+            deep = too_deep(body)
+        if deep:
+            raise _deep(what)
+        await asyncio.sleep(0)
         found = Split()
         text, at, count, since = memoryview(body), 0, 0, 0
         while True:
@@ -291,27 +266,6 @@ def _image_in(messages: bytes, begin: int, end: int) -> bool:
     ):
         return False
     return _IMAGE.search(messages, begin, end) is not None
-
-
-def _depths(body: bytes) -> Iterator[int]:
-    """How deep a large text, valid JSON, is nested in each of its pieces; nothing when it cannot be deeper than MAX_DEPTH.
-
-    What stands in strings is left out: without escapes, quotes are where strings begin and end.
-    """
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return
-    at = depth = inside = 0
-    while at < len(body):
-        piece = body[at : at + _DEPTH_PIECE]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what it escapes belongs to it
-            piece = body[at : at + len(piece) + 1]
-        at += len(piece)
-        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        brackets = b"".join(parts[inside::2]).translate(_STEPS, _NO_BRACKETS)
-        inside = (inside + len(parts) - 1) % 2
-        depths = list(accumulate(array("b", brackets), initial=depth))
-        depth = depths[-1]
-        yield max(depths)
 
 
 def _end_of_value(text: memoryview, at: int) -> int:

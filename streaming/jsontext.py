@@ -13,6 +13,10 @@ from msgspec import Raw
 
 KNOWN = 40
 """Characters: longer names are not remembered."""
+MAX_DEPTH = 128
+"""Levels that what callers and workers send may be nested: who reads it has a parser that gives up at some hundreds."""
+MOST_LEVELS = 1 << 17
+"""More than any decoder takes."""
 NULL = b"null"
 EMPTY_STRING = b'""'
 
@@ -119,6 +123,36 @@ def count_parts(raw: bytes | None, most: int) -> int:
             at += int(end[1]) - 1
             values += 1
     return -(-values // step)
+
+
+def too_deep(raw: bytes) -> bool:
+    """Whether a JSON value, which must be valid, is nested deeper than MAX_DEPTH.
+
+    The decoder says so: it skips in C, and gives up at a depth that depends on how deep it is called. So it is asked from here
+    how many levels it takes, and then whether it takes the value with all of these but MAX_DEPTH around it. That is six times
+    as fast as to count brackets, but one step: 70 ms for 16 MiB of nothing but brackets.
+    """
+    if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    takes, fails = 0, 2 * MAX_DEPTH
+    while fails < MOST_LEVELS and _skips(b"[" * fails + b"]" * fails):
+        takes, fails = fails, 2 * fails
+    while fails - takes > 1:
+        levels = (takes + fails) // 2
+        if _skips(b"[" * levels + b"]" * levels):
+            takes = levels
+        else:
+            fails = levels
+    around = max(takes - MAX_DEPTH, 0)
+    return not _skips(b"[" * around + raw + b"]" * around)
+
+
+def _skips(raw: bytes) -> bool:
+    try:
+        _skip.decode(raw)
+    except RecursionError:
+        return False
+    return True
 
 
 def string_or_none(raw: bytes | None) -> bytes | None:

@@ -5,12 +5,9 @@ members of deltas that are not known. Each part becomes objects of a hundred byt
 of 4 MiB of `[],` had a million. Everything else stays bytes, and may hold as many values as its bytes allow.
 """
 
-from array import array
-from itertools import accumulate
-
 import msgspec
 
-from fairlane.streaming.jsontext import count_parts, items, kind_of, members
+from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, items, kind_of, members, too_deep
 
 MAX_USAGE = 16 * 1024
 """Bytes of the usage of a task."""
@@ -23,16 +20,7 @@ MAX_DIMENSIONS = 65_536
 """Numbers of a result that is one vector."""
 MAX_NUMBERS = 2_000_000
 """Numbers of a result of embeddings, and its other values."""
-MAX_DEPTH = 128
-"""Levels, as of callers' bodies: who reads it has a parser that gives up at some hundreds."""
 EMBEDDING = "openaiEmbedding"
-
-SHORT = 32 * 1024
-"""Bytes of which the brackets are counted one by one; of more, the decoder says how deep they are."""
-
-_any = msgspec.json.Decoder(msgspec.Raw)
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 class _TooManyError(Exception):
@@ -100,33 +88,6 @@ def excess_of_extra(extra: bytes) -> str | None:
     except _TooManyError as error:
         return str(error)
     return None
-
-
-def too_deep(raw: bytes) -> bool:
-    """Whether a JSON value is nested deeper than MAX_DEPTH."""
-    if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return False
-    if len(raw) <= SHORT:
-        outside = b"".join(raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
-        return max(accumulate(array("b", outside.translate(_STEPS, _NO_BRACKETS)))) > MAX_DEPTH
-    # how many levels the decoder takes depends on how deep it is called, so both are asked from here
-    takes, fails = 0, 1 << 17
-    while fails - takes > 1:
-        levels = (takes + fails) // 2
-        if _decodes(b"[" * levels + b"]" * levels):
-            takes = levels
-        else:
-            fails = levels
-    around = max(takes - MAX_DEPTH, 0)
-    return not _decodes(b"[" * around + raw + b"]" * around)
-
-
-def _decodes(raw: bytes) -> bool:
-    try:
-        _any.decode(raw)
-    except RecursionError:
-        return False
-    return True
 
 
 def _check_choices(result: bytes) -> None:

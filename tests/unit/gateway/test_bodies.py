@@ -12,7 +12,6 @@ from msgspec import Raw
 from fairlane.gateway.bodies import (
     LARGE,
     MANY,
-    MAX_DEPTH,
     MAX_MEMBERS,
     MAX_VALUE,
     MAX_WAITING,
@@ -25,6 +24,7 @@ from fairlane.gateway.bodies import (
 )
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.intake import is_name, split_payload
+from fairlane.streaming.jsontext import MAX_DEPTH
 
 FILLING = "x" * LARGE
 

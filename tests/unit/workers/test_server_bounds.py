@@ -4,14 +4,8 @@ import json
 
 import pytest
 
-from fairlane.streaming.jsontext import count_parts
-from fairlane.workers.server.bounds import (
-    MAX_DEPTH,
-    excess_of_extra,
-    excess_of_result,
-    excess_of_tools,
-    too_deep,
-)
+from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, too_deep
+from fairlane.workers.server.bounds import excess_of_extra, excess_of_result, excess_of_tools
 
 
 def listed(item: str, count: int) -> str:
