@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from playwright.async_api import Page, async_playwright, expect
-from tests.integration.web.conftest import ARGUMENTS, CHROMIUM, DEADLINE_MS, PHONE
+from playwright.async_api import Page, expect
+from tests.integration.web.conftest import DEADLINE_MS, PHONE
+from tests.support.browser import chromium
 from tests.support.servers import running_server
 from tests.support.serving import until
 from tests.support.talk import RawWorker, Talk, talking
@@ -197,8 +198,7 @@ SHOTS = [
 async def take(shots: Sequence[Shot]) -> None:
     """Take all pictures of these shots."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    async with chromium() as browser:
         for shot in shots:
             for look in shot.looks:
                 with running_server() as redis, tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,6 @@ async def take(shots: Sequence[Shot]) -> None:
                         await page.screenshot(path=IMAGES / f"{shot.name}-{look}.png", full_page=True)
                         await context.close()
                 print(f"{shot.name}-{look}.png")
-        await browser.close()
 
 
 if __name__ == "__main__":

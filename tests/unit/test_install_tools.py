@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "install-tools"
-TOOLS = {"redis-server", "chromium", "node", "promtool"}
+TOOLS = {"redis-server", "chromium-headless-shell", "node", "promtool"}
 
 
 class Machine:
@@ -59,8 +59,8 @@ def test_where_nothing_is_missing_nothing_is_done(machine: Machine) -> None:
 
 
 def test_a_missing_tool_stops_no_service_that_was_there(machine: Machine) -> None:
-    assert machine.run(tools=TOOLS - {"chromium"}, running={"redis-server", "prometheus"}) == 0
-    assert machine.asked[-1].endswith(" chromium")
+    assert machine.run(tools=TOOLS - {"chromium-headless-shell"}, running={"redis-server", "prometheus"}) == 0
+    assert machine.asked[-1].endswith(" chromium-headless-shell")
     assert machine.stopped == set()
 
 
@@ -77,3 +77,10 @@ def test_a_running_service_whose_command_is_not_on_the_path_is_not_stopped(machi
 def test_without_root_nothing_is_installed_and_what_is_missing_is_named(machine: Machine) -> None:
     assert machine.run(tools=TOOLS - {"node"}, root=False) == 1
     assert machine.asked == []
+
+
+def test_a_whole_browser_is_replaced_where_that_is_possible_and_else_will_do(machine: Machine) -> None:
+    tools = TOOLS - {"chromium-headless-shell"} | {"chromium"}
+    assert machine.run(tools=tools, root=False) == 0
+    assert machine.run(tools=tools) == 0
+    assert machine.asked[-1].endswith(" chromium-headless-shell")

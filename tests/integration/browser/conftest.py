@@ -1,21 +1,10 @@
-"""Fixtures: a Redis of the test's own, a headless Chromium, and a small web server for the test's page."""
+"""Fixtures: a small web server for the test's page."""
 
 import http.server
-import shutil
 import threading
 from collections.abc import Iterator
 
 import pytest
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 PAGE = b"""<!doctype html><meta charset="utf-8"><title>A page of another origin</title>
 <script>

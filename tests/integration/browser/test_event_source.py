@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, async_playwright
-from tests.integration.browser.conftest import ARGUMENTS, CHROMIUM
+from playwright.async_api import Page
+from tests.support.browser import chromium
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server
 from tests.support.serving import until
@@ -16,11 +16,7 @@ from tests.support.streams import RawStream, event_id, event_name
 from tests.support.talk import RawWorker
 from websockets.asyncio.client import connect
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BROWSER_S = 60.0
 SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 5000}
@@ -29,14 +25,10 @@ WORDS = ["Once", " upon", " a\n\ntime", " \U0001f600", " \u2028", " there", " wa
 
 @contextlib.asynccontextmanager
 async def browser_page(origin: str) -> AsyncIterator[Page]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        try:
-            page = await browser.new_page()
-            await page.goto(origin)
-            yield page
-        finally:
-            await browser.close()
+    async with chromium() as browser:
+        page = await browser.new_page()
+        await page.goto(origin)
+        yield page
 
 
 async def log(page: Page) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
-from tests.integration.browser.conftest import CHROMIUM
 from tests.integration.browser.test_event_source import SETTINGS, browser_page
 from tests.integration.workers_sdk.sdk_bench import process
 from tests.support.processes import gateway_process
@@ -13,10 +12,7 @@ from tests.support.servers import Server, free_port
 from tests.support.talk import RawWorker
 from websockets.asyncio.client import connect
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "browser"
 KEYS = {

@@ -5,7 +5,6 @@ workers and the browser take turns.
 """
 
 import contextlib
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +12,10 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
+from tests.support.browser import chromium
 from tests.support.talk import Talk, talking
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DEADLINE_MS = 15_000
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 780}
@@ -74,14 +65,8 @@ OpenBrowser = Callable[..., Awaitable[Watched]]
 @pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """One Chromium; every test opens contexts of its own in it."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        try:
-            yield browser
-        finally:
-            await browser.close()
+    async with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture
