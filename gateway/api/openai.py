@@ -286,7 +286,7 @@ class OpenAIStream:
         return self._view.feed(event)
 
     def notice(self, event: Event) -> bytes:
-        """A new place in the queue, as a chunk without choices."""
+        """A new place in the queue, as a chunk that says nothing else."""
         if event.type != "queued":
             return b""
         self._place = read_queued(event.data)

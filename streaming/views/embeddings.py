@@ -10,7 +10,7 @@ import msgspec
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import openai_usage
+from fairlane.streaming.views.usage import openai_usage, with_usage
 
 _floats = msgspec.json.Decoder(list[float])
 
@@ -26,7 +26,7 @@ class EmbeddingBodyView(ResultView):
         """OpenAI's embeddings object.
 
         1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
-           encoding.
+           encoding and it tells its usage.
         2. A list of numbers is one vector, a list of lists several.
         3. Anything else is no embedding and passes through as it is.
         """
@@ -63,9 +63,9 @@ class EmbeddingBodyView(ResultView):
                 changed = True
             entries.append(entry)
         if not changed:
-            return result
+            return with_usage(result, self.usage)
         found["data"] = b"[%b]" % b",".join(entries)
-        return join_object(found.items())
+        return with_usage(join_object(found.items()), self.usage)
 
     def _object(self, vectors: list[bytes]) -> bytes:
         entries = [

@@ -20,7 +20,7 @@ from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE, error_frame, failure_frame
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import openai_usage, pick_usage
+from fairlane.streaming.views.usage import openai_usage, pick_usage, with_usage
 
 
 class ChoiceState:
@@ -86,9 +86,12 @@ class OpenAIStreamView(ABC):
         return b""
 
     def queue_chunk(self, place: Place) -> bytes:
-        """A chunk without choices, for a stream that waits: tells its place, keeps clients from giving up."""
-        return b'%b"choices":[],"fairlane":{"queuePosition":%d,%b}%b' % (
-            self._envelope,
+        """A chunk for a stream that waits: tells its place, keeps clients from giving up. Its one choice says nothing (many read
+        `choices[0]` of every chunk).
+        """
+        return b'%b0,%b,"finish_reason":null}],"fairlane":{"queuePosition":%d,%b}%b' % (
+            self._head,
+            self._nothing(),
             place.position,
             wait_members(place),
             self._rest,
@@ -166,10 +169,10 @@ class OpenAIBodyView(ResultView, ABC):
     id_prefix: bytes
 
     def body(self) -> bytes:
-        """A result that has `choices` as it is; otherwise a body made of the result, or of the chunks."""
+        """A result that has `choices` as it is, but for missing usage; otherwise a body made of the result, or of the chunks."""
         result = self.result
         if result is not None and has_choices(result):
-            return result
+            return with_usage(result, self.usage)
         choices = [join_object(self._shown(choice)) for choice in self.choices()]
         pairs = [
             ("id", b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())),

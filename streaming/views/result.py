@@ -5,7 +5,7 @@ of the chunks: `{"id", "content", "reasoning"?, "refusal"?, "toolCalls"?, "finis
 "choices"?, "usage"?}`, where `id` is the task's id and everything before `choices` is about choice 0.
 `finishReason` is left out when it is `stop`. `extra` holds what the worker sent in chunks of that kind, put
 together. `choices` is there when there is more than one: the same members per choice, with its `index`.
-`usage` is as the worker told it.
+`usage` is as the worker told it, or as the gateway counted (`estimated`).
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ to 10⁹; everything else is ignored as if it were not there.
 
 import msgspec
 
-from fairlane.streaming.jsontext import join_object, members
+from fairlane.streaming.jsontext import join_object, kind_of, members
 
 MAX_TOKENS = 10**9
 
@@ -30,10 +30,17 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
     return None if picked is None else picked[0]
 
 
-def normalise_usage(raw: bytes | None, result: bytes | None = None) -> _Counts:
-    """Input and output tokens of a usage object, else of `result.usage`; None for what is not known."""
-    picked = _pick(raw, result, None)
+def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> _Counts:
+    """Input and output tokens of the usage object that counts; None for what is not known."""
+    picked = _pick(raw, result, latest)
     return (None, None) if picked is None else picked[2]
+
+
+def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
+    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that tells no count."""
+    pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in _KNOWN]
+    own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
+    return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
 
 
 def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None:
@@ -51,6 +58,16 @@ def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None
     pairs = [(name, b"%d" % count) for name, count in counts]
     pairs += [(name, bytes(value)) for name, value in found.items() if _worth_keeping(name, value)]
     return join_object(pairs)
+
+
+def with_usage(body: bytes, usage: bytes | None) -> bytes:
+    """An OpenAI object as it is, or with this usage if it has none."""
+    found = members(body) or {}
+    if kind_of(found.get("usage")) or (told := openai_usage(usage)) is None:
+        return body
+    return join_object(
+        [*((name, bytes(value)) for name, value in found.items() if name != "usage"), ("usage", told)]
+    )
 
 
 def _pick(

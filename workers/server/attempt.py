@@ -19,7 +19,7 @@ from fairlane.streaming.events import (
     fragment_usage,
 )
 from fairlane.streaming.failures import failure_row
-from fairlane.streaming.views.usage import normalise_usage
+from fairlane.streaming.views.usage import estimated_usage, normalise_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
     FAILURE_CODES,
@@ -404,13 +404,13 @@ class Attempt:
         if excess:
             self._excess(excess)
             return
-        usage = _raw(message.usage)
+        usage, used = _raw(message.usage), self._used(message)
         self._flush_halves()
-        has_result = bytes(message.result) != b"null"
-        result = bytes(message.result) if has_result or not self.writer.has_output else None
-        end = Finish(
-            State.COMPLETED, "", fragment_done(result, usage, self._finish_reason), self._used(message)
-        )
+        result = bytes(message.result)
+        if normalise_usage(usage, result, self._told_usage) == (None, None):
+            usage = estimated_usage(used, usage)
+        shown = result if result != b"null" or not self.writer.has_output else None
+        end = Finish(State.COMPLETED, "", fragment_done(shown, usage, self._finish_reason), used)
         if self.writer.fits(len(end.fragment)):
             self._finish(end)
         else:
@@ -508,7 +508,7 @@ class Attempt:
         elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
                 used = self._estimate()
-                usage = self._told_usage or b'{"outputTokens":%d,"estimated":true}' % used[1]
+                usage = self._told_usage or estimated_usage(used)
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
@@ -614,11 +614,14 @@ class Attempt:
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
     def _used(self, message: TaskResult) -> tuple[int, int]:
-        """Tokens used: as the worker says, else as its result says, else estimated from what passed, until the worker stopped."""
+        """Tokens used: as the worker says, else its result, else as told on the way, else estimated from what passed until it
+        stopped."""
         result = bytes(message.result)
-        used_in, used_out = normalise_usage(_raw(message.usage), result)
+        used_in, used_out = normalise_usage(_raw(message.usage), result, self._told_usage)
         if used_in is None:
             used_in = self._payload_bytes // 4
+        if used_out is None and self.grant.task_type == "openaiEmbedding":
+            used_out = 0
         if used_out is None:
             used_out = self.writer.chunks + self._unread_chunks or len(result) // 4
         return used_in, used_out

@@ -1,17 +1,22 @@
 """openai-python in front of raw workers: version 1, workers that vanish, workers of a gateway that stops."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.support.serving import until
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpxClient
+from pydantic import SecretStr
+from tests.support.serving import NO_TLS, until
 from tests.support.talk import Talk, talking
 
 from .stage import MESSAGES, python_sdk
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
+CHOICES = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -21,7 +26,7 @@ CHAT = "chat.completions.create"
         (["Hel", "lo"], None, "Hello"),
         (["Hel", "lo"], {"content": "Hello"}, "Hello"),
         ([], "Hello", "Hello"),
-        ([], {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}]}, "Hello"),
+        ([], CHOICES, "Hello"),
         ([], {"mood": "fair"}, '{"mood": "fair"}'),
         ([], None, ""),
     ],
@@ -45,6 +50,59 @@ async def test_whatever_a_version_1_worker_says_is_a_completion(
         assert answer[-1].choices[0].finish_reason == "stop"
     else:
         assert answer.choices[0].message.content == text
+
+
+@pytest.mark.parametrize(
+    ("deltas", "result", "output"),
+    [
+        (["Hel", "lo"], None, 2),
+        ([], CHOICES, len(json.dumps(CHOICES)) // 4),
+        ([], {"content": "Hello", "usage": {"prompt_tokens": 7, "completion_tokens": 5}}, 5),
+    ],
+)
+async def test_usage_that_a_worker_does_not_tell_is_counted_and_marked(
+    redis_url: str, tmp_path: Path, deltas: list[str], result: Any, output: int
+) -> None:
+    told = result is not None and "usage" in result
+    fields = {"model": "any", "messages": MESSAGES}
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        await talk.workers(1)
+
+        async def answered(call: Any) -> tuple[Any, int]:
+            calling = talk.later(call)
+            task = await worker.take()
+            for delta in deltas:
+                await worker.chunk(task, delta)
+            await worker.answer(task, result)
+            return await calling, 7 if told else len(json.dumps(task["payload"], separators=(",", ":"))) // 4
+
+        async with python_sdk("async", f"{talk.served.url}/v1") as sdk:
+            chunks, streamed = await answered(
+                sdk.chunks(CHAT, **fields, stream_options={"include_usage": True})
+            )
+            whole, waited = await answered(sdk.call(CHAT, **fields))
+        submitted = await talk.submit(model="any")
+        _, native = await answered(talk.reaches(submitted, "completed"))
+        async with talk.events(f"/api/task/{submitted}/events") as reader:
+            done = (await reader.rest())[-1].data
+        async with DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
+            chat = ChatOpenAI(
+                model="any",
+                base_url=f"{talk.served.url}/v1",
+                api_key=SecretStr("none"),
+                http_async_client=http,
+            )
+            message, asked = await answered(chat.ainvoke("hi"))
+    for usage, prompt in ((chunks[-1].usage, streamed), (whole.usage, waited)):
+        assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, output)
+        assert usage.total_tokens == prompt + output
+        assert (usage.model_extra or {}).get("estimated", False) is not told
+    if not told:
+        assert done["usage"] == {"inputTokens": native, "outputTokens": output, "estimated": True}
+    assert (message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]) == (
+        asked,
+        output,
+    )
 
 
 async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> openai.APIError:

@@ -1,4 +1,4 @@
-"""A stream that waits in the queue: comments and chunks without choices disturb no SDK."""
+"""A stream that waits in the queue: comments and chunks that say nothing disturb no SDK, nor a plain loop over `choices[0]`."""
 
 import asyncio
 import json
@@ -62,8 +62,9 @@ async def test_what_a_waiting_stream_is_told(crowded: Stage) -> None:
     frames = [line.removeprefix(b"data: ") for line in body.split(b"\n") if line.startswith(b"data: ")]
     assert frames.pop() == b"[DONE]"
     chunks = [json.loads(frame) for frame in frames]
-    waiting = [chunk for chunk in chunks if not chunk["choices"]]
+    waiting = [chunk for chunk in chunks if "fairlane" in chunk]
     assert waiting
+    assert all(chunk["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}] for chunk in waiting)
     assert all(chunk["fairlane"]["queuePosition"] == 1 for chunk in waiting)
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in waiting)
     assert chunks[: len(waiting)] == waiting
@@ -79,8 +80,19 @@ async def test_a_waiting_stream_disturbs_neither_python_client(crowded: Stage, k
         crowded.cast.release.set()
         chunks = await asyncio.wait_for(plain, DEADLINE_S)
         _, final = await asyncio.wait_for(helped, DEADLINE_S)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello wörld"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello wörld"
     assert final.choices[0].message.content == "Hello wörld"
+
+
+async def test_a_completions_stream_that_waits_can_be_read_by_a_plain_loop(crowded: Stage) -> None:
+    async with python_sdk("async", crowded.base_url) as sdk:
+        stream: Any = await sdk.call("completions.create", model="talk", prompt="hi", stream=True)
+        texts = []
+        async for chunk in stream:
+            texts.append(chunk.choices[0].text)
+            crowded.cast.release.set()
+    assert texts[0] == ""
+    assert "".join(texts) == " upon a time"
 
 
 async def test_the_place_in_the_queue_can_be_read_through_the_sdk(crowded: Stage) -> None:
@@ -88,7 +100,7 @@ async def test_the_place_in_the_queue_can_be_read_through_the_sdk(crowded: Stage
         stream: Any = await sdk.call(CHAT, model="talk", messages=MESSAGES, stream=True)
         places = []
         async for chunk in stream:
-            if not chunk.choices:
+            if hasattr(chunk, "fairlane"):
                 places.append(chunk.fairlane["queuePosition"])
                 crowded.cast.release.set()
     assert places
@@ -113,7 +125,7 @@ async def test_a_waiting_stream_does_not_disturb_the_node_client(
     if scenario == "waits":
         assert told["content"] == "Hello wörld"
     else:
-        deltas = [choice["delta"].get("content") or "" for chunk in told for choice in chunk["choices"]]
+        deltas = [chunk["choices"][0]["delta"].get("content") or "" for chunk in told]
         assert "".join(deltas) == "Hello wörld"
 
 

@@ -260,7 +260,7 @@ async def test_a_worker_lost_after_output_ends_the_stream_with_partial_usage(
             worker.ws.transport.abort()
         failed = await watch.until_event("error")
         assert (failed["error"], failed["code"]) == ("Worker disconnected", "WORKER_LOST")
-        assert failed["usage"] == {"outputTokens": 2, "estimated": True}
+        assert failed["usage"].items() >= {"outputTokens": 2, "estimated": True}.items()
 
 
 async def test_a_worker_lost_before_output_costs_nothing_but_time(served: Served, callers: Callers) -> None:

@@ -228,7 +228,7 @@ def test_a_waiting_stream_gets_chunks_that_clients_can_parse() -> None:
     for include_usage, place in ((False, Place(3, 2000, 900, 4000)), (True, Place(1, 0, 0, 0))):
         (frame,) = frames(ChatStreamView(INFO, include_usage).queue_chunk(place))
         ChatCompletionChunk.model_validate(frame.json)
-        assert frame.json["choices"] == []
+        assert frame.json["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
         assert frame.json["fairlane"] == {
             "queuePosition": place.position,
             "estimatedWaitMs": place.wait_ms,
