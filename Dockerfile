@@ -1,7 +1,7 @@
-# Fairlane. Two stages: wheels are built in the first, the second holds Python, the wheels and nothing to build with.
+# Fairlane, with the extra `otel`. Two stages: the first installs, the second holds Python, what was installed, and nothing to build with.
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE requirements.lock ./
+COPY pyproject.toml README.md LICENSE requirements-image.lock ./
 COPY src ./src
 COPY gateway ./gateway
 COPY queues ./queues
@@ -9,7 +9,7 @@ COPY streaming ./streaming
 COPY workers ./workers
 COPY web ./web
 RUN python -m venv /opt/fairlane \
- && /opt/fairlane/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+ && /opt/fairlane/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock \
  && /opt/fairlane/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/fairlane/bin/pip uninstall --yes setuptools
 

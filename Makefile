@@ -64,13 +64,15 @@ fairness: install-dev
 fairness-live: install-dev
 	$(BIN)/python -m bench.fairness.live
 
-# What runs, and with what tests need: two files that agree. Versions stay as they are where they still fit.
+# What runs, what the image holds (the extra `otel` too), and with what tests need: files that agree. Versions stay as they are where
+# they still fit.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --group build --no-header --no-annotate \
   --no-emit-index-url --no-emit-find-links pyproject.toml
 
 lock: install-dev
 	$(LOCK) --all-extras -o requirements-dev.lock
 	$(LOCK) -c requirements-dev.lock -o requirements.lock
+	$(LOCK) -c requirements-dev.lock --extra otel -o requirements-image.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,7 @@
 """What supervisors are told (compose.yaml, deploy/) fits what the program does: tasks may finish before anything is killed."""
 
 import configparser
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ ROOT = Path(__file__).parents[2]
 DRAIN_S = max(Settings().drain_ms, Worker().drain_ms) / 1000
 REST_S = 15
 """What the way down takes besides: sockets that close, Redis that stops."""
+
+class _Compose(yaml.SafeLoader):
+    """Knows Compose's own tag that takes a value of the file before away."""
+
+
+_Compose.add_constructor("!reset", lambda loader, node: None)
 
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 MANIFESTS: list[dict[str, Any]] = list(
@@ -38,6 +45,49 @@ def test_docker_gives_gateways_and_workers_the_time_to_finish() -> None:
     assert len(ours) == 4
     for name, one in ours.items():
         assert int(one["stop_grace_period"].removesuffix("s")) >= DRAIN_S + REST_S, name
+
+
+def test_docker_builds_the_image_wherever_it_is_named() -> None:
+    for name, one in SERVICES.items():
+        assert (one["image"] == "fairlane:local") is ("build" in one), name  # else it is looked for in a registry
+
+
+def compose_files() -> dict[str, dict[str, Any]]:
+    """The services of compose.yaml and of what may be laid over it, by file."""
+    over = sorted((ROOT / "deploy/compose").glob("*.yaml"))
+    assert over
+    return {
+        file.name: yaml.load(file.read_text(), Loader=_Compose)["services"]
+        for file in (ROOT / "compose.yaml", *over)
+    }
+
+
+def test_docker_makes_no_folder_of_a_file_that_is_missing() -> None:
+    seen = 0
+    for file, services in compose_files().items():
+        for name, one in services.items():
+            for volume in one.get("volumes", []):
+                if isinstance(volume, dict):
+                    assert volume["bind"] == {"create_host_path": False}, (file, name)
+                    source = ROOT / volume["source"]
+                    yours = ("fairlane.yaml", "tls")
+                    assert source.exists() or source.name in yours, source
+                    seen += 1
+                else:
+                    assert not volume.startswith("."), (file, name)
+    assert seen >= 4
+
+
+def test_what_stands_beside_the_gateways_knows_their_names() -> None:
+    gateways = {name for name in SERVICES if name.startswith("gateway-")}
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (targets,) = [one["targets"] for one in prometheus["scrape_configs"][0]["static_configs"]]
+    nginx = (ROOT / "deploy/compose/nginx.conf").read_text()
+    assert {target.removesuffix(":8080") for target in targets} == gateways
+    assert set(re.findall(r"server ([\w-]+):8080", nginx)) == gateways
+    tls = compose_files()["tls.yaml"]
+    assert {name for name in tls if name in SERVICES} == gateways  # reached through nginx alone
+    assert all(tls[name] == {"ports": None} for name in gateways)
 
 
 def test_docker_asks_no_worker_for_its_health() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RUNTIME, DEVELOPMENT = "requirements.lock", "requirements-dev.lock"
+RUNTIME, IMAGE, DEVELOPMENT = "requirements.lock", "requirements-image.lock", "requirements-dev.lock"
 
 
 def locked(name: str) -> dict[str, set[tuple[str, str, frozenset[str]]]]:
@@ -39,15 +39,23 @@ def test_every_requirement_is_locked() -> None:
     assert runs | builds | {name for extra in extras for name in names(extra)} <= set(locked(DEVELOPMENT))
 
 
-def test_what_runs_is_the_same_in_development_and_small() -> None:
-    runtime, development = locked(RUNTIME), locked(DEVELOPMENT)
+def test_the_image_holds_what_runs_and_what_traces_need() -> None:
+    assert set(locked(IMAGE)) >= set(locked(RUNTIME)) | names(PROJECT["project"]["optional-dependencies"]["otel"])
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert dockerfile.count(IMAGE) == 2  # it comes in, and is installed
+    assert " requirements.lock" not in dockerfile
+
+
+@pytest.mark.parametrize("name", [RUNTIME, IMAGE])
+def test_what_runs_is_the_same_in_development_and_small(name: str) -> None:
+    runtime, development = locked(name), locked(DEVELOPMENT)
     for package, entries in runtime.items():
         versions = {(version, hashes) for version, _, hashes in entries}
         assert versions <= {(version, hashes) for version, _, hashes in development[package]}, package
     assert len(runtime) < len(development) / 2
 
 
-@pytest.mark.parametrize("name", [RUNTIME, DEVELOPMENT])
+@pytest.mark.parametrize("name", [RUNTIME, IMAGE, DEVELOPMENT])
 def test_a_lock_file_names_no_place_to_load_from(name: str) -> None:
     assert not re.search(r"://|--(?!hash=)| @ ", (ROOT / name).read_text())
 
