@@ -19,6 +19,7 @@ DRAIN_S = max(Settings().drain_ms, Worker().drain_ms) / 1000
 REST_S = 15
 """What the way down takes besides: sockets that close, Redis that stops."""
 
+
 class _Compose(yaml.SafeLoader):
     """Knows Compose's own tag that takes a value of the file before away."""
 
@@ -49,7 +50,9 @@ def test_docker_gives_gateways_and_workers_the_time_to_finish() -> None:
 
 def test_docker_builds_the_image_wherever_it_is_named() -> None:
     for name, one in SERVICES.items():
-        assert (one["image"] == "fairlane:local") is ("build" in one), name  # else it is looked for in a registry
+        assert (one["image"] == "fairlane:local") is ("build" in one), (
+            name
+        )  # else it is looked for in a registry
 
 
 def compose_files() -> dict[str, dict[str, Any]]:
@@ -112,6 +115,7 @@ def test_kubernetes_waits_for_the_tasks_and_asks_paths_that_are_there() -> None:
         for probe in ("readinessProbe", "livenessProbe"):
             if probe in container:
                 assert container[probe]["httpGet"]["path"] in ("/health/ready", "/health/live")
+                assert container[probe]["httpGet"]["port"] in [port["name"] for port in container["ports"]]
 
 
 def test_the_commands_in_them_exist(unit: configparser.SectionProxy) -> None:

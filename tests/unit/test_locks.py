@@ -40,7 +40,9 @@ def test_every_requirement_is_locked() -> None:
 
 
 def test_the_image_holds_what_runs_and_what_traces_need() -> None:
-    assert set(locked(IMAGE)) >= set(locked(RUNTIME)) | names(PROJECT["project"]["optional-dependencies"]["otel"])
+    assert set(locked(IMAGE)) >= set(locked(RUNTIME)) | names(
+        PROJECT["project"]["optional-dependencies"]["otel"]
+    )
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert dockerfile.count(IMAGE) == 2  # it comes in, and is installed
     assert " requirements.lock" not in dockerfile
