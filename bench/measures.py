@@ -32,6 +32,8 @@ TARGETS = {
     "streams_50.first_token_p99_to_yardstick": Target(1.2, 0.5),
     "streams_200.first_token_p50_to_yardstick": Target(1.0),
     "streams_200.first_token_p99_to_yardstick": Target(1.5),
+    "two_processes.sync_speed_up": Target(1.8, more=True),
+    "two_processes.streams_speed_up": Target(1.8, more=True),
     "idle_chat.kib_per_stream": Target(10),
     "idle_native.kib_per_stream": Target(10),
     "idle_events.kib_per_stream": Target(10),

@@ -13,6 +13,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for text in lists for child in text.read_text().split()]
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES

@@ -119,13 +119,21 @@ def _disturbance(pair: tuple[LoadResult, LoadResult]) -> float:
 
 
 async def _sync(
-    name: str, about: str, options: Options, path: str, acknowledge: bool = True, *, sockets: int = 0
+    name: str,
+    about: str,
+    options: Options,
+    path: str,
+    acknowledge: bool = True,
+    *,
+    sockets: int = 0,
+    processes: int = 1,
 ) -> Outcome:
     """`sockets`: so many workers of version 1 instead of four connections with slots."""
-    async with running(options.cores) as stack:
+    async with running(options.cores, _processes(processes)) as stack:
         yardstick = await stack.yardstick()
         rss_before = procstat.rss_bytes(stack.pid)
-        worker = WorkerSpec(stack.port, connections=4, slots=CONNECTIONS // 4, acknowledge=acknowledge)
+        connections = 4 * processes  # each process has some of them
+        worker = WorkerSpec(stack.port, connections, slots=CONNECTIONS // 4, acknowledge=acknowledge)
         if sockets:
             worker = WorkerSpec(stack.port, connections=sockets, slots=1, version=1)
         await stack.workers(worker)
@@ -190,13 +198,22 @@ async def sync_v1_1600(options: Options) -> Outcome:
 
 
 def cpu_ms_per_task(result: LoadResult) -> float:
-    """CPU time of the process under test for each call."""
-    return 1000 * result.cpu_s["gateway"] / max(result.tasks, 1)
+    """CPU time of the processes under test for each call."""
+    return 1000 * _cpu_s(result) / max(result.tasks, 1)
 
 
 def cpu_ms_per_1k_tokens(result: LoadResult) -> float:
-    """CPU time of the process under test for a thousand tokens."""
-    return 1e6 * result.cpu_s["gateway"] / max(result.tokens, 1)
+    """CPU time of the processes under test for a thousand tokens."""
+    return 1e6 * _cpu_s(result) / max(result.tokens, 1)
+
+
+def _cpu_s(result: LoadResult) -> float:
+    return sum(used for name, used in result.cpu_s.items() if name.startswith("gateway"))
+
+
+def _processes(count: int) -> dict[str, str]:
+    """The setting for so many gateway processes."""
+    return {"FAIRLANE_PROCESSES": str(count)} if count > 1 else {}
 
 
 async def latency(options: Options) -> Outcome:
@@ -241,9 +258,10 @@ async def _streams(
     tokens: int = 100,
     compare: bool = False,
     sockets: int = 0,
+    processes: int = 1,
 ) -> Outcome:
     """`compare`: with the yardstick; `sockets`: over so many workers of version 1."""
-    async with running(options.cores) as stack:
+    async with running(options.cores, _processes(processes)) as stack:
         yardstick = await stack.yardstick(tokens, per_s) if compare else None
         await stack.workers(
             WorkerSpec(
@@ -282,7 +300,7 @@ async def _streams(
     rounds.add_ratio("first_token_p99_to_yardstick", lambda r: r.first_token.p99_ms)
     rounds.add("redis_writes_per_token", "", lambda r: r.redis_calls.get("xadd", 0) / max(r.tokens_in_all, 1))
     rounds.add(
-        "redis_scripts_per_token", "", lambda r: r.redis_calls.get("evalsha", 0) / max(r.tokens_in_all, 1)
+        "redis_scripts_per_token", "", lambda r: r.redis_calls.get("fcall", 0) / max(r.tokens_in_all, 1)
     )
     rounds.add("tokens_per_s", "tokens/s", lambda r: r.tokens / r.seconds)
     rounds.add("gateway_cpu_ms_per_1k_tokens", "ms", cpu_ms_per_1k_tokens)
@@ -318,6 +336,34 @@ async def streams_200_native(options: Options) -> Outcome:
     """The same, read as native events."""
     about = "200 native streams, 50 tokens/s each"
     return await _streams("streams_200_native", about, without_profiler(options), 200, 50, path="/api/openai")
+
+
+async def two_processes(options: Options) -> Outcome:
+    """How much more two processes do than one, by the CPU time that a call and a token cost: this machine has not the cores to
+    let them run side by side."""
+    options = without_profiler(options)
+    speed_up: list[Figure] = []
+    errors, error = 0, ""
+    for what, measure, cost in (
+        (
+            "sync",
+            lambda n: _sync("sync", "", options, "/api/openai", processes=n),
+            "cpu_per_task_to_yardstick",
+        ),
+        (
+            "streams",
+            lambda n: _streams("streams", "", options, 200, 50, compare=True, processes=n),
+            "cpu_per_token_to_yardstick",
+        ),
+    ):
+        one, two = [await measure(processes) for processes in (1, 2)]
+        costs = [figure.value for found in (one, two) for figure in found.figures if figure.name == cost]
+        errors += one.errors + two.errors
+        error = error or one.error or two.error
+        if len(costs) == 2 and costs[1]:
+            speed_up.append(figure("two_processes", f"{what}_speed_up", "x", [2 * costs[0] / costs[1]]))
+    about = "two processes of one gateway against one, by CPU time per call and per token"
+    return Outcome("two_processes", about, speed_up, errors, error)
 
 
 async def tokens_40k(options: Options) -> Outcome:
@@ -456,6 +502,7 @@ SCENARIOS: dict[str, Callable[[Options], Awaitable[Outcome]]] = {
     "streams_200": streams_200,
     "streams_200_v1": streams_200_v1,
     "streams_200_native": streams_200_native,
+    "two_processes": two_processes,
     "tokens_40k": tokens_40k,
     "tokens_200k": tokens_200k,
     "tokens_200k_batched": tokens_200k_batched,

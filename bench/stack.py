@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from redis.asyncio import Redis
 
+from bench import procstat
 from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
 from fairlane.queues.embedded.server import EmbeddedRedis
 
@@ -249,6 +250,9 @@ async def running(
                 )
                 stack.watch |= {"gateway": stack.pid, "redis": embedded.pid}
                 await until(lambda: _ready(stack), "the gateway to be ready")
+                if "FAIRLANE_PROCESSES" in settings:
+                    own = enumerate(procstat.children(stack.pid), 1)
+                    stack.watch |= {f"gateway {number}": pid for number, pid in own}
                 yield stack
             finally:
                 await stack.close()
