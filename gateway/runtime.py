@@ -20,6 +20,7 @@ from fairlane.gateway.configuration import ConfigurationWatch
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
+from fairlane.gateway.failed import TellingRecorder
 from fairlane.gateway.going import Going
 from fairlane.gateway.health import Health
 from fairlane.gateway.inbox import Inbox
@@ -60,7 +61,7 @@ from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
-from fairlane.web.dashboard_history import History, HourRecorder
+from fairlane.web.dashboard_history import History
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.session import SessionSettings
@@ -97,7 +98,7 @@ class Gateway:
         self.replica = replica = siblings.mark + secrets.token_hex(4)
         self.keys = keys = Keys(pool_prefix())
         self.current = current = Current(settings, callers)
-        self.metrics = HourRecorder(settings.models)
+        self.metrics = TellingRecorder(settings.models)
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(

@@ -15,7 +15,6 @@ import msgspec
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.failed import FailedTasks
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.metrics import OTHER, Recorder, TaskEnd
@@ -123,12 +122,10 @@ class HourRecorder(Recorder):
 
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)
-        self.failed = FailedTasks()
         self._bucket = Bucket()
 
     def take(self) -> Bucket:
         """What came together since this was called last."""
-        self.failed.add_up()
         bucket, self._bucket = self._bucket, Bucket()
         return bucket
 
@@ -158,11 +155,14 @@ class HourRecorder(Recorder):
             bucket.completed += 1
             bucket.total.add(end.total_ms)
         elif end.state is State.FAILED:
-            self.failed.tell(end)
-            count(bucket.failures, end.code)
-            bucket.total.add(end.total_ms)
+            self.failed(end)
         else:
             bucket.cancelled += 1
+
+    def failed(self, end: TaskEnd) -> None:
+        """A task has failed."""
+        count(self._bucket.failures, end.code)
+        self._bucket.total.add(end.total_ms)
 
 
 class History:

@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
-from fairlane.queues.failed import Allowance
 from fairlane.queues.link import RedisLink
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.sums import Allowance
 from fairlane.queues.tasks import End, Finished, Grant, State
 from fairlane.streaming.events import compose, progress_event, terminal_event
 from fairlane.streaming.failures import CANCELLED, cancelled_end

@@ -1,6 +1,6 @@
 """A line in the log for what may happen very often."""
 
-from fairlane.queues.sums import SummedLine
+from fairlane.queues.sums import Allowance, SummedLine
 
 
 def test_it_is_written_at_once_and_then_once_a_minute_with_the_sum() -> None:
@@ -11,3 +11,13 @@ def test_it_is_written_at_once_and_then_once_a_minute_with_the_sum() -> None:
         clock[0] = at
         line.add(number)
     assert lines == [5, 7, 8]
+
+
+def test_an_allowance_grows_with_time_and_no_further_than_its_beginning() -> None:
+    clock = [100.0]
+    allowance = Allowance(lambda: clock[0])
+    assert sum(allowance.take() for _ in range(100)) == 20
+    clock[0] += 3
+    assert sum(allowance.take() for _ in range(100)) == 6
+    clock[0] += 3600
+    assert sum(allowance.take() for _ in range(100)) == 20

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fairlane.queues.failed import Allowance, FailedTasks
+from fairlane.gateway.failed import FailedTasks
 from fairlane.queues.metrics import EndedTask, TaskEnd
 from fairlane.queues.tasks import State
 
@@ -94,13 +94,3 @@ def test_where_thousands_fail_there_are_few_lines() -> None:
     assert (summed["event"], summed["codes"]) == ("more tasks failed", {"WORKER_LOST": 980, "TIMEOUT": 998})
     clock.now += 60
     assert lines(failed) == []
-
-
-def test_an_allowance_grows_with_time_and_no_further_than_its_beginning() -> None:
-    clock = Clock()
-    allowance = Allowance(clock)
-    assert sum(allowance.take() for _ in range(100)) == 20
-    clock.now += 3
-    assert sum(allowance.take() for _ in range(100)) == 6
-    clock.now += 3600
-    assert sum(allowance.take() for _ in range(100)) == 20

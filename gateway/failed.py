@@ -3,16 +3,16 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from fairlane.queues.metrics import TaskEnd
+from fairlane.queues.sums import Allowance
+from fairlane.web.dashboard_history import Bucket, HourRecorder
 
 log = structlog.get_logger("fairlane.tasks")
 
-AT_ONCE = 20
-PER_SECOND = 2.0
 SUMMED_S = 10.0
 MAX_CHARS = 300
 """Of a sentence. It is the one that the caller reads."""
@@ -22,25 +22,6 @@ or bracket is written, and no more than UNQUOTED_CHARS of it. (Node's JSON.parse
 """
 UNQUOTED_CHARS = 80
 _QUOTE = re.compile(r""":\s|["`\u00ab\u2018\u201c(\[{<]|(?<!\w)'""")
-
-
-class Allowance:
-    """Lines of one kind: at most AT_ONCE at once and PER_SECOND after them. `now` in seconds."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._left = float(AT_ONCE)
-        self._at = now()
-
-    def take(self) -> bool:
-        """Whether another line may be written now; it counts as written."""
-        now = self._now()
-        self._left = min(self._left + (now - self._at) * PER_SECOND, AT_ONCE)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class FailedTasks:
@@ -83,6 +64,22 @@ class FailedTasks:
         if self._untold and now - self._summed_at >= SUMMED_S:
             log.info("more tasks failed", codes=dict(self._untold), within_s=round(now - self._summed_at))
             self._untold.clear()
+
+
+class TellingRecorder(HourRecorder):
+    """The process's metrics, of which failed tasks are told in the log, too."""
+
+    def __init__(self, models: Iterable[str] = ()) -> None:
+        super().__init__(models)
+        self._told = FailedTasks()
+
+    def failed(self, end: TaskEnd) -> None:
+        super().failed(end)
+        self._told.tell(end)
+
+    def take(self) -> Bucket:
+        self._told.add_up()
+        return super().take()
 
 
 def _sentence(code: str, sentence: str) -> str:
