@@ -224,6 +224,8 @@ class RedisLink:
         self._on_change = on_change
         self._metrics: Metrics = metrics or Recorder()
         self._out: list[bytes] = []
+        self._before: list[Callable[[], None]] = []
+        self._flushes = False  # at the end of this tick
         self._pending: deque[_Pending] = deque()
         self._loading: asyncio.Future[Reply] | None = None
         self._loop = asyncio.get_running_loop()
@@ -310,15 +312,34 @@ class RedisLink:
     ) -> asyncio.Future[Reply]:
         if future is None:
             future = self._loop.create_future()
-        if not self._out:
-            self._loop.call_soon(self._flush)
+        if not self._flushes:
+            self._flush_soon()
         self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
         self._pending.append((future, self._loop.time(), args if again else None))
         self.commands += 1
         return future
 
+    def before_writing(self, call: Callable[[], None]) -> None:
+        """Call once before the commands of this tick of the event loop leave: what it sends leaves with them."""
+        self._before.append(call)
+        if not self._flushes:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flushes = True
+        self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
-        """Write the commands of this tick, or when the system takes more of them."""
+        """The end of this tick, or the system takes more commands again."""
+        before, self._before = self._before, []
+        try:
+            for call in before:
+                call()
+        finally:
+            self._flushes = False
+            self._write()
+
+    def _write(self) -> None:
         wire = self._wire
         if wire is None or not self._out or not wire.takes_more or wire.transport.is_closing():
             return  # (of a socket that closes the loss comes next, and fails them)

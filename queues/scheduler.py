@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from fairlane.queues.rules import (
 from fairlane.queues.sums import SummedLine
 from fairlane.queues.tasks import (
     TERMINAL,
+    Append,
     End,
     Ended,
     Entry,
@@ -192,26 +193,23 @@ class Scheduler:
         """What `take` answered."""
         return Taken([_grant(g) for g in reply[0]], _later(reply[1]))
 
-    def append(
-        self, grant: Grant, seq: int, events: Sequence[EventFields], *, output: bool
-    ) -> asyncio.Future[Any]:
-        """Add events to the log from number `seq` on; read the reply with `appended`."""
-        args: list[Arg] = [
-            grant.task_id,
-            grant.epoch,
-            grant.token,
-            seq,
-            self.replica,
-            b"1" if output else b"0",
-        ]
-        for event in events:
-            args.extend(event)
+    def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
+        """Add events to logs, each task's for itself; read the reply with `appended`."""
+        args: list[Arg] = [self.replica]
+        for grant, seq, events, output in appends:
+            args += (grant.task_id, grant.epoch, grant.token, seq, b"1" if output else b"0", len(events))
+            for event in events:
+                args += event
         return self._link.run("append", *args)
 
     @staticmethod
-    def appended(reply: Any) -> tuple[str, int]:
-        """What `append` answered: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
-        return reply[0].decode(), reply[1] if reply[0] == b"hole" else 0
+    def appended(reply: Any) -> list[tuple[str, int]]:
+        """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
+        return [("hole", one) if isinstance(one, int) else (one.decode(), 0) for one in reply]
+
+    def before_writing(self, call: Callable[[], None]) -> None:
+        """Call once before the commands of this tick of the event loop leave: what it asks for leaves with them."""
+        self._link.before_writing(call)
 
     def finish(self, grant: Grant, seq: int, events: Sequence[EventFields], end: End) -> asyncio.Future[Any]:
         """End a task with its last events and its terminal one, and take for the freed slot; `finished` reads the reply.

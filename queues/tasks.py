@@ -148,6 +148,15 @@ EventFields = tuple[str, bytes]
 """Type and data of an event that is to be logged."""
 
 
+class Append(NamedTuple):
+    """Events for the log of one task, from number `seq` on. `output`: there has been output, so it is not tried again."""
+
+    grant: Grant
+    seq: int
+    events: Sequence[EventFields]
+    output: bool
+
+
 class End(NamedTuple):
     """How an attempt ends its task, and what its slot is asked for next."""
 

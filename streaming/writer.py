@@ -16,14 +16,13 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, EventFields, Finished, Grant, State
+from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
-from fairlane.streaming.ticks import Ticks
+from fairlane.streaming.flushes import CALL_BYTES, CALL_EVENTS, Flushes
 
 log = structlog.get_logger("fairlane.streaming")
 
-FLUSH_STEP_S = 0.005
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
 REFILL_EVENTS = 512
@@ -32,8 +31,6 @@ MAX_UNSENT_BYTES = 8 << 20
 """Output that may wait while Redis does not answer."""
 MAX_UNSENT_EVENTS = 10_000
 """Events that may wait to be sent. An event costs Redis some 10 us, however short it is."""
-CALL_EVENTS, CALL_BYTES = 500, 1 << 20
-"""What one call writes; a larger event goes alone. Everybody else waits for as long as such a call takes."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
@@ -94,7 +91,7 @@ class TaskWriter:
         owner: Owner,
         grant: Grant,
         coalescer: Coalescer,
-        flushes: "Flushes",
+        flushes: Flushes,
         *,
         max_bytes: int,
     ) -> None:
@@ -199,7 +196,6 @@ class TaskWriter:
     # ---- collecting ----------
 
     def on_due(self) -> None:
-        """Its time to flush has come, or is so near that it shares a step with others'."""
         self._slot = None
         if not (self._busy or self._closed or self._end or self._failed):
             self._collect(time.monotonic() * 1000)
@@ -254,9 +250,8 @@ class TaskWriter:
                 reply = self._scheduler.finish(self._grant, self._seq, self._sending, end)
                 reply.add_done_callback(self._on_finish_reply)
             else:
-                output = any(kind == "chunk" for kind, _ in self._sending)
-                reply = self._scheduler.append(self._grant, self._seq, self._sending, output=output)
-                reply.add_done_callback(self._on_append_reply)
+                append = Append(self._grant, self._seq, self._sending, self.has_output)
+                self._flushes.append(self, append)
         except StoreError:
             self._send_later()
 
@@ -277,19 +272,14 @@ class TaskWriter:
         self._loop.call_later(self._retry_s, self._send)
         self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
 
-    def _on_append_reply(self, reply: asyncio.Future[Any]) -> None:
+    def on_appended(self, outcome: str, top: int) -> None:
         self._busy = False
-        if self._closed or reply.cancelled():
+        if self._closed:
             return
         if self._failed:
             self._send()  # the end, if it is there yet: what this reply was about is given up
             return
-        error = reply.exception()
-        if error is not None:
-            self._on_error(error)
-            return
         self._retry_s = RETRY_FIRST_S
-        outcome, top = self._scheduler.appended(reply.result())
         if outcome == "hole":
             self._refill(top)
         elif outcome == "stale":
@@ -301,6 +291,15 @@ class TaskWriter:
                 self._send()
             else:
                 self.pump()
+
+    def on_append_error(self, error: BaseException) -> None:
+        self._busy = False
+        if self._closed:
+            return
+        if self._failed:
+            self._send()
+        else:
+            self._on_error(error)
 
     def _on_finish_reply(self, reply: asyncio.Future[Any]) -> None:
         self._busy = False
@@ -370,14 +369,6 @@ class TaskWriter:
         self._ready, self._sending = [], []
         self._seq = 0  # where the log ends is known to Redis alone
         self._owner.on_unwritable(self._grant, why)
-
-
-Flushes = Ticks[TaskWriter]
-
-
-def flushes(loop: asyncio.AbstractEventLoop) -> Flushes:
-    """The timers of writers: those that are due within the same few ms flush together, none too late."""
-    return Ticks(loop, FLUSH_STEP_S, TaskWriter.on_due, early=True)
 
 
 def _now_ms() -> int:

@@ -1,36 +1,45 @@
--- append: add events to the log of a running task
+-- append: add events to the logs of running tasks, each task's for itself
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  task id
--- ARGV[2]  epoch of the grant
--- ARGV[3]  grant token
--- ARGV[4]  sequence number of the first event
--- ARGV[5]  replica (it delivers to its own readers itself)
--- ARGV[6]  1: the events hold output, after which no retry is possible
--- ARGV[7…] type, data of each event
--- returns  {'ok'} | {'stale', state} the grant is not current: stop | {'hole', top} the log ends at `top`: refill or end.
+-- ARGV[1]  replica (it delivers to its own readers itself)
+-- ARGV[2…] of each task: id, epoch of the grant, grant token, sequence number of its first event, 1: the events hold output, after
+--          which no retry is possible, number of events, type and data of each
+-- returns  for each task 'ok' | 'stale' the grant is not current: stop | a number: the log ends there, refill it or end.
 --          Events at or below the top are success: they were appended by an earlier call whose reply was lost.
 script('append', nil, function(ARGV)
-  local id, epoch, seq = ARGV[1], ARGV[2], tonumber(ARGV[4])
-  local key = keys.task(id)
-  local t = call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb')
-  if t[1] ~= 'executing' or t[2] ~= epoch or t[3] ~= ARGV[3] then return { 'stale', t[1] or 'unknown' } end
-  local top = num(t[4])
-  if seq > top + 1 then return { 'hole', top } end
-  local log = keys.log(id)
-  for i = 7, #ARGV, 2 do
-    if seq > top then
-      local event_id = epoch .. '-' .. whole(seq)
-      call('XADD', log, event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-      if t[5] and t[5] ~= ARGV[5] then publish_event(t[5], id, event_id, ARGV[i], ARGV[i + 1], ARGV[5]) end
-      top = seq
+  local replica = ARGV[1]
+
+  local function append(id, epoch, token, seq, output, first, last)
+    local key = keys.task(id)
+    local t = call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb')
+    if t[1] ~= 'executing' or t[2] ~= epoch or t[3] ~= token then return 'stale' end
+    local top = num(t[4])
+    if seq > top + 1 then return top end
+    local log = keys.log(id)
+    for i = first, last, 2 do
+      if seq > top then
+        local event_id = epoch .. '-' .. whole(seq)
+        call('XADD', log, event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
+        if t[5] and t[5] ~= replica then publish_event(t[5], id, event_id, ARGV[i], ARGV[i + 1], replica) end
+        top = seq
+      end
+      seq = seq + 1
     end
-    seq = seq + 1
+    if output == '1' and not t[6] then
+      call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
+      drop_payload(id, t[7])
+    else
+      call('HSET', key, 'sq', whole(top))
+    end
+    return 'ok'
   end
-  if ARGV[6] == '1' and not t[6] then
-    call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
-    drop_payload(id, t[7])
-  else
-    call('HSET', key, 'sq', whole(top))
+
+  local outcomes, at = {}, 2
+  while at <= #ARGV do
+    local first = at + 6
+    local behind = first + 2 * tonumber(ARGV[at + 5])
+    local seq = tonumber(ARGV[at + 3])
+    outcomes[#outcomes + 1] = append(ARGV[at], ARGV[at + 1], ARGV[at + 2], seq, ARGV[at + 4], first, behind - 1)
+    at = behind
   end
-  return { 'ok' }
+  return outcomes
 end)

@@ -34,7 +34,7 @@ from tests.support.servers import Server
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.rules import Kind, Value
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import End, EventFields, Fragment, Grant, Later, Refused, State, TaskSpec
+from fairlane.queues.tasks import Append, End, EventFields, Fragment, Grant, Later, Refused, State, TaskSpec
 
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
@@ -380,7 +380,7 @@ class Life(RuleBasedStateMachine):
         fields = self.chunks(events)
 
         def call(seq: int, fields: list[EventFields]) -> tuple[str, int]:
-            return scheduler.appended(scheduler.append(grant, seq, fields, output=True).result())
+            return scheduler.appended(scheduler.append([Append(grant, seq, fields, True)]).result())[0]
 
         current, seq = self.is_current(grant), written.next_seq + skip
         if current and written.closed:

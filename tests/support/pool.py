@@ -9,6 +9,7 @@ from tests.support.ids import numbered
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import (
+    Append,
     End,
     Ended,
     Finished,
@@ -92,7 +93,8 @@ class Pool:
 
     def append(self, grant: Grant, seq: int, *data: bytes, output: bool = True) -> tuple[str, int]:
         events = [("chunk", piece) for piece in data or (b"{}",)]
-        return self.scheduler.appended(self.scheduler.append(grant, seq, events, output=output).result())
+        reply = self.scheduler.append([Append(grant, seq, events, output)]).result()
+        return self.scheduler.appended(reply)[0]
 
     def finish(
         self,

@@ -4,7 +4,8 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Grant
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event
-from fairlane.streaming.writer import Flushes, TaskWriter
+from fairlane.streaming.flushes import Flushes
+from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.attempt import Attempt, Phase, key_of
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.elsewhere import Elsewhere

@@ -11,8 +11,8 @@ import asyncio
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
+from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
-from fairlane.streaming.writer import flushes
 from fairlane.workers.server.attempt import Attempts
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.beginning import Beginnings
@@ -65,7 +65,7 @@ class Dispatcher:
             self._elsewhere,
             background,
             settings,
-            flushes(loop),
+            Flushes(scheduler, loop),
             tracer,
         )
         slots.start, self._endings.move = beginnings.start, beginnings.move  # a slot goes round

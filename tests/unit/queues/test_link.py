@@ -19,7 +19,7 @@ from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.link import RedisLink, connect
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
-from fairlane.queues.tasks import End, State, Submitted, TaskSpec
+from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec
 
 DEADLINE_S = 10.0
 
@@ -117,11 +117,11 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
             assert (submitted.state, grant.attempt) == (State.EXECUTING, 1)
 
             proxy.faults.lose_reply = loses(b"hello")
-            events = [("chunk", b"hello")]
+            append = [Append(grant, 2, [("chunk", b"hello")], output=True)]
             with pytest.raises(StoreUnavailable):
-                await scheduler.append(grant, 2, events, output=True)
+                await scheduler.append(append)
             await until_up(link)
-            assert scheduler.appended(await scheduler.append(grant, 2, events, output=True)) == ("ok", 0)
+            assert scheduler.appended(await scheduler.append(append)) == [("ok", 0)]
 
             await scheduler.submit(TaskSpec("b", "m", "free_batch", "u", b"{}"), 0, scheduler.nonce())
             proxy.faults.lose_reply = loses(b"the end")

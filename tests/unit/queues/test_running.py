@@ -11,7 +11,7 @@ from tests.support.pool import Pool
 from tests.support.servers import Server
 
 from fairlane.queues.keys import RECORD
-from fairlane.queues.tasks import Ended, State
+from fairlane.queues.tasks import Append, Ended, State
 
 
 def names(grants: Sequence[object]) -> list[str]:
@@ -30,6 +30,22 @@ def test_events_are_appended_once_and_without_a_hole(world: World) -> None:
     assert pool.append(grant, 6, b"5") == ("hole", 4)
     assert pool.events("a") == [("1-1", "start"), ("1-2", "chunk"), ("1-3", "chunk"), ("1-4", "chunk")]
     assert [entry.data for entry in drive(pool.scheduler.read("a", id_of(grant, 2)))] == [b"1", b"2", b"3"]
+
+
+def test_one_call_appends_to_the_logs_of_many_tasks_each_for_itself(world: World) -> None:
+    pool = Pool(world)
+    first, old, short, last = (pool.run(name) for name in "abcd")
+    pool.requeue(old)
+    one, two = [("chunk", b"1")], [("chunk", b"1"), ("chunk", b"2")]
+    appends = [
+        Append(first, 2, two, output=True),
+        Append(old, 2, one, output=True),
+        Append(short, 5, one, output=True),
+        Append(last, 2, one, output=False),
+    ]
+    reply = pool.scheduler.append(appends).result()
+    assert pool.scheduler.appended(reply) == [("ok", 0), ("stale", 0), ("hole", 1), ("ok", 0)]
+    assert [len(pool.events(name)) for name in "abcd"] == [3, 1, 1, 2]
 
 
 def test_the_first_output_drops_the_payload(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -58,6 +59,9 @@ class Store:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.calls.append((name, args, more, reply))
         return reply
+
+    def before_writing(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def __getattr__(self, name: str) -> Any:
         if name == "taken":
@@ -236,7 +240,7 @@ async def test_a_retryable_failure_goes_back_only_without_output() -> None:
     attempt = await stage.started(stage.worker())
     attempt.chunk(chunk(attempt, 1, "seen"))
     attempt.result(result(attempt, None, lastSeq=1, **BUSY))
-    await stage.store.answer("append", ("ok", 0))
+    await stage.store.answer("append", [("ok", 0)])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert (args[3].state, args[3].code) == ("failed", "MODEL_TOO_BUSY")
 
@@ -348,7 +352,7 @@ async def test_a_task_cancelled_while_its_last_append_is_under_way_frees_its_slo
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "a"))
     attempt.result(result(attempt))  # its end waits for the append
-    await stage.store.answer("append", ("stale", 0))  # somebody cancelled the task: its lease is still held
+    await stage.store.answer("append", [("stale", 0)])  # somebody cancelled the task: its lease is still held
     await stage.store.answer("finish", finished("late"))
     assert (attempt.phase, worker.free(1e9)) == (Phase.OVER, 1)
 
@@ -469,7 +473,7 @@ async def test_output_beyond_the_limit_ends_the_task_and_keeps_the_slot_until_th
     worker = stage.worker()
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "x" * 4000))
-    await stage.store.answer("append", ("ok", 0))
+    await stage.store.answer("append", [("ok", 0)])
     attempt.chunk(chunk(attempt, 2, "x" * 4000))
     args, _ = await stage.store.answer("finish", finished("ok"))
     _, _, events, end = args
@@ -503,7 +507,7 @@ async def test_a_worker_that_was_told_to_stop_keeps_its_slot_though_somebody_els
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "a"))
     attempt.broken("lost a part")  # its end waits for the append
-    await stage.store.answer("append", ("stale", 0))
+    await stage.store.answer("append", [("stale", 0)])
     assert (attempt.phase, worker.free(1e9)) == (Phase.STOPPING, 0)
     attempt.result(result(attempt))
     await stage.store.answer("finish", finished("late"))
@@ -527,7 +531,7 @@ async def test_the_store_that_lost_interest_stops_the_worker() -> None:
     worker = stage.worker()
     attempt = await stage.started(worker)
     attempt.chunk(chunk(attempt, 1, "a"))
-    await stage.store.answer("append", ("stale", 0))
+    await stage.store.answer("append", [("stale", 0)])
     assert stage.sent["w"][-1]["type"] == "cancel"
     assert attempt.phase is Phase.STOPPING
 
@@ -538,7 +542,7 @@ async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None
     for seq in range(1, 4):
         attempt.chunk(chunk(attempt, seq, "x"))
     attempt.result(result(attempt, None, lastSeq=3))
-    await stage.store.answer("append", ("ok", 0))
+    await stage.store.answer("append", [("ok", 0)])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert args[3].used == (0, 3)
 
