@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+import hiredis
 from redis.asyncio import Connection
 from redis.exceptions import RedisError
 
-from fairlane.queues.link import Backoff, connect, disconnect
+from fairlane.queues.wire import Backoff, Reply, Wire, connect, disconnect
+
+_PING = hiredis.pack_command(("PING",))
 
 
 class Channel:
@@ -40,6 +43,7 @@ class Channel:
         self._task: asyncio.Task[None] | None = None
         self._ping_s = ping_ms / 1000
         self._until = asyncio.Timeout(None)
+        self._heard_at = 0.0
         self.listening = asyncio.Event()
 
     async def start(self) -> None:
@@ -82,17 +86,26 @@ class Channel:
 
     async def _listen(self, connection: Connection) -> None:
         """Pass messages on until the connection breaks or the peer is silent although it was asked; raises then."""
-        await connection.send_command("SUBSCRIBE", self._name, check_health=False)
-        asked = False
+        now = asyncio.get_running_loop().time
+        wire = Wire(connection, self._on_replies, lambda: None)
+        wire.transport.write(hiredis.pack_command(("SUBSCRIBE", self._name)))  # type: ignore[arg-type]
+        self._heard_at, asked_at = now(), 0.0
         while True:
-            reply = await connection.read_response(disable_decoding=True, timeout=self._ping_s)
-            if reply is None:
-                if asked or not self.listening.is_set():
-                    raise TimeoutError
-                asked = True
-                await connection.send_command("PING", check_health=False)
+            await asyncio.wait({wire.lost}, timeout=self._ping_s - (now() - max(self._heard_at, asked_at)))
+            if wire.lost.done():
+                wire.lost.result()
+            if now() - max(self._heard_at, asked_at) < self._ping_s:
                 continue
-            asked = False
+            if asked_at > self._heard_at or not self.listening.is_set():
+                raise TimeoutError
+            asked_at = now()
+            wire.transport.write(_PING)
+
+    def _on_replies(self, replies: list[Reply]) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
             if reply[0] == b"message":
                 self._on_message(reply[2])
             elif reply[0] == b"subscribe":

@@ -2,27 +2,22 @@
 
 Commands that become ready in the same tick of the event loop leave in one write, and replies are matched in order as they are
 read from the socket: that is what makes Redis cheap here (redis-py alone costs about 80 us of CPU per command, this 4).
-redis-py's own connection does what comes first: addresses, TLS, authentication. Nothing is ever sent twice by itself: a command
-whose reply is lost fails with `StoreUnavailable(sent=True)`, and its caller decides.
+Nothing is ever sent twice by itself: a command whose reply is lost fails with `StoreUnavailable(sent=True)`, and its caller
+decides.
 """
 
 import asyncio
 import contextlib
-import random
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import hiredis
-from redis.asyncio import Connection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Connection
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
-    InvalidResponse,
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
@@ -37,9 +32,9 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.metrics import Metrics, Recorder
 from fairlane.queues.refusals import Refusals
 from fairlane.queues.scripts import LIBRARIES, Library
+from fairlane.queues.wire import Backoff, Reply, Wire, connect, disconnect
 
 Arg = bytes | str | int | float
-Reply = Any
 
 _ELSEWHERE = (BusyLoadingError, MasterDownError, ReadOnlyError)
 """What a server answers that is a primary no more, or not yet: its address may lead to another one by now."""
@@ -76,61 +71,6 @@ JOINED_BYTES = 64 * 1024
 """Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
 
 
-async def connect(url: str, timeout_ms: int) -> Connection:
-    """A new connection of redis-py that never repeats a command by itself. `url`: redis://, rediss:// or unix://.
-
-    Raises OSError, TimeoutError or RedisError. Greeting and authentication are within the time-out: a stopped server accepts
-    connections and never answers.
-    """
-    pool = ConnectionPool.from_url(
-        url,
-        decode_responses=False,
-        socket_timeout=None,
-        socket_connect_timeout=timeout_ms / 1000,
-        health_check_interval=0,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-    connection: Connection = pool.make_connection()  # type: ignore[no-untyped-call]
-    try:
-        async with asyncio.timeout(2 * timeout_ms / 1000):
-            await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException as error:
-        await disconnect(connection)
-        if isinstance(error.__cause__, AuthenticationError):  # redis-py hides it, over a unix socket
-            raise error.__cause__ from None
-        if isinstance(error, TimeoutError):  # it has no text
-            raise TimeoutError(f"no answer from Redis within {2 * timeout_ms} ms of connecting") from None
-        raise
-    return connection
-
-
-async def disconnect(connection: Connection) -> None:
-    """Give a connection up, in whatever state it is."""
-    with contextlib.suppress(Exception):  # the socket may be broken in any way
-        await connection.disconnect(nowait=True)
-
-
-class Backoff:
-    """Delays between attempts to connect, in seconds: doubled from `first` to `most`, with full jitter.
-
-    `most` is short, since a lease may end a second and a half after Redis is back (sweep.lua).
-    """
-
-    def __init__(self, first: float = 0.05, most: float = 0.5) -> None:
-        self._first, self._most = first, most
-        self._rng = random.Random()  # noqa: S311 - spreads load, hides nothing; not the process's own, which tests seed
-        self._next = first
-
-    def reset(self) -> None:
-        self._next = self._first
-
-    def delay(self) -> float:
-        delay = self._rng.uniform(0.3, 1.0) * self._next
-        self._next = min(self._next * 2, self._most)
-        return delay
-
-
 _Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...] | None]
 """A command that was sent and not answered, and when it was sent; of a script also what it takes to send it again."""
 
@@ -141,58 +81,6 @@ _MISSING = "Function not found"
 """What a server answers that has not, or no more, the library of scripts."""
 _KNOWN = "already exists"
 """What a server answers that has the library which is loaded: another connection was faster."""
-
-
-class _Wire(asyncio.Protocol):
-    """The socket of one connection, once redis-py has greeted the server: replies as they come, commands while it takes them."""
-
-    def __init__(
-        self, connection: Connection, on_replies: Callable[[list[Reply]], None], on_room: Callable[[], None]
-    ) -> None:
-        """Takes the socket over from redis-py, which has read every reply that came before.
-
-        `on_room` is called when the system takes more commands again.
-        """
-        self._on_replies = on_replies
-        self._on_room = on_room
-        self._reader = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=connection._parser.parse_error
-        )
-        self.transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr,assignment]
-        self.takes_more = True
-        """Whether the system takes commands as fast as they come."""
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the connection breaks, or what comes over it is no reply."""
-        self.transport.set_protocol(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self.lost.done():
-            return  # what came last was not matched to the end: these replies would go to others' callers
-        replies = []
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                replies.append(reply)
-            self._on_replies(replies)
-        except (
-            Exception
-        ) as error:  # from here on nobody knows which reply is whose: the connection is given up
-            self._break(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._break(exc or ConnectionError("the server closed the connection"))
-
-    def pause_writing(self) -> None:
-        self.takes_more = False
-
-    def resume_writing(self) -> None:
-        self.takes_more = True
-        self._on_room()
-
-    def _break(self, error: Exception) -> None:
-        if not self.lost.done():
-            self.lost.set_exception(error)
-            self.lost.exception()  # whoever served the connection may be gone
 
 
 class RedisLink:
@@ -229,7 +117,7 @@ class RedisLink:
         self._pending: deque[_Pending] = deque()
         self._loading: asyncio.Future[Reply] | None = None
         self._loop = asyncio.get_running_loop()
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._fatal: StoreRefused | None = None
@@ -380,7 +268,7 @@ class RedisLink:
         """Use one connection until it breaks; fails what is under way then."""
         self._out.clear()
         self._loading = None
-        self._wire = _Wire(connection, self._on_replies, self._flush)
+        self._wire = Wire(connection, self._on_replies, self._flush)
         tasks = [self._wire.lost, asyncio.create_task(self._watch(), name="redis-watch")]
         prepare = asyncio.create_task(self._prepare(), name="redis-prepare")
         try:

@@ -21,11 +21,12 @@ from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import ANY_MODEL, Keys
-from fairlane.queues.link import RedisLink, Reply
+from fairlane.queues.link import RedisLink
 from fairlane.queues.presence import read_presence
 from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.tasks import TERMINAL
 from fairlane.queues.versions import Configuration, read_configuration
+from fairlane.queues.wire import Reply
 
 log = structlog.get_logger("fairlane.queues")
 

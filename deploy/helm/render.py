@@ -1,9 +1,9 @@
-"""Lints the chart, renders it with its example values, and writes ../kubernetes/fairlane.yaml: plain manifests for who has no Helm.
+"""Lints the chart, renders it with its example values, and writes ../kubernetes/fairlane.yaml: plain manifests without Helm.
 
     python deploy/helm/render.py
 
-Uses the `helm` command, or the same engine as a Python package (`pip install helm-python-sdk`, Linux). The first line of the result
-names the chart that it was made of by a hash, so that a test notices a chart that was changed and not rendered again.
+Uses the `helm` command, or the same engine as a Python package (`pip install helm-python-sdk`, Linux). The first line of the
+result names the chart that it was made of by a hash, so that a test notices a chart that was changed and not rendered again.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ RELEASE = "fairlane"
 HEAD = """\
 # Two gateways and a simulated worker, rendered from deploy/helm (chart {hash}): python deploy/helm/render.py
 # The image is the Dockerfile's; Redis is yours. Make keys (`fairlane key new`), put their hashes into fairlane.yaml, then:
-#   kubectl create secret generic fairlane --from-file=fairlane.yaml --from-literal=redis-url=redis://… --from-literal=worker-token=…
+#   kubectl create secret generic fairlane --from-file=fairlane.yaml \\
+#     --from-literal=redis-url=redis://… --from-literal=worker-token=…
 """
 
 
@@ -36,9 +37,9 @@ def chart_hash() -> str:
 def render() -> str:
     """The manifests, as `helm template` prints them. Raises what the engine raises for a chart with mistakes."""
     if shutil.which("helm"):
-        subprocess.run(["helm", "lint", "--strict", CHART, "-f", VALUES], check=True, stdout=sys.stderr)
+        subprocess.run(["helm", "lint", "--strict", CHART, "-f", VALUES], check=True, stdout=sys.stderr)  # noqa: S603, S607
         command = ["helm", "template", RELEASE, CHART, "-f", VALUES]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
     import yaml  # noqa: PLC0415
     from helm_python.chart import Chart, lint  # noqa: PLC0415
 

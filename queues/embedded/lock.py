@@ -75,8 +75,9 @@ class DataLock:
 
     def note(self, **facts: Any) -> None:
         """Replace what the file says about the holder: `gateway` and `server` (process ids), `run_dir`."""
-        text = json.dumps(facts).encode()
-        os.ftruncate(self.fd, 0)
+        text = (
+            json.dumps(facts).encode().ljust(os.fstat(self.fd).st_size)
+        )  # one write: who reads now finds it whole
         os.pwrite(self.fd, text, 0)
 
     def release(self) -> None:

@@ -16,10 +16,11 @@ from tests.support.servers import Server, redis_binary, running_server, valkey_b
 from fairlane.queues.channel import Channel
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import RedisLink, connect
+from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec
+from fairlane.queues.wire import connect
 
 DEADLINE_S = 10.0
 
