@@ -4,9 +4,7 @@ Whoever wants it to end (worker, lost connection, cancel, time limit) calls one 
 find it over. What follows is a step: Finish, Requeue, Release or Move. `Effects` carries it out.
 """
 
-import enum
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -38,6 +36,17 @@ from fairlane.workers.server.bounds import MAX_USAGE, excess_of_extra, excess_of
 from fairlane.workers.server.frames import SplitCharacters
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.steps import (
+    BEFORE_THE_END,
+    NO_USAGE,
+    Cause,
+    Finish,
+    Move,
+    Phase,
+    Release,
+    Requeue,
+    Step,
+)
 from fairlane.workers.tracing import Span
 
 MAX_ERROR_CHARS = 2000
@@ -49,11 +58,7 @@ MAX_USAGE_BYTES = 2048
 """Of the usage that a worker tells while it runs; more is not logged."""
 PROGRESS_S = 0.2
 """Progress is shown no more often, nor is usage logged."""
-NO_USAGE = (-1, -1)
 NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
-
-Cause = Literal["lost", "failed", "declined"]
-"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
 
 AttemptKey = tuple[str, int]
 """How a worker's messages name an attempt: the task, and the number on the wire. Version 1 tells no number: it is 0."""
@@ -62,57 +67,6 @@ AttemptKey = tuple[str, int]
 def key_of(grant: Grant, worker: Worker) -> AttemptKey:
     """How this worker names an attempt of this grant."""
     return grant.task_id, grant.epoch if worker.version >= 2 else 0
-
-
-class Phase(enum.Enum):
-    """Where an attempt stands."""
-
-    SENT = "sent"
-    RUNNING = "running"
-    FINISHING = "finishing"
-    STOPPING = "stopping"
-    OVER = "over"
-
-
-BEFORE_THE_END = frozenset({Phase.SENT, Phase.RUNNING})
-
-
-class Finish(NamedTuple):
-    """Write the end of the task. `keep_slot`: its worker still runs it; the slot is free when that has stopped."""
-
-    state: State
-    code: str
-    fragment: bytes
-    used: tuple[int, int] = NO_USAGE
-    keep_slot: bool = False
-
-
-class Requeue(NamedTuple):
-    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
-
-    `hold_ms`: no task of its model begins for so long.
-    """
-
-    why: str
-    cause: Cause
-    begun: bool
-    end: Fragment | None = None
-    hold_ms: int = 0
-
-
-class Release(NamedTuple):
-    """Somebody else has ended the task, or has it now, and the worker has stopped: free the slot, and settle what was used."""
-
-    used: tuple[int, int] = NO_USAGE
-
-
-class Move(NamedTuple):
-    """The worker cannot run it: bring it to one that can."""
-
-    why: Mismatch
-
-
-Step = Finish | Requeue | Release | Move
 
 
 class Effects(Protocol):
@@ -633,52 +587,6 @@ class Attempt:
             self._payload_bytes // 4 if used_in is None else used_in,
             self.writer.chunks if used_out is None else used_out,
         )
-
-
-class Attempts:
-    """The attempts of a replica that are not over. Of each task the newest counts; older ones wait for their workers to stop."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, Attempt] = {}
-        self._older: dict[str, Attempt] = {}  # by grant token
-
-    def __len__(self) -> int:
-        return len(self._newest) + len(self._older)
-
-    def values(self) -> Iterator[Attempt]:
-        """All of them; not while some are added or removed."""
-        yield from self._newest.values()
-        yield from self._older.values()
-
-    def newest(self, task_id: str) -> Attempt | None:
-        """The attempt of a task that counts, if it is here."""
-        return self._newest.get(task_id)
-
-    def of(self, grant: Grant) -> Attempt | None:
-        """The attempt of a grant."""
-        attempt = self._newest.get(grant.task_id)
-        if attempt is not None and attempt.grant.token == grant.token:
-            return attempt
-        return self._older.get(grant.token)
-
-    def add(self, attempt: Attempt) -> None:
-        """Take a new attempt in; an older one of the same task counts no more."""
-        older = self._newest.get(attempt.grant.task_id)
-        if older is not None:
-            self._older[older.grant.token] = older
-        self._newest[attempt.grant.task_id] = attempt
-
-    def remove(self, attempt: Attempt) -> None:
-        """Forget an attempt that is over."""
-        if self._newest.get(attempt.grant.task_id) is attempt:
-            del self._newest[attempt.grant.task_id]
-        elif self._older.get(attempt.grant.token) is attempt:
-            del self._older[attempt.grant.token]
-
-
-def attempts_on(worker: Worker) -> list[Attempt]:
-    """The attempts that take a worker's slots; a copy, as they may be over one after the other."""
-    return list(worker.attempts.values())
 
 
 def provider_hold_ms(info: ErrorInfo) -> int:

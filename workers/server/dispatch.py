@@ -13,7 +13,7 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import Attempts
+from fairlane.workers.server.attempts import Attempts
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.beginning import Beginnings
 from fairlane.workers.server.cancel import Cancels

@@ -1,6 +1,6 @@
 """What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
 
-from fairlane.workers.server.attempt import attempts_on
+from fairlane.workers.server.attempts import attempts_on
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings

@@ -38,11 +38,13 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
 )
-from fairlane.workers.server.attempt import BEFORE_THE_END, Attempt, Phase, attempts_on
+from fairlane.workers.server.attempt import Attempt
+from fairlane.workers.server.attempts import attempts_on
 from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.pool import ANY, Worker
 from fairlane.workers.server.rates import FrameRate, NewNames, PerMinute
 from fairlane.workers.server.registry import Registry
+from fairlane.workers.server.steps import BEFORE_THE_END, Phase
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -425,35 +427,12 @@ class Session:
             self._registry.changed(worker)
 
     def _register(self, frame: Register) -> None:
-        if VERSION not in frame.protocols:
-            self.send(encoder.encode(Error("VERSION", f"this gateway speaks version {VERSION}", None, True)))
-            self.close(CLOSE_VERSION, "no common protocol version")
+        """A worker speaks version 2 from now on, or says anew what it offers."""
+        models = self._admitted(frame)
+        if models is None:
             return
-        models = self._allowed(frame.models)
-        if not models:
-            self.send(encoder.encode(Error("MODELS", "the token may offer none of these models", None, True)))
-            self.close(CLOSE_PROTOCOL, "no model left that the token may offer")
-            return
+        self._asked = (frame.models, frame.task_types)
         first = self.worker
-        if first is None and self._registry.pool.draining:
-            self.close(CLOSE_RESTART, "the gateway stops")
-            return
-        asked = (frame.models, frame.task_types)
-        again = first is not None and first.version >= 2
-        if again and asked != self._asked and self._renamings.exceeded(self._time()):
-            self._complain(
-                "REGISTER", f"models and task types may change {RENAMINGS_PER_MINUTE} times a minute"
-            )
-            return
-        if not self._names.take(self.identity.id, self._registry.pool.unknown(models), self._time()):
-            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new model names a minute"
-            if first is not None:
-                self._complain("MODELS", sentence)
-            else:
-                self.send(encoder.encode(Error("MODELS", sentence, None, True)))
-                self.close(CLOSE_FLOOD, "too many new model names")
-            return
-        self._asked = asked
         if first is not None and first.version >= 2:
             before = (first.models, first.task_types, first.slots)
             first.set_models(models, frame.task_types)
@@ -467,19 +446,56 @@ class Session:
                 return
             for attempt in attempts_on(first):
                 attempt.decline("registers")  # it was on its way when the worker sent this
+        worker = self._connect_v2(frame, models)
+        if first is not None:
+            self._registry.disconnected(first)
+        for older in self._registry.pool.same_instance(worker):
+            if not older.draining:
+                older.close(CLOSE_REPLACED, "the same worker connected again")
+
+    def _admitted(self, frame: Register) -> list[str] | None:
+        """The models that a registration brings, one at least. None: it was answered, there is nothing to do."""
+        first = self.worker
+        if VERSION not in frame.protocols:
+            sentence = f"this gateway speaks version {VERSION}"
+            self._refuse("VERSION", sentence, CLOSE_VERSION, "no common protocol version")
+            return None
+        models = self._allowed(frame.models)
+        if not models:
+            sentence = "the token may offer none of these models"
+            self._refuse("MODELS", sentence, CLOSE_PROTOCOL, "no model left that the token may offer")
+            return None
+        if first is None and self._registry.pool.draining:
+            self.close(CLOSE_RESTART, "the gateway stops")
+            return None
+        changes = first is not None and first.version >= 2 and (frame.models, frame.task_types) != self._asked
+        if changes and self._renamings.exceeded(self._time()):
+            sentence = f"models and task types may change {RENAMINGS_PER_MINUTE} times a minute"
+            self._complain("REGISTER", sentence)
+            return None
+        if not self._names.take(self.identity.id, self._registry.pool.unknown(models), self._time()):
+            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new model names a minute"
+            if first is None:
+                self._refuse("MODELS", sentence, CLOSE_FLOOD, "too many new model names")
+                return None
+            self._complain("MODELS", sentence)
+            return None
+        return models
+
+    def _refuse(self, code: str, sentence: str, close_code: int, reason: str) -> None:
+        """Tell a worker why it is not taken, and end its connection."""
+        self.send(encoder.encode(Error(code, sentence, None, True)))
+        self.close(close_code, reason)
+
+    def _connect_v2(self, frame: Register, models: list[str]) -> Worker:
         self._version = 2
         worker = self._make_worker(
             frame.name, 2, models, frame.slots, task_types=frame.task_types, instance_id=frame.instance_id
         )
         self.worker = worker
-        limits = Limits(self._settings.max_message_bytes)
-        self.send(
-            encoder.encode(
-                Registered(
-                    worker.id, self._settings.heartbeat_ms, self._settings.dead_after_ms, limits, VERSION
-                )
-            )
-        )
+        settings, limits = self._settings, Limits(self._settings.max_message_bytes)
+        registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)
+        self.send(encoder.encode(registered))
         log.info(
             "worker connected",
             worker_id=worker.id,
@@ -490,11 +506,7 @@ class Session:
             key_id=self.identity.id,
         )
         self._registry.connected(worker)
-        if first is not None:
-            self._registry.disconnected(first)
-        for older in self._registry.pool.same_instance(worker):
-            if not older.draining:
-                older.close(CLOSE_REPLACED, "the same worker connected again")
+        return worker
 
     # ---- complaints ----------
 

@@ -24,11 +24,12 @@ from fairlane.queues.tasks import (
     TaskSpec,
 )
 from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
-from fairlane.workers.server.attempt import Attempt, Phase, provider_hold_ms
+from fairlane.workers.server.attempt import Attempt, provider_hold_ms
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.ending import watch_worker
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.steps import Phase
 
 pytestmark = pytest.mark.anyio
 

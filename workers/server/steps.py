@@ -1,0 +1,62 @@
+"""Where an attempt stands, and what it may come to: a step, which `ending.py` carries out."""
+
+import enum
+from typing import Literal, NamedTuple
+
+from fairlane.queues.tasks import Fragment, State
+from fairlane.workers.server.pool import Mismatch
+
+NO_USAGE = (-1, -1)
+Cause = Literal["lost", "failed", "declined"]
+"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
+
+
+class Phase(enum.Enum):
+    """Where an attempt stands."""
+
+    SENT = "sent"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    STOPPING = "stopping"
+    OVER = "over"
+
+
+BEFORE_THE_END = frozenset({Phase.SENT, Phase.RUNNING})
+
+
+class Finish(NamedTuple):
+    """Write the end of the task. `keep_slot`: its worker still runs it; the slot is free when that has stopped."""
+
+    state: State
+    code: str
+    fragment: bytes
+    used: tuple[int, int] = NO_USAGE
+    keep_slot: bool = False
+
+
+class Requeue(NamedTuple):
+    """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
+
+    `hold_ms`: no task of its model begins for so long.
+    """
+
+    why: str
+    cause: Cause
+    begun: bool
+    end: Fragment | None = None
+    hold_ms: int = 0
+
+
+class Release(NamedTuple):
+    """Somebody else has ended the task, or has it now, and the worker has stopped: free the slot, and settle what was used."""
+
+    used: tuple[int, int] = NO_USAGE
+
+
+class Move(NamedTuple):
+    """The worker cannot run it: bring it to one that can."""
+
+    why: Mismatch
+
+
+Step = Finish | Requeue | Release | Move
