@@ -136,20 +136,10 @@ class Scheduler:
             task.queue,
             task.model,
             task.user,
-            task.key,
-            task.task_type,
             task.priority,
-            task.estimated_input,
-            task.max_output,
-            task.weight,
             task.timeout_ms,
             task.wait_ms,
-            task.run_ms,
-            task.keep_ms,
             task.linger_ms,
-            b"1" if task.waiting else b"0",
-            b"1" if task.stream else b"0",
-            task.metadata,
             task.payload,
             self.replica,
             want,
@@ -159,9 +149,8 @@ class Scheduler:
             limits.max_queued_bytes,
             b"1" if task.follow else b"0",
             worker,
-            task.traceparent,
             b"1" if named else b"0",
-            task.request_id,
+            *_record_of(task),
         )
 
     @staticmethod
@@ -551,6 +540,36 @@ def configuration(
         for pair in fields_of("model", name, values):
             args.extend(pair)
     return args
+
+
+def _record_of(task: TaskSpec) -> list[Arg]:
+    """What a task's record holds as the caller said it (keys.py, RECORD), each name and its value: only what was said."""
+    fields: list[Arg] = ["ty", task.task_type, "tl", task.keep_ms]
+    if task.key:
+        fields += ("k", task.key)
+    if task.estimated_input:
+        fields += ("ei", task.estimated_input)
+    if task.max_output:
+        fields += ("mo", task.max_output)
+    if task.weight != 1:
+        fields += ("w", task.weight)
+    if task.priority > 0:
+        fields += ("pr", task.priority)
+    if task.run_ms > 0:
+        fields += ("rl", task.run_ms)
+    if task.linger_ms > 0:
+        fields += ("lg", task.linger_ms)
+    if task.waiting:
+        fields += ("wt", b"1")
+    if task.stream:
+        fields += ("sf", b"1")
+    if task.metadata:
+        fields += ("md", task.metadata)
+    if task.traceparent:
+        fields += ("tp", task.traceparent)
+    if task.request_id:
+        fields += ("rq", task.request_id)
+    return fields
 
 
 def _grant(raw: list[Any]) -> Grant:

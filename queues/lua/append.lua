@@ -10,23 +10,24 @@ script('append', nil, function(ARGV)
 
   local function append(id, epoch, token, seq, output, first, last)
     local key = keys.task(id)
-    local t = call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb')
-    if t[1] ~= 'executing' or t[2] ~= epoch or t[3] ~= token then return 'stale' end
-    local top = num(t[4])
+    local state, current, holder, sq, readers, first_output, payload_bytes =
+      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb'))
+    if state ~= 'executing' or current ~= epoch or holder ~= token then return 'stale' end
+    local top = num(sq)
     if seq > top + 1 then return top end
     local log = keys.log(id)
     for i = first, last, 2 do
       if seq > top then
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', log, event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
-        if t[5] and t[5] ~= replica then publish_event(t[5], id, event_id, ARGV[i], ARGV[i + 1], replica) end
+        if readers and readers ~= replica then publish_event(readers, id, event_id, ARGV[i], ARGV[i + 1], replica) end
         top = seq
       end
       seq = seq + 1
     end
-    if output == '1' and not t[6] then
+    if output == '1' and not first_output then
       call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
-      drop_payload(id, t[7])
+      drop_payload(id, payload_bytes)
     else
       call('HSET', key, 'sq', whole(top))
     end

@@ -16,13 +16,11 @@ script('finish', 'allow-oom', function(ARGV)
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local f = call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'q', 'm', 'u', 'w', 'sq', 'rd', 'ga', 'ac', 'pb', 'tl', 'ed')
-  local t = {
-    st = f[1], ep = f[2], q = f[4], m = f[5], u = f[6], w = f[7], sq = f[8], rd = f[9], ga = f[10], ac = f[11], pb = f[12],
-    tl = f[13], ed = f[14],
-  }
-  local current = f[2] == epoch and f[3] == token
-  if current and t.st == 'executing' then
+  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd =
+    unpack(call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd'))
+  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd }
+  local current = ep == epoch and gt == token
+  if current and st == 'executing' then
     local top = num(t.sq)
     if seq > top + 1 then return { 'hole', '', {}, top, {} } end
     if keep == 0 then release(id, t) end
@@ -52,8 +50,9 @@ script('finish', 'allow-oom', function(ARGV)
     return { 'ok', event_id, grants, 0, later }
   end
   if current then
-    local ended = call('HMGET', keys.task(id), 'fn', 'ng', 'ti')
-    if ended[1] == nonce then return { 'ok', ended[3], repeat_grants(ended[2], nonce), 0, {} } end
+    local ended_by, granted, event_id, ended = unpack(call('HMGET', keys.task(id), 'fn', 'ng', 'ti', 'ed'))
+    if ended_by == nonce then return { 'ok', event_id, repeat_grants(granted, nonce), 0, {} } end
+    t.ed = ended
   end
 
   local freed

@@ -11,7 +11,7 @@ script('follow', 'allow-oom', function(ARGV)
   local t = load(id)
   if not t or t.st == 'gone' then return {} end
   if ARGV[4] == '1' and ((t.k or '') ~= ARGV[5] or t.u ~= ARGV[6]) then return {} end
-  local where = { 0, 0, 0, 0 }
+  local where = NOWHERE
   if t.st == 'queued' or t.st == 'executing' then
     local readers = t.rd or ''
     if not string.find(',' .. readers .. ',', ',' .. replica .. ',', 1, true) then

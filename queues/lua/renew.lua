@@ -11,64 +11,64 @@ script('renew', 'allow-oom', function(ARGV)
   local replies = {}
 
   -- Charge a running task what it should have paid for by now: it need not end to be paid for.
-  local function charge_running(id, f, output)
-    local t = { m = f[4], q = f[8], u = f[9], w = f[10], ac = f[11], mo = f[14] }
-    local s = call('HMGET', keys.model(t.m), 'cost', 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q, 'pace')
-    local unit, due = s[1], nil
-    if unit == 'slot_seconds' then
-      due = NOW - num(f[13])
-    elseif unit ~= 'requests' and output >= 0 then
-      due = token_cost(f[12], output_due(t, output, s[5]))
+  local function charge_running(id, t, output)
+    local books, due = read_books(t.m, t.q), nil
+    if books.unit == 'slot_seconds' then
+      due = NOW - num(t.ga)
+    elseif books.unit ~= 'requests' and output >= 0 then
+      due = token_cost(t.ei, output_due(t, output, books.pace))
     end
-    local charged, weight, lane_lifts, own_lifts, tokens, counted = read_account(t.ac)
-    local more = due and due - tonumber(charged) or 0
+    local account = read_account(t.ac)
+    local more = due and due - account.cost or 0
     if more <= 0 then return end
-    local lifts = lifts_of(t.q, t.m, t.u)
-    local changed = charge(t, more, weight, lane_lifts, own_lifts, lifts, s[2], s[3], s[4])
-    call('HSET', keys.model(t.m), unpack(changed))
-    lane_lifts = lifts_seen(lane_lifts, tag_step(more, lane_weight(weight)), s[3])
-    own_lifts = lifts_seen(own_lifts, tag_step(more, flow_weight(t)), lifts)
-    call('HSET', keys.task(id), 'ac', open_account(due, weight, lane_lifts, own_lifts, tokens, counted))
+    local flow_lifts = num(lifts_of(t.q, t.m, t.u))
+    call('HSET', keys.model(t.m), unpack(charge(t, more, account, flow_lifts, books)))
+    local lane_seen = lifts_seen(account.lane_lifts, tag_step(more, lane_weight(account.weight)), books.lifts)
+    local flow_seen = lifts_seen(account.flow_lifts, tag_step(more, flow_weight(t)), flow_lifts)
+    call('HSET', keys.task(id), 'ac',
+      open_account(due, account.weight, lane_seen, flow_seen, account.tokens, account.counted))
   end
 
   local at = 4
   for i = 1, held do
     local id = ARGV[at]
     local key = keys.task(id)
-    local f = call('HMGET', key, 'st', 'ep', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo')
-    if f[2] ~= ARGV[at + 1] or f[3] ~= ARGV[at + 2] then
+    local state, epoch, token, m, xd, lv, begun, q, u, w, ac, ei, ga, mo =
+      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo'))
+    if epoch ~= ARGV[at + 1] or token ~= ARGV[at + 2] then
       replies[i] = 0
-    elseif f[1] ~= 'executing' then
+    elseif state ~= 'executing' then
       replies[i] = 2
     else
       local lease_end = NOW + lease
-      local deadline = num(f[5])
+      local t = { m = m, q = q, u = u, w = w, xd = xd, lv = lv, ac = ac, ei = ei, ga = ga, mo = mo }
+      local deadline = num(xd)
       if deadline > 0 then lease_end = math.min(lease_end, deadline + grace) end
-      call('ZADD', keys.slots(f[4]), whole(lease_end), id)
-      call('ZADD', keys.look(), run_instant({ xd = f[5], lv = f[6] }, lease_end), id)
-      if not f[7] then
+      call('ZADD', keys.slots(m), whole(lease_end), id)
+      call('ZADD', keys.look(), run_instant(t, lease_end), id)
+      if not begun then
         call('HSET', key, 'wk', ARGV[at + 3])
         if ARGV[at + 4] == '1' then
           call('HSET', key, 'bg', '1')
           call('HINCRBY', key, 'tr', 1)
         end
       end
-      charge_running(id, f, tonumber(ARGV[at + 5]))
+      charge_running(id, t, tonumber(ARGV[at + 5]))
       replies[i] = 1
     end
     at = at + 6
   end
   for i = at, #ARGV do
     local id = ARGV[i]
-    local f = call('HMGET', keys.task(id), 'st', 'lg', 'wd', 'dl', 'xd', 'm')
-    if f[2] and (f[1] == 'queued' or f[1] == 'executing') then
-      local leave = whole(NOW + num(f[2]))
+    local state, linger, wd, dl, xd, m = unpack(call('HMGET', keys.task(id), 'st', 'lg', 'wd', 'dl', 'xd', 'm'))
+    if linger and (state == 'queued' or state == 'executing') then
+      local leave = whole(NOW + num(linger))
       call('HSET', keys.task(id), 'lv', leave)
       local instant
-      if f[1] == 'queued' then
-        instant = wait_instant({ wd = f[3], dl = f[4], lv = leave })
+      if state == 'queued' then
+        instant = wait_instant({ wd = wd, dl = dl, lv = leave })
       else
-        instant = run_instant({ xd = f[5], lv = leave }, num(call('ZSCORE', keys.slots(f[6]), id)))
+        instant = run_instant({ xd = xd, lv = leave }, num(call('ZSCORE', keys.slots(m), id)))
       end
       call('ZADD', keys.look(), instant, id)
     end

@@ -4,6 +4,7 @@
 -- Numbers that are written become text by `whole`: Redis takes twice as long to convert a number that it is given.
 local call
 local US -- microseconds
+local US_TEXT
 local NOW -- milliseconds; 13 digits, so `..` writes it whole (it writes 14)
 local NOW_TEXT
 local FOREVER = 9007199254740991
@@ -17,8 +18,8 @@ local function script(name, flag, body)
     callback = function(prefixes, args)
       call, P = redis.call, prefixes[1]
       US = clock_us()
-      NOW = math.floor(US / 1000)
-      NOW_TEXT = string.format('%d', NOW)
+      US_TEXT = string.format('%d', US)
+      NOW, NOW_TEXT = math.floor(US / 1000), string.sub(US_TEXT, 1, -4)
       return body(args)
     end,
   })
@@ -42,8 +43,8 @@ local function load(id)
   return t
 end
 
--- A stored number; 0 when there is none.
-local function num(text) return tonumber(text or 0) or 0 end
+-- A stored number; 0 when there is none. (An addition converts text in half the time of `tonumber`.)
+local function num(text) return text and text ~= '' and text + 0 or 0 end
 
 -- Has this instant come? An absent one never comes.
 local function passed(instant)
@@ -67,7 +68,7 @@ local function run_instant(t, lease_end) return whole(earlier(earlier(lease_end,
 -- come, and the fraction of the second tells it from others.
 local function new_epoch(t)
   local last = num(t.ep)
-  return whole(US > last and US or last + 1 + US % 1000000)
+  return US > last and US_TEXT or whole(last + 1 + US % 1000000)
 end
 
 -- Publish to a replica; the number of receivers.

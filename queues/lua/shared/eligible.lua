@@ -91,12 +91,13 @@ end
 
 -- What decisions need of a lane and its model. `lifts` and `idle_tag` are as stored.
 local function read_lane(model, q)
-  local f = call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
-    'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q)
+  local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag =
+    unpack(call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
+      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q))
   return {
-    q = q, limit = num(f[1]), ruled = f[2] == '1', unit = f[3], mean_output = f[4], mean_ms = f[5], pace = f[6], held = num(f[7]),
-    used = num(f[8]), users = num(f[9]), V = num(f[10]), v = num(f[11]), lifts = num(f[12]), waiting = num(f[13]), drain = f[14],
-    charged = num(f[15]), idle_tag = num(f[16]),
+    q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
+    held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),
+    drain = drain, charged = num(charged), idle_tag = num(idle_tag),
   }
 end
 
@@ -108,7 +109,7 @@ end
 local function eligible(model, comer)
   local lane, queue, line = comer, nil, nil
   if comer then
-    if call('EXISTS', keys.lanes(model)) == 1 then return nil end
+    if comer.users > 0 then return nil end
     queue, line = { comer.weight, comer.strict }, { comer.q, whole(math.max(comer.V, comer.idle_tag)) }
   else
     line = call('ZRANGE', keys.lanes(model), '0', '0', 'WITHSCORES')

@@ -80,9 +80,8 @@ end
 -- `completed`: it ran to its end.
 local function settle(t, input, output, completed)
   local q, m = t.q, t.m
-  local model = keys.model(m)
-  local s = call('HMGET', model, 'cost', 'v:' .. q, 'out', 'ms', 'S:' .. q, 'L:' .. q, 'c:' .. q, 'pace')
-  local unit, known, ran_ms, used = s[1], input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
+  local books = read_books(m, q)
+  local unit, known, ran_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
   if unit == 'slot_seconds' then
     used = ran_ms
   elseif unit == 'requests' then
@@ -90,7 +89,7 @@ local function settle(t, input, output, completed)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  local changed, counted = close_account(t, used, s[5], s[6], s[7])
+  local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
     if known and (unit ~= 'requests' or paced) then
@@ -98,26 +97,25 @@ local function settle(t, input, output, completed)
       local mean = keys.mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'
-      changed[#changed + 1] = mean_after(s[3], output, 0.05)
+      changed[#changed + 1] = mean_after(books.mean_output, output, 0.05)
       changed[#changed + 1] = 'pace'
-      changed[#changed + 1] = mean_after(s[8], math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
+      changed[#changed + 1] = mean_after(books.pace, math.min(output * 1000 / math.max(ran_ms, 1), 1000), 0.1)
     end
     if unit == 'slot_seconds' then
       local span = keys.span(m, t.u)
       call('SET', span, mean_after(call('GET', span), ran_ms, 0.3), 'EX', '3600')
     end
     changed[#changed + 1] = 'ms'
-    changed[#changed + 1] = mean_after(s[4], ran_ms, 0.1)
+    changed[#changed + 1] = mean_after(books.mean_ms, ran_ms, 0.1)
   end
-  if #changed > 0 then call('HSET', model, unpack(changed)) end
+  if #changed > 0 then call('HSET', keys.model(m), unpack(changed)) end
   unpark_after(t)
-  forget_idle_flows(q, m, num(s[2]))
+  forget_idle_flows(q, m, books)
 end
 
 -- Take back all that an attempt was charged.
 local function refund(t)
-  local s = call('HMGET', keys.model(t.m), 'S:' .. t.q, 'L:' .. t.q, 'c:' .. t.q)
-  local changed = close_account(t, 0, s[1], s[2], s[3])
+  local changed = close_account(t, 0, read_books(t.m, t.q))
   if #changed > 0 then call('HSET', keys.model(t.m), unpack(changed)) end
   unpark_after(t)
 end

@@ -54,10 +54,10 @@ local function first_charge(t, lane)
 end
 
 -- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
--- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `stays`: {more tasks wait in the flow, more
--- flows in the lane}. `grant`: {replica, worker, token, ms}. `more`, `record`: further fields of the model and of the record, to be
--- stored. Returns the data of the start event.
-local function begin(id, t, lane, start, stays, grant, more, record)
+-- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `flow_stays`: more tasks wait in the flow;
+-- `lane_stays`: in the lane. `grant`: for whom: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
+-- renewal. `more`, `record`: further fields of the model and of the record, to be stored. Returns the data of the start event.
+local function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
   if lane.rules then
@@ -68,32 +68,32 @@ local function begin(id, t, lane, start, stays, grant, more, record)
     call('SADD', keys.load(q), id)
   end
   local lane_tag = whole(lane.tag + tag_step(cost, lane_weight(lane.weight)))
-  call('ZADD', stays[1] and keys.flows(q, m) or keys.debts(q, m), whole(start + tag_step(cost, flow_weight(t))), u)
-  if stays[2] then
+  call('ZADD', flow_stays and keys.flows(q, m) or keys.debts(q, m), whole(start + tag_step(cost, flow_weight(t))), u)
+  if lane_stays then
     call('ZADD', keys.lanes(m), lane_tag, q)
   else
     more[#more + 1] = 'S:' .. q
     more[#more + 1] = lane_tag
   end
   call('HSET', keys.model(m), 'V', whole(math.max(lane.V, lane.moves_to)), 'v:' .. q, whole(math.max(lane.v, start)),
-    'L:' .. q, whole(lane.lifts), 'c:' .. q, whole(lane.charged + cost), 'used', whole(US),
+    'L:' .. q, whole(lane.lifts), 'c:' .. q, whole(lane.charged + cost), 'used', US_TEXT,
     unpack(more))
   t.ac = open_account(cost, lane.weight or '1', lane.lifts, num(lifts_of(q, m, u)), tokens, counted)
 
-  local replica, worker, token, grant_ms = unpack(grant)
   local deadline, run = num(t.dl), num(t.rl)
   if run > 0 then deadline = deadline > 0 and math.min(deadline, NOW + run) or NOW + run end
-  t.st, t.at, t.sq, t.gt, t.ow, t.wk = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1), token, replica, worker
+  t.st, t.at, t.sq = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1)
+  t.gt, t.ow, t.wk = grant.nonce .. ':' .. grant.number, grant.replica, grant.worker
   t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
-  local lease_end = NOW + grant_ms
+  local lease_end = NOW + grant.ms
   call('ZADD', keys.slots(m), whole(lease_end), id)
   call('SADD', keys.busy(q, m, u), id)
   call('ZADD', keys.look(), run_instant(t, lease_end), id)
   local event_id = t.ep .. '-' .. t.sq
   local data = event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"')
   call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
-  publish_event(t.rd, id, event_id, 'start', data, replica)
-  call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', token, 'ow', replica, 'wk', worker,
+  publish_event(t.rd, id, event_id, 'start', data, t.ow)
+  call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', t.ow, 'wk', t.wk,
     'ga', t.ga, 'xd', t.xd, 'ac', t.ac, unpack(record))
   return data
 end
@@ -136,22 +136,20 @@ end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
--- runs as many as he may is parked. `looks`: {how many tasks may be looked at}, counted down.
+-- runs as many as he may is parked. `grant`: as in `begin`, and how many `looks` at tasks there may be yet, counted down.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
 -- now; or nil, and the instant (ms) from which one can start if time is in the way.
-local function grant_next(model, grant, looks)
-  while looks[1] > 0 do
-    looks[1] = looks[1] - 1
+local function grant_next(model, grant)
+  while grant.looks > 0 do
+    grant.looks = grant.looks - 1
     local lane, held, skipped = eligible(model)
     take_turn(model, lane, skipped)
     if not lane then return nil, held end
     local q = lane.q
     local flows = keys.flows(q, model)
-    local flow_line = call('ZRANGE', flows, '0', '1', 'WITHSCORES')
-    local u, start = flow_line[1], tonumber(flow_line[2])
+    local u, tag, next_user = unpack(call('ZRANGE', flows, '0', '1', 'WITHSCORES'))
     local flow = keys.flow(q, model, u)
-    local tasks = call('ZRANGE', flow, '0', '1')
-    local id = tasks[1]
+    local id, next_id = unpack(call('ZRANGE', flow, '0', '1'))
     local t = load(id)
     local cap = lane.rules and num(call('HGET', keys.model(model), 'max_running_per_user')) or 0
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
@@ -160,14 +158,14 @@ local function grant_next(model, grant, looks)
       dequeue(id, t)
       stand_aside(id, t, name_held_until(t))
     elseif cap > 0 and count_of_user(model, u) >= cap then
-      park(q, model, u, flow_line[2])
+      park(q, model, u, tag)
     else
       if lane.rules and num(lane.rules[6]) > 0 then
         local at = paced_until(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
         held = at > 0 and math.min(math.ceil(at / 1000), FOREVER) or nil
       end
       if held then return nil, held < FOREVER / 1000 and held or nil end
-      local flow_stays, lane_stays = tasks[2] ~= nil, tasks[2] ~= nil or flow_line[3] ~= nil
+      local flow_stays, lane_stays = next_id ~= nil, next_id ~= nil or next_user ~= nil
       local more = { 'n:' .. q, whole(lane.waiting - 1), 'D:' .. q, drain_after_grant(lane.drain) }
       call('ZREM', flow, id)
       call('HINCRBY', keys.queue(q), 'n', '-1')
@@ -176,10 +174,12 @@ local function grant_next(model, grant, looks)
         call('ZREM', flows, u)
         more[5], more[6] = 'users', whole(lane.users - 1)
       end
-      if not lane_stays then call('ZREM', keys.lanes(model), q) end
-      local data = begin(id, t, lane, start, { flow_stays, lane_stays }, grant, more, {})
-      if flow_stays then note_served(q, model, u, tonumber((read_account(t.ac))) / flow_weight(t), 1) end
-      if not lane_stays and call('EXISTS', keys.lanes(model)) == 0 then call('ZREM', keys.backlog(), model) end
+      if not lane_stays then
+        call('ZREM', keys.lanes(model), q)
+        if lane.users == 1 then call('ZREM', keys.backlog(), model) end
+      end
+      local data = begin(id, t, lane, tag + 0, flow_stays, lane_stays, grant, more, {})
+      if flow_stays then note_served(q, model, u, read_account(t.ac).cost / flow_weight(t), 1) end
       return id, t, data, model_step(lane.mean_ms, lane.users), lane.last
     end
   end
@@ -219,9 +219,8 @@ end
 
 -- A replica has a free slot for these models: the next eligible task wakes it.
 local function idle_for(models, replica)
-  local since = whole(US)
   for _, model in ipairs(models) do
-    if call('ZADD', keys.idle(model), since, replica) == 1 then call('PEXPIRE', keys.idle(model), '600000') end
+    if call('ZADD', keys.idle(model), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(model), '600000') end
   end
 end
 
@@ -234,12 +233,13 @@ local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at,
 local function take(models, want, replica, worker, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
   want = math.min(want, MOST_TAKEN)
-  local looks = { MOST_LOOKED_AT }
+  local grant = { replica = replica, worker = worker, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
   local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)
     local model = entry[1]
-    local id, t, start, step, full = grant_next(model, { replica, worker, nonce .. ':' .. (#ids + 1), grant_ms }, looks)
+    grant.number = #ids + 1
+    local id, t, start, step, full = grant_next(model, grant)
     if id then
       ids[#ids + 1] = id
       grants[#ids] = describe(id, t, t.ep .. '-' .. t.sq, start)

@@ -197,8 +197,24 @@ local function open_account(cost, weight, lane_lifts, flow_lifts, tokens, counte
   return string.format('%d %s %d %d %d %s', cost, weight, lane_lifts, flow_lifts, tokens, counted)
 end
 
--- cost, weight, lane's lifts, flow's lifts, tokens, counted
-local function read_account(account) return string.match(account, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)') end
+local function read_account(text)
+  local cost, weight, lane_lifts, flow_lifts, tokens, counted = string.match(text, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
+  return {
+    cost = num(cost), weight = weight, lane_lifts = num(lane_lifts), flow_lifts = num(flow_lifts), tokens = num(tokens),
+    counted = counted,
+  }
+end
+
+-- What settling needs of a lane and its model: `unit` of cost, `users` in line, what is learned (means), `v` of the lane, and what
+-- it is charged by: its start `tag` (valid while it is idle), sum of `lifts`, cost `charged` so far.
+local function read_books(m, q)
+  local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged =
+    unpack(call('HMGET', keys.model(m), 'cost', 'users', 'out', 'ms', 'pace', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q))
+  return {
+    unit = unit, users = num(users), mean_output = mean_output, mean_ms = mean_ms, pace = pace, v = num(v), tag = num(tag),
+    lifts = num(lifts), charged = num(charged),
+  }
+end
 
 -- The lifts of a flow so far; nil when there are none.
 local function lifts_of(q, m, u) return call('ZSCORE', keys.lifts(q, m), u) or nil end
@@ -210,52 +226,47 @@ local function beyond(step, lifted)
 end
 
 -- The lifts that an attempt remembers after a charge of `step`: what they forgave of it, they do not forgive again.
-local function lifts_seen(seen, step, lifts_now)
-  return tonumber(seen) + math.max(math.min(step, num(lifts_now) - tonumber(seen)), 0)
-end
+local function lifts_seen(seen, step, lifts_now) return seen + math.max(math.min(step, lifts_now - seen), 0) end
 
--- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `lane_tag`, `lifts_now`, `charged`: fields S:queue,
--- L:queue, c:queue of its model. Returns what of them has changed, for the caller to store.
-local function charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged)
+local function move_in(line, step, member) return call('ZADD', line, 'XX', 'INCR', step, member) end
+
+-- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `account`: of the attempt; `flow_lifts`: as they are
+-- now. Returns what has changed in its model's hash, for the caller to store.
+local function charge(t, more, account, flow_lifts, books)
   local q, m, u = t.q, t.m, t.u
-  local lanes, changed = keys.lanes(m), { 'c:' .. q, whole(num(charged) + more) }
-  local lane_step = beyond(tag_step(more, lane_weight(weight)), num(lifts_now) - tonumber(lane_lifts))
-  local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - tonumber(own_lifts)))
-  local function moves(line, step, member) return call('ZADD', line, 'XX', 'INCR', step, member) end
-  local in_line = false
-  if moves(lanes, whole(lane_step), q) then
-    in_line = moves(keys.flows(q, m), flow_step, u)
+  local lane_step = beyond(tag_step(more, lane_weight(account.weight)), books.lifts - account.lane_lifts)
+  local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - account.flow_lifts))
+  local changed, in_line = { 'c:' .. q, whole(books.charged + more) }, false
+  if books.users > 0 and move_in(keys.lanes(m), whole(lane_step), q) then
+    in_line = move_in(keys.flows(q, m), flow_step, u)
   else
-    changed[3], changed[4] = 'S:' .. q, whole(num(lane_tag) + lane_step)
+    changed[3], changed[4] = 'S:' .. q, whole(books.tag + lane_step)
   end
+  local debts = keys.debts(q, m)
   if in_line then
     note_served(q, m, u, more / flow_weight(t), 0)
-  elseif not moves(keys.debts(q, m), flow_step, u) and not moves(keys.parked(q, m), flow_step, u) then
-    call('ZADD', keys.debts(q, m), flow_step, u)
+  elseif not move_in(debts, flow_step, u) and not move_in(keys.parked(q, m), flow_step, u) then
+    call('ZADD', debts, flow_step, u)
   end
   return changed
 end
 
--- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. The
--- fields of its model: S:queue, L:queue, c:queue; those that change are returned, for the caller to store, and the tokens that
--- were counted for the model's pace.
-local function close_account(t, used, lane_tag, lifts_now, charged_so_far)
+-- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. Returns
+-- what has changed in its model's hash, for the caller to store, and the tokens that were counted for the model's pace.
+local function close_account(t, used, books)
   local q, m, u = t.q, t.m, t.u
-  local flow_lifts = lifts_of(q, m, u)
-  local charged, weight, lane_lifts, own_lifts, counted = read_account(t.ac)
-  local more, changed = used and used - tonumber(charged) or 0, {}
-  if more ~= 0 then
-    changed = charge(t, more, weight, lane_lifts, own_lifts, flow_lifts, lane_tag, lifts_now, charged_so_far)
-  end
+  local flow_lifts, account = lifts_of(q, m, u), read_account(t.ac)
+  local more = used and used - account.cost or 0
+  local changed = more ~= 0 and charge(t, more, account, flow_lifts, books) or {}
   if flow_lifts and call('EXISTS', keys.busy(q, m, u)) == 0 then call('ZREM', keys.lifts(q, m), u) end
-  return changed, tonumber(counted)
+  return changed, account.tokens
 end
 
--- Forget a few idle flows that the virtual time `v` has passed, and the first of those that wait: they would be lifted so far
--- anyway. Of those that still have tasks running only the lift is remembered.
-local function forget_idle_flows(q, m, v)
-  local debts = keys.debts(q, m)
-  v = math.min(v, least_of(keys.flows(q, m)) or v)
+-- Forget a few idle flows that the virtual time of their lane has passed, and the first of those that wait: they would be lifted so
+-- far anyway. Of those that still have tasks running only the lift is remembered.
+local function forget_idle_flows(q, m, books)
+  local debts, v = keys.debts(q, m), books.v
+  if books.users > 0 then v = math.min(v, least_of(keys.flows(q, m)) or v) end
   for _ = 1, 4 do
     local least = call('ZRANGE', debts, '0', '0', 'WITHSCORES')
     local u = least[1]

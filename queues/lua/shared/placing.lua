@@ -21,6 +21,9 @@ local function interval_of(q, m, drain, mean_ms, waits)
   return (time + expected) / (count + 1)
 end
 
+-- The place of a task that does not wait.
+local NOWHERE = { 0, 0, 0, 0 }
+
 -- {position, wait, at least, at most} of the n-th to go.
 local function place_of(n, interval, delay)
   local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
@@ -33,7 +36,7 @@ local function place(id, t)
   local rank = call('ZRANK', keys.flow(q, m, t.u), id)
   if not rank then
     local back = call('ZSCORE', keys.aside(), id)
-    if not back then return { 0, 0, 0, 0 } end
+    if not back then return NOWHERE end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }
   end

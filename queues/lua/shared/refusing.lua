@@ -10,7 +10,7 @@ end
 -- Count a body among those that are stored, unless there is no room for it. A user's large bodies may take no more than they leave
 -- free, so that one alone has half, and the next ones find room; one body of each user always fits.
 local function stores(u, bytes, limit)
-  local total = call('HINCRBY', keys.pool(), 'bytes', bytes)
+  local total = call('HINCRBY', keys.pool(), 'bytes', whole(bytes))
   local own = bytes >= LARGE_BODY and num(call('HGET', keys.bulk(), u)) or 0
   if total > limit or (own > 0 and own + bytes > limit - total) then
     call('HINCRBY', keys.pool(), 'bytes', 0 - bytes)
@@ -27,10 +27,11 @@ end
 --      part of twice its length, and as much is free for the next one.
 --   3  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane
 --      holds more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 2.
--- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it.
-local function refuse(q, m, u, order, queue, lane, default_length, wait_ms, timeout_ms, ruled)
+-- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
+-- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
+local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
-  local function interval() return interval_of(q, m, call('HGET', keys.model(m), 'D:' .. q), lane.mean_ms) end
+  local function interval() return interval_of(q, m, lane.drain, lane.mean_ms) end
   if ruled then -- 1
     local cap = num(call('HGET', keys.model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
@@ -38,28 +39,25 @@ local function refuse(q, m, u, order, queue, lane, default_length, wait_ms, time
       return { 'user_full', waiting, cap, in_ms(interval() * math.max(call('ZCARD', keys.flows(q, m)), 1) * (waiting - cap + 1)) }
     end
   end
-  local n, most = num(queue[1]), num(queue[2])
-  if most == 0 then most = default_length end
-  if queue[6] == 'adaptive' then -- 3
-    local drain = call('HMGET', keys.model(m), 'D:' .. q, 'n:' .. q)
-    local pace = read_drain(drain[1]) >= 1 and interval_of(q, m, drain[1], lane.mean_ms) or nil
+  if length.adaptive then -- 3
+    local pace = read_drain(lane.drain) >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local flow, flows = keys.flow(q, m, u), keys.flows(q, m)
       local own = call('ZCOUNT', flow, '-inf', order)
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
-      local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, num(drain[2]))
+      local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, lane.waiting)
       local wait = (ahead + 1) * pace + math.max(lane.held - NOW, 0)
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)
-      if own > 0 and num(drain[2]) >= fits then
-        return { 'full', num(drain[2]), fits, in_ms((num(drain[2]) - fits + 1) * pace) }
+      if own > 0 and lane.waiting >= fits then
+        return { 'full', lane.waiting, fits, in_ms((lane.waiting - fits + 1) * pace) }
       end
       return nil
     end
   end
-  if n >= most then -- 2
-    local over = own_in_queue(q, m, u) - (2 * most - n)
-    if over >= 0 then return { 'full', n, most, in_ms(interval() * (over + 1)) } end
+  if length.waiting >= length.most then -- 2
+    local over = own_in_queue(q, m, u) - (2 * length.most - length.waiting)
+    if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
   end
 end
