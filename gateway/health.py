@@ -7,8 +7,8 @@ from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
 from fairlane.queues.channel import Channel
 from fairlane.queues.link import RedisLink
-from fairlane.workers.server.attempts import Attempts
 from fairlane.workers.server.pool import Pool
+from fairlane.workers.server.tasks.attempts import Attempts
 
 
 class Health:

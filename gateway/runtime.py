@@ -64,9 +64,9 @@ from fairlane.web.dashboard import SharedFeed
 from fairlane.web.dashboard_history import History
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.session import SessionSettings
+from fairlane.workers.server.sessions.session import SessionSettings
+from fairlane.workers.server.sessions.socket import WorkerSocket
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
-from fairlane.workers.server.socket import WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 

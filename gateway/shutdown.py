@@ -11,7 +11,7 @@ from fairlane.gateway.streams import Closing
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.socket import WorkerSocket
+from fairlane.workers.server.sessions.socket import WorkerSocket
 
 log = structlog.get_logger("fairlane.gateway")
 

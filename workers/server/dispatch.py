@@ -13,19 +13,19 @@ from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempts import Attempts
 from fairlane.workers.server.background import Background
-from fairlane.workers.server.beginning import Beginnings
 from fairlane.workers.server.cancel import Cancels
-from fairlane.workers.server.elsewhere import Elsewhere
-from fairlane.workers.server.ending import Endings
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.registry import Registry
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
-from fairlane.workers.server.stopping import Stops
+from fairlane.workers.server.tasks.attempts import Attempts
+from fairlane.workers.server.tasks.beginning import Beginnings
+from fairlane.workers.server.tasks.elsewhere import Elsewhere
+from fairlane.workers.server.tasks.ending import Endings
+from fairlane.workers.server.tasks.stopping import Stops
 from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
 

@@ -1,10 +1,10 @@
 """What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
 
-from fairlane.workers.server.attempts import attempts_on
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
+from fairlane.workers.server.tasks.attempts import attempts_on
 
 
 class Registry:

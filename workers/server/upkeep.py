@@ -11,14 +11,14 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.presence import AT_ONCE
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.attempt import Attempt
-from fairlane.workers.server.attempts import Attempts
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
-from fairlane.workers.server.steps import Phase
+from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.attempts import Attempts
+from fairlane.workers.server.tasks.steps import Phase
 
 log = structlog.get_logger("fairlane.workers")
 

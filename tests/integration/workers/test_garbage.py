@@ -13,7 +13,7 @@ from websockets.server import ServerProtocol
 
 from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.workers.server.pool import Held, Worker
-from fairlane.workers.server.session import Session
+from fairlane.workers.server.sessions.session import Session
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from tests.support.rawworkers import (
 )
 from tests.support.serving import Served, until
 
-from fairlane.workers.server.rates import FrameRate
+from fairlane.workers.server.sessions.rates import FrameRate
 
 pytestmark = pytest.mark.anyio
 

@@ -24,12 +24,12 @@ from fairlane.queues.tasks import (
     TaskSpec,
 )
 from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
-from fairlane.workers.server.attempt import Attempt, provider_hold_ms
 from fairlane.workers.server.dispatch import Dispatcher
-from fairlane.workers.server.ending import watch_worker
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
-from fairlane.workers.server.steps import Phase
+from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
+from fairlane.workers.server.tasks.ending import watch_worker
+from fairlane.workers.server.tasks.steps import Phase
 
 pytestmark = pytest.mark.anyio
 

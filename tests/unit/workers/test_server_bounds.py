@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairlane.streaming.jsontext import MAX_DEPTH, count_parts, too_deep
-from fairlane.workers.server.bounds import excess_of_extra, excess_of_result, excess_of_tools
+from fairlane.workers.server.tasks.bounds import excess_of_extra, excess_of_result, excess_of_tools
 
 
 def listed(item: str, count: int) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.workers.protocol import TaskChunk, TaskResult
-from fairlane.workers.server.frames import LARGE, MENDED, MOST_OBJECTS, SplitCharacters, explain, read_frame
+from fairlane.workers.server.sessions.frames import LARGE, MENDED, MOST_OBJECTS, explain, read_frame
+from fairlane.workers.server.tasks.characters import SplitCharacters
 
 
 def chunk(delta: str) -> str:

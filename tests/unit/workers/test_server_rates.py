@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.workers.server.rates import Bucket, FrameRate, PerMinute
+from fairlane.workers.server.sessions.rates import Bucket, FrameRate, PerMinute
 
 
 def test_a_bucket_gives_a_seconds_worth_at_once_and_then_its_rate() -> None:

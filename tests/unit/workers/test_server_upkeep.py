@@ -9,7 +9,7 @@ import pytest
 from fairlane.queues.presence import AT_ONCE
 from fairlane.queues.scheduler import Limits
 from fairlane.workers.server.pool import Pool, Worker
-from fairlane.workers.server.steps import Phase
+from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep
 
 pytestmark = pytest.mark.anyio

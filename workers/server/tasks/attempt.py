@@ -32,11 +32,11 @@ from fairlane.workers.protocol import (
     encoder,
     task_frame,
 )
-from fairlane.workers.server.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
-from fairlane.workers.server.frames import SplitCharacters
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
-from fairlane.workers.server.steps import (
+from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
+from fairlane.workers.server.tasks.characters import SplitCharacters
+from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
     NO_USAGE,
     Cause,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from fairlane.queues.tasks import Grant
-from fairlane.workers.server.attempt import Attempt
 from fairlane.workers.server.pool import Worker
+from fairlane.workers.server.tasks.attempt import Attempt
 
 
 class Attempts:

@@ -6,16 +6,16 @@ from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.writer import TaskWriter
-from fairlane.workers.server.attempt import Attempt, key_of
 from fairlane.workers.server.background import Background
-from fairlane.workers.server.elsewhere import Elsewhere
-from fairlane.workers.server.ending import Endings
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Mismatch, Recent, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
-from fairlane.workers.server.spans import trace_attempt, trace_wait
-from fairlane.workers.server.steps import Phase
+from fairlane.workers.server.tasks.attempt import Attempt, key_of
+from fairlane.workers.server.tasks.elsewhere import Elsewhere
+from fairlane.workers.server.tasks.ending import Endings
+from fairlane.workers.server.tasks.spans import trace_attempt, trace_wait
+from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.tracing import Tracer
 
 MOST_SENT_AWAY = 1000

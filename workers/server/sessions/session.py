@@ -38,13 +38,13 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
 )
-from fairlane.workers.server.attempt import Attempt
-from fairlane.workers.server.attempts import attempts_on
-from fairlane.workers.server.frames import explain, read_frame
 from fairlane.workers.server.pool import ANY, Worker
-from fairlane.workers.server.rates import FrameRate, NewNames, PerMinute
 from fairlane.workers.server.registry import Registry
-from fairlane.workers.server.steps import BEFORE_THE_END, Phase
+from fairlane.workers.server.sessions.frames import explain, read_frame
+from fairlane.workers.server.sessions.rates import FrameRate, NewNames, PerMinute
+from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.attempts import attempts_on
+from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
 
 log = structlog.get_logger("fairlane.workers")
 

@@ -8,9 +8,9 @@ import msgspec
 import structlog
 
 from fairlane.workers.protocol import CLOSE_RESTART, CLOSE_UNAUTHORIZED, SUBPROTOCOL, Drain, encoder
-from fairlane.workers.server.rates import NewNames
 from fairlane.workers.server.registry import Registry
-from fairlane.workers.server.session import (
+from fairlane.workers.server.sessions.rates import NewNames
+from fairlane.workers.server.sessions.session import (
     NEW_NAMES_PER_MINUTE,
     Connection,
     Identity,

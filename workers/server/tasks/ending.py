@@ -21,16 +21,16 @@ from fairlane.streaming.events import compose, progress_event, terminal_event
 from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
-from fairlane.workers.server.attempt import Attempt
-from fairlane.workers.server.attempts import Attempts, attempts_on
 from fairlane.workers.server.background import Background, observe
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
-from fairlane.workers.server.spans import trace_end
-from fairlane.workers.server.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
+from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
+from fairlane.workers.server.tasks.spans import trace_end
+from fairlane.workers.server.tasks.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
 
 FAILS_ALL = 10
 """Failures in a row, without one task that completed between them, that are told."""

@@ -3,9 +3,9 @@
 import asyncio
 
 from fairlane.queues.scheduler import Scheduler
-from fairlane.workers.server.attempt import Attempt
 from fairlane.workers.server.background import Background
-from fairlane.workers.server.ending import Endings
+from fairlane.workers.server.tasks.attempt import Attempt
+from fairlane.workers.server.tasks.ending import Endings
 
 LOST_REPLY_S = 2.0
 """A reply of Redis seldom takes as long; and as they come in order, one to a later question proves that it never will."""
