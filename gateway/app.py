@@ -195,7 +195,7 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=[
-            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Replay-From"),
-            *("X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms"),
+            *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
+            *("X-Replay-From", "X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms"),
         ],
     )

@@ -21,11 +21,14 @@ PAGES = {
 """Paths that are not under `/static/`."""
 
 STATIC = "/static/"
+CLIENT = "client/"
+"""The client for callers' own pages, in a folder of its own because it is a package for npm, too."""
 TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
+    ".ts": b"text/plain; charset=utf-8",
     ".txt": b"text/plain; charset=utf-8",
 }
 """What is served, by its ending; anything else in the folders is not."""
@@ -69,9 +72,9 @@ class _File:
 class Pages:
     """Answers requests for pages and their files."""
 
-    def __init__(self, folder: Traversable | None = None) -> None:
-        """`folder` holds the files; by default those of this package, also when it is installed from a wheel."""
-        sources = dict(_walk(folder or files("fairlane.web") / "static", ""))
+    def __init__(self) -> None:
+        web = files("fairlane.web")  # also when it is installed from a wheel
+        sources = {**_walk(web / "static", ""), **_walk(web / "client", CLIENT)}
         self._sources = {
             STATIC + name: source for name, source in sources.items() if not name.endswith(".html")
         }
@@ -113,14 +116,14 @@ class Pages:
         return Answer(200, headers, packed or file.body)
 
 
-def _walk(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
-    found: list[tuple[str, Traversable]] = []
+def _walk(folder: Traversable, prefix: str) -> dict[str, Traversable]:
+    found: dict[str, Traversable] = {}
     for entry in folder.iterdir():
         name = prefix + entry.name
         if entry.is_dir():
-            found += _walk(entry, name + "/")
+            found |= _walk(entry, name + "/")
         elif _ending(name) in TYPES:
-            found.append((name, entry))
+            found[name] = entry
     return found
 
 

@@ -19,7 +19,19 @@ async function ask(gateway, body) {
   return answer.json();
 }
 
-function read(gateway, streamUrl) {
+async function read(gateway, streamUrl, reader) {
+  if (reader === "client") {
+    const { follow } = await import(gateway + "/static/client/fairlane.js");
+    const onConnection = state => { log.opened += state === "open"; log.failed += state === "lost"; };
+    (async () => {
+      try {
+        for await (const { id, event, data } of follow(gateway + streamUrl, {onConnection}))
+          log.frames.push([id ?? "", event, JSON.stringify(data)]);
+      } catch { log.failed++; }
+      log.closed = true;
+    })();
+    return;
+  }
   const source = new EventSource(gateway + streamUrl);
   source.onopen = () => log.opened++;
   source.onerror = () => { log.failed++; log.closed = source.readyState === EventSource.CLOSED; };

@@ -1,4 +1,4 @@
-"""The browser's own EventSource, on a page of another origin, through a gateway that is killed and started again."""
+"""The browser's own EventSource, and our client, on a page of another origin, while the gateway is killed and started again."""
 
 import contextlib
 import json
@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BROWSER_S = 60.0
 SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 5000}
+READERS = pytest.mark.parametrize("reader", ["EventSource", "client"])
 WORDS = ["Once", " upon", " a\n\ntime", " \U0001f600", " \u2028", " there", " was", " one", " end"]
+
+Frame = tuple[str, str, dict[str, Any]]
 
 
 @contextlib.asynccontextmanager
@@ -32,12 +35,14 @@ async def browser_page(origin: str) -> AsyncIterator[Page]:
 
 
 async def log(page: Page) -> dict[str, Any]:
+    """What the page has noted; each frame as id, name, data."""
     seen: dict[str, Any] = await page.evaluate("log")
+    seen["frames"] = [(event_id, name, json.loads(data)) for event_id, name, data in seen["frames"]]
     return seen
 
 
-def text(frames: list[list[str]]) -> str:
-    return "".join(json.loads(data)["delta"] for _, name, data in frames if name == "chunk")
+def text(frames: list[Frame]) -> str:
+    return "".join(data["delta"] for _, name, data in frames if name == "chunk")
 
 
 async def shows(page: Page, words: list[str]) -> None:
@@ -49,19 +54,19 @@ async def shows(page: Page, words: list[str]) -> None:
     await until(enough, f"{words} in the browser", BROWSER_S)
 
 
-async def ask(page: Page, gateway: GatewayProcess) -> str:
+async def ask(page: Page, gateway: GatewayProcess, reader: str) -> str:
     """Submit a task from the page and let it read the events by the link it was given; the task's id."""
     body = {"messages": [], "async": True, "stream": True}
     answer = await page.evaluate("([url, body]) => ask(url, body)", [gateway.url, body])
-    await page.evaluate("([url, path]) => read(url, path)", [gateway.url, answer["streamUrl"]])
+    await page.evaluate("asked => read(...asked)", [gateway.url, answer["streamUrl"], reader])
     return str(answer["taskId"])
 
 
-async def transcript(gateway: GatewayProcess, task_id: str) -> list[list[str]]:
+async def transcript(gateway: GatewayProcess, task_id: str) -> list[Frame]:
     """What the log holds, as a page would have got it."""
     async with await RawStream.open(gateway.url, f"/api/task/{task_id}/events") as stream:
         frames = await stream.rest()
-    return [[event_id(f) or "", event_name(f), f.decode().partition("data: ")[2][:-2]] for f in frames]
+    return [(event_id(f) or "", event_name(f), json.loads(f.partition(b"data: ")[2])) for f in frames]
 
 
 async def closed(page: Page) -> None:
@@ -73,8 +78,9 @@ async def closed(page: Page) -> None:
     await until(is_closed, "the browser to stop", BROWSER_S)
 
 
+@READERS
 async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
-    own_redis: Server, page_origin: str, tmp_path: Path
+    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
 ) -> None:
     settings = {**SETTINGS, "cors_origins": [page_origin]}
     async with (
@@ -84,7 +90,7 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         connect(b.ws, proxy=None) as connection,
     ):
         worker = RawWorker(connection, 1)
-        task_id = await ask(page, a)
+        task_id = await ask(page, a, reader)
         task = await worker.take()
         assert task["taskId"] == task_id
         for word in WORDS[:3]:
@@ -115,8 +121,9 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         assert (await log(page))["opened"] == 3
 
 
+@READERS
 async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
-    own_redis: Server, page_origin: str, tmp_path: Path
+    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
 ) -> None:
     """One gateway alone: the worker connects again, and the browser does."""
     settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
@@ -126,7 +133,7 @@ async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
     ):
         async with connect(a.ws, proxy=None):
             pass  # a worker was there
-        task_id = await ask(page, a)
+        task_id = await ask(page, a, reader)
         await a.kill()
         await a.start()
         async with connect(a.ws, proxy=None) as connection:
@@ -139,8 +146,9 @@ async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
             assert (await log(page))["frames"] == await transcript(a, task_id)
 
 
+@READERS
 async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_save(
-    own_redis: Server, page_origin: str, tmp_path: Path
+    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
 ) -> None:
     """The task is granted, read, forgotten with the store's last seconds, and granted again."""
     settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
@@ -150,7 +158,7 @@ async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_s
     ):
         async with connect(a.ws, proxy=None):
             pass  # a worker was there
-        task_id = await ask(page, a)
+        task_id = await ask(page, a, reader)
         with own_redis.client() as store:
             store.save()
         async with connect(a.ws, proxy=None) as connection:
@@ -171,7 +179,7 @@ async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_s
         frames = (await log(page))["frames"]
         (restart,) = [at for at, (_, name, _) in enumerate(frames) if name == "restart"]
         assert text(frames[:restart]) == "".join(WORDS[:4])
-        assert [frame[:2] for frame in frames[restart : restart + 2]] == [["", "restart"], ["", "bye"]]
+        assert [frame[:2] for frame in frames[restart : restart + 2]] == [("", "restart"), ("", "bye")]
         assert frames[restart + 2 :] == await transcript(a, task_id)
         assert text(frames[restart:]) == "".join(reversed(WORDS))
 
@@ -186,6 +194,6 @@ async def test_a_page_that_was_not_invited_gets_nothing(
         problem = await page.evaluate("url => ask(url, {}).then(() => '', error => String(error))", a.url)
         assert "Failed to fetch" in problem
         path = "/api/task/01a1fc22-94cf-8002-ba85-cea7a54f7ce5/events"
-        await page.evaluate("([url, path]) => read(url, path)", [a.url, path])
+        await page.evaluate("asked => read(...asked)", [a.url, path, "EventSource"])
         await closed(page)
         assert (await log(page))["opened"] == 0

@@ -1,16 +1,11 @@
 """Fixtures: a Redis of this session, a gateway with the cast of models, and a folder with the Node SDK."""
 
-import contextlib
-import fcntl
-import hashlib
-import os
 import shutil
-import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.node import installed
 from tests.support.serving import DEADLINE_S
 
 from fairlane.gateway.api import openai as openai_api
@@ -18,7 +13,6 @@ from fairlane.gateway.api import openai as openai_api
 from .stage import Sdk, Stage, python_sdk, staged
 
 NODE = Path(__file__).parent / "node"
-INSTALL_S = 100
 
 
 @pytest.fixture(autouse=True)
@@ -49,32 +43,9 @@ async def sdk(stage: Stage, kind: str) -> AsyncIterator[Sdk]:
 
 @pytest.fixture(scope="session")
 def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `client.mjs` and the packages it needs, which are installed once per machine and user."""
-    npm = shutil.which("npm")
-    assert npm is not None, "these tests need npm"
-    wanted = (NODE / "package.json").read_bytes()
-    name = f"fairlane-tests-node-{os.getuid()}-{hashlib.sha256(wanted).hexdigest()[:12]}"
-    cache = Path(tempfile.gettempdir()) / name
-    cache.mkdir(mode=0o700, exist_ok=True)
-    with _locked(cache / "lock"):
-        if not (cache / "installed").exists():
-            for file in ("package.json", ".npmrc"):
-                shutil.copy(NODE / file, cache)
-            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error"]
-            done = subprocess.run(
-                command, cwd=cache, capture_output=True, text=True, timeout=INSTALL_S, check=False
-            )
-            assert done.returncode == 0, done.stderr
-            (cache / "installed").touch()
+    """A folder with `client.mjs` and the packages it needs."""
+    packages = installed(NODE, ["package.json", ".npmrc"], ".")
     project = tmp_path_factory.mktemp("node")
     shutil.copy(NODE / "client.mjs", project)
-    (project / "node_modules").symlink_to(cache / "node_modules")
+    (project / "node_modules").symlink_to(packages / "node_modules")
     return project
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Test processes install one after the other."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -13,7 +13,7 @@ from tests.support.talk import Talk, talking
 from fairlane.web.pages import PAGES, POLICY, Pages
 
 pytestmark = pytest.mark.anyio
-WEB = Path(__file__).parents[3] / "web" / "static"
+WEB = Path(__file__).parents[3] / "web"
 
 
 async def test_every_file_is_served_with_its_type_and_the_policy(talk: Talk) -> None:
@@ -21,8 +21,9 @@ async def test_every_file_is_served_with_its_type_and_the_policy(talk: Talk) -> 
     for path in Pages().paths:
         answer = await talk.http.get(path)
         name = PAGES.get(path, path.removeprefix("/static/"))
+        folder = WEB / "static" if not name.startswith("client/") else WEB
         assert answer.status_code == 200, path
-        assert answer.content == (WEB / name).read_bytes(), path
+        assert answer.content == (folder / name).read_bytes(), path
         ending = name.rpartition(".")[2]
         assert answer.headers["content-type"].startswith(kinds.get(ending, "text/plain")), path
         assert answer.headers["content-security-policy"] == POLICY
@@ -105,6 +106,7 @@ NOT_SERVED = [
     "/static/common/BASE.css",
     "/static/playground/index.html",
     "/static/pages.py",
+    "/static/client/package.json",
     "/playground/index.html",
     "/index.html",
     "/web/pages.py",

@@ -1,0 +1,386 @@
+// The types of fairlane.js. Every event's data is in docs/api.md of Fairlane, in the same words.
+
+export type JsonValue = null | boolean | number | string | JsonValue[] | { [name: string]: JsonValue };
+
+// ---- errors ----------
+
+/** Why a call was refused or a task failed: what the gateway says, or any code of a worker's own. */
+export type Code =
+  | "INVALID_REQUEST"
+  | "BAD_REQUEST"
+  | "UNAUTHORIZED"
+  | "FORBIDDEN"
+  | "NOT_FOUND"
+  | "TASK_NOT_FOUND"
+  | "MODEL_NOT_FOUND"
+  | "BODY_TOO_LARGE"
+  | "QUEUE_FULL"
+  | "USER_QUEUE_FULL"
+  | "WAIT_TOO_LONG"
+  | "NO_WORKER"
+  | "TOO_MANY_CALLS"
+  | "TOO_MANY_CONNECTIONS"
+  | "BUSY"
+  | "STORE_UNAVAILABLE"
+  | "GATEWAY_STOPPING"
+  | "INTERNAL"
+  | "TIMEOUT"
+  | "QUEUE_TIMEOUT"
+  | "FIRST_OUTPUT_TIMEOUT"
+  | "SILENCE_TIMEOUT"
+  | "MODEL_TOO_BUSY"
+  | "UPSTREAM_ERROR"
+  | "UPSTREAM_TRUNCATED"
+  | "UPSTREAM_AUTH"
+  | "UPSTREAM_QUOTA"
+  | "JSON_PARSE_FAILED"
+  | "CONTEXT_LENGTH"
+  | "CONTENT_FILTERED"
+  | "WORKER_ERROR"
+  | "WORKER_LOST"
+  | "PROTOCOL_ERROR"
+  | "OUTPUT_TOO_LARGE"
+  | "STORE_LOST"
+  | "EVENTS_LOST"
+  | "CANCELLED"
+  /** No answer came, or it broke off. */
+  | "NETWORK"
+  /** No answer came within `timeoutMs`, or nothing at all for `silenceMs`. */
+  | "TIMEOUT_HERE"
+  /** Something that is not the gateway answered. */
+  | "NO_STREAM"
+  | (string & {});
+
+/** What went wrong. `message` is the gateway's sentence. */
+export class FairlaneError extends Error {
+  readonly name: "FairlaneError";
+  /**
+   * - `refused`: the gateway did not take the call; a task that was to be submitted does not exist.
+   * - `failed`: the task had been accepted, and ended without a result.
+   * - `cancelled`: so it was by its caller, an operator, or because nobody read it any more.
+   * - `network`: no answer came. Whether a task was accepted is not known.
+   */
+  readonly kind: "refused" | "failed" | "cancelled" | "network";
+  readonly code: Code;
+  /** The HTTP status of a refusal, else 0. */
+  readonly status: number;
+  /** Whether the same call may go better later, after `retryAfterMs` where there is one. */
+  readonly retryable: boolean;
+  readonly retryAfterMs: number | null;
+  readonly taskId: string | null;
+}
+
+// ---- events ----------
+
+export interface EventData {
+  taskId: string;
+  /** Milliseconds since 1970, on the gateway's clock. */
+  ts: number;
+}
+export interface QueuedData extends EventData {
+  /** From 1: next. */
+  position: number;
+  estimatedWaitMs: number | null;
+  estimatedWaitLowMs: number | null;
+  estimatedWaitHighMs: number | null;
+}
+export interface StartData extends EventData {
+  attempt: number;
+  model: string;
+  queue: string;
+  metadata?: JsonValue;
+}
+interface OfChoice extends EventData {
+  /** The choice, from 0. */
+  index: number;
+  /** How many of the worker's deltas are joined in it. */
+  n: number;
+}
+export interface TextChunkData extends OfChoice {
+  kind: "text" | "reasoning" | "refusal";
+  delta: string;
+}
+export interface ToolChunkData extends OfChoice {
+  kind: "tool";
+  /** OpenAI's tool call deltas. */
+  delta: { [name: string]: JsonValue }[];
+}
+/** The choice has ended; `delta` says why, and is no text of the answer. */
+export interface FinishChunkData extends OfChoice {
+  kind: "finish";
+  delta: string;
+}
+export interface ExtraChunkData extends OfChoice {
+  kind: "extra";
+  delta: { [name: string]: JsonValue };
+}
+export type ChunkData = TextChunkData | ToolChunkData | FinishChunkData | ExtraChunkData;
+export interface ProgressData extends EventData {
+  pct?: number | null;
+  note?: string | null;
+}
+export interface StageData extends EventData {
+  name: string;
+  index: number;
+  of: number;
+  status: string;
+}
+export interface UsageData extends EventData {
+  usage: JsonValue;
+}
+export interface DebugData extends EventData {
+  note: string;
+  data?: JsonValue;
+}
+export interface DoneData extends EventData {
+  finishReason: string | null;
+  result?: JsonValue;
+  usage?: JsonValue;
+  metadata?: JsonValue;
+}
+export interface ErrorData extends EventData {
+  error: string;
+  code: Code;
+  retryable: boolean;
+  usage?: JsonValue;
+  metadata?: JsonValue;
+}
+export interface CancelledData extends EventData {
+  by: string;
+  metadata?: JsonValue;
+}
+/** The log does not hold what was seen last. `restart` follows. */
+export interface GapData extends EventData {
+  requested: string;
+  earliest: string | null;
+  reason: "expired" | "ahead" | "lost";
+}
+/** Forget all that was seen: it comes once more from the beginning. */
+export interface RestartData extends EventData {
+  reason: string;
+}
+/** This connection ends, the task does not; `follow` comes back by itself. */
+export interface ByeData extends EventData {
+  reason: string;
+  reconnectMs: number;
+}
+
+interface Logged<Name extends string, Data> {
+  /** Opaque. `lastEventId` of another reading begins behind it. */
+  id: string;
+  event: Name;
+  data: Data;
+}
+interface Unlogged<Name extends string, Data> {
+  id: null;
+  event: Name;
+  data: Data;
+}
+export type TaskEvent =
+  | Unlogged<"queued", QueuedData>
+  | Logged<"start", StartData>
+  | Logged<"chunk", ChunkData>
+  | Unlogged<"progress", ProgressData>
+  | Logged<"stage", StageData>
+  | Logged<"usage", UsageData>
+  | Logged<"debug", DebugData>
+  | Logged<"done", DoneData>
+  | Logged<"error", ErrorData>
+  | Logged<"cancelled", CancelledData>
+  | Unlogged<"gap", GapData>
+  | Unlogged<"restart", RestartData>
+  | Unlogged<"bye", ByeData>;
+
+// ---- following one task ----------
+
+export type Connection = "connecting" | "open" | "lost" | "ended";
+
+export interface FollowOptions {
+  /** Stop reading: `follow` throws its reason. The task goes on. */
+  signal?: AbortSignal;
+  /** More headers, such as `Authorization` where the URL is not a signed link. */
+  headers?: Record<string, string>;
+  /** Begin behind this event. Default: at the beginning. */
+  lastEventId?: string;
+  /** Told of every change; `problem` says why a connection was lost, null after a `bye`. It comes back by itself. */
+  onConnection?: (connection: "connecting" | "open" | "lost", problem: FairlaneError | null) => void;
+  /** A new link, when the gateway refuses this one because its time is over (401). */
+  renew?: () => string | Promise<string>;
+  /** How many attempts in a row may fail before it throws; the pauses between them grow to 15 s. Default 30: some six minutes. */
+  maxRetries?: number;
+  /** The first of those pauses. Default 500. */
+  retryMs?: number;
+  /** How long nothing at all may come, not even the gateway's sign of life (every 12 s). Default 45,000; 0: for ever. */
+  silenceMs?: number;
+  /** How long the gateway may take to begin its answer. Default 20,000; 0: for ever. */
+  timeoutMs?: number;
+  fetch?: typeof globalThis.fetch;
+}
+
+/**
+ * A task's events from the beginning to its end, each once and in order, whatever breaks on the way: it comes back with the last
+ * id it has seen. `gap`, `restart` and `bye` are handed over as well; after `restart` what was seen is to be forgotten (`fold`
+ * does it). Ends after `done`, `error` or `cancelled`; leave the loop to stop earlier.
+ *
+ * `url`: a task's `streamUrl`, which needs no key. Throws FairlaneError when the gateway refuses it for good (the link has expired, the
+ * task is gone) or could not be reached `maxRetries` times.
+ */
+export function follow(url: string, options?: FollowOptions): AsyncGenerator<TaskEvent, void, undefined>;
+
+/**
+ * Calls `onTask` with all that is known of the task, now and at every change, until its end; the function that is returned stops it.
+ * Never throws: where reading failed for good, `connection` is `ended` and `error` says why.
+ */
+export function watch(url: string, onTask: (task: Task) => void, options?: Omit<FollowOptions, "signal" | "onConnection">): () => void;
+
+export interface ToolCall {
+  id: string;
+  type: string;
+  function: { name: string; arguments: string };
+}
+export interface Choice {
+  text: string;
+  reasoning: string;
+  refusal: string;
+  toolCalls: ToolCall[];
+  finishReason: string | null;
+}
+
+export type Status = "queued" | "executing" | "completed" | "failed" | "cancelled";
+
+/** What a task's events have said so far. Never changed: every event makes a new one. */
+export interface Task {
+  readonly taskId: string | null;
+  readonly status: Status;
+  /** The text of the first choice so far. At the end that of the result, also where no text came before. */
+  readonly text: string;
+  /** What came of each choice; empty where the worker sent its result in one piece. */
+  readonly choices: readonly Choice[];
+  /** Its place in the queue, from 1, while it waits. */
+  readonly position: number | null;
+  readonly estimatedWaitMs: number | null;
+  readonly estimatedWaitLowMs: number | null;
+  readonly estimatedWaitHighMs: number | null;
+  readonly attempt: number | null;
+  readonly model: string | null;
+  readonly queue: string | null;
+  readonly progress: { pct: number | null; note: string | null } | null;
+  readonly stage: { name: string; index: number; of: number; status: string } | null;
+  readonly usage: JsonValue;
+  readonly finishReason: string | null;
+  /** When it is completed: the worker's own result, or what the chunks make up. */
+  readonly result: JsonValue | undefined;
+  /** Why it failed or was cancelled, or why it cannot be read any more. */
+  readonly error: FairlaneError | null;
+  readonly cancelledBy: string | null;
+  readonly metadata: JsonValue | undefined;
+  /** How it is read, by `watch` alone. */
+  readonly connection: Connection;
+  /** Why the connection was lost, while it is. */
+  readonly problem: FairlaneError | null;
+}
+
+/** A task of which nothing has been heard. */
+export const INITIAL: Task;
+
+/** The task after one more event. Pure: also a reducer. */
+export function fold(task: Task, event: TaskEvent): Task;
+
+/** The text of a result: of an OpenAI answer's first choice, a `content`, a string; undefined where there is none. */
+export function textOf(result: JsonValue | undefined): string | undefined;
+
+/** Server-sent events of any stream, as the standard reads them; `onBytes` hears of every piece, comments as well. */
+export function readEvents(
+  body: ReadableStream<Uint8Array>,
+  onBytes?: () => void,
+): AsyncGenerator<{ id: string | null; event: string; data: string }, void, undefined>;
+
+// ---- calls ----------
+
+/** What may stand beside a task's own members. */
+export interface TaskOptions {
+  model?: string;
+  /** Default true: its events hold the output as it comes. With false most workers send one result at the end. */
+  stream?: boolean;
+  /** From submission to the end, ms. */
+  timeout?: number;
+  mode?: "stream" | "batch" | "vision";
+  /** 0 to 5, among your own tasks. */
+  priority?: number;
+  onDisconnect?: "cancel" | "continue";
+  resultTtlMs?: number;
+  metadata?: JsonValue;
+}
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+export interface SubmitOptions extends CallOptions {
+  /** For whom, with a delegating key or at an open gateway. */
+  user?: string;
+  tier?: string;
+  headers?: Record<string, string>;
+}
+export interface Accepted {
+  taskId: string;
+  status: "queued";
+  position: number;
+  estimatedWaitMs: number | null;
+  estimatedWaitLowMs: number | null;
+  estimatedWaitHighMs: number | null;
+  pollAfterMs: number;
+  /** A signed link, absolute: reads this one task's events without a key. It may be given to a page. */
+  streamUrl: string;
+  statusUrl: string;
+}
+
+interface Polled {
+  taskId: string;
+  metadata?: JsonValue;
+}
+export type TaskStatus =
+  | (Polled & {
+      status: "queued";
+      enqueuedAt: number;
+      position: number;
+      estimatedWaitMs: number | null;
+      estimatedWaitLowMs: number | null;
+      estimatedWaitHighMs: number | null;
+      pollAfterMs: number;
+      streamUrl: string;
+    })
+  | (Polled & { status: "executing"; workerId: string; startedAt: number; pollAfterMs: number; streamUrl: string })
+  | (Polled & { status: "completed"; completedAt: number; result: JsonValue })
+  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; retryable: boolean })
+  | (Polled & { status: "cancelled"; cancelledAt: number });
+
+export interface FairlaneOptions {
+  /** The gateway's address. Default, in a page: where the page comes from. */
+  baseUrl?: string | URL;
+  /** Never in a page: give pages a `streamUrl`. */
+  key?: string;
+  /** With every call. */
+  headers?: Record<string, string>;
+  /** How long a call may take. Default 20,000; 0: for ever. */
+  timeoutMs?: number;
+  fetch?: typeof globalThis.fetch;
+}
+
+/** The calls of a gateway. Each throws FairlaneError, or the reason of `signal` when that has ended it. */
+export class Fairlane {
+  constructor(options?: FairlaneOptions);
+  readonly baseUrl: string;
+  /** Submit an OpenAI chat request, or any JSON object, and do not wait for it. Not repeated by itself: it may have been accepted. */
+  submit(body: TaskOptions & { messages?: unknown; [member: string]: unknown }, options?: SubmitOptions): Promise<Accepted>;
+  /** Submit a task of any type: `payload` is what the worker gets. */
+  submitTask(task: TaskOptions & { type: string; payload: unknown }, options?: SubmitOptions): Promise<Accepted>;
+  /** How a task stands. */
+  poll(taskId: string, options?: CallOptions): Promise<TaskStatus>;
+  /** Poll until the end, as often as the gateway asks to. Throws FairlaneError where the task failed or was cancelled. */
+  result(taskId: string, options?: CallOptions & { onStatus?: (task: TaskStatus) => void; maxRetries?: number; retryMs?: number }): Promise<JsonValue>;
+  /** Cancel it; also fine when it has ended: `status` says how. */
+  cancel(taskId: string, options?: CallOptions): Promise<{ taskId: string; status: Status }>;
+  /** The events of one's own task, by the key. A page without one uses the function `follow` with the task's `streamUrl`. */
+  follow(taskId: string, options?: FollowOptions): AsyncGenerator<TaskEvent, void, undefined>;
+  /** The same, as `watch` tells it. */
+  watch(taskId: string, onTask: (task: Task) => void, options?: Omit<FollowOptions, "signal" | "onConnection">): () => void;
+}
