@@ -1,54 +1,44 @@
-"""A page and its back end: the back end submits with its key, the page gets a link to read this one task.
+"""A page's back end: submits with its key, and gives the page a link that reads this one task.
 
-Serves http://127.0.0.1:8000 (PORT). Reads FAIRLANE_GATEWAY, FAIRLANE_KEY and MODEL. The gateway must allow the page's origin:
-
-    FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000 fairlane serve
-    fairlane worker simulate --model demo
-    python examples/browser/backend.py
+FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000 fairlane serve
+fairlane worker simulate --model demo
+python examples/browser/backend.py        # needs fastapi, httpx and uvicorn, as Fairlane does
 """
 
-import json
 import os
-import urllib.error
-import urllib.request
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+
+HERE = Path(__file__).parent
 GATEWAY = os.environ.get("FAIRLANE_GATEWAY", "http://127.0.0.1:8080").rstrip("/")
-KEY = os.environ.get("FAIRLANE_KEY")
-MODEL = os.environ.get("MODEL", "demo")
+HEADERS = {"Authorization": f"Bearer {os.environ['FAIRLANE_KEY']}"} if "FAIRLANE_KEY" in os.environ else {}
+app = FastAPI()
 
 
-def submit(question: str) -> dict[str, str]:
-    """Submit a task; the link to its stream. `async`: do not wait. `stream`: its events hold the output as it comes."""
-    messages = [{"role": "user", "content": question}]
-    body = json.dumps({"model": MODEL, "async": True, "stream": True, "messages": messages}).encode()
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
-    request = urllib.request.Request(f"{GATEWAY}/api/openai", body, headers)  # noqa: S310 (your own address)
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-        return {"streamUrl": GATEWAY + json.load(answer)["streamUrl"]}
+@app.post("/ask")
+async def ask(request: Request) -> Response:
+    """The link to the answer's stream. `async`: do not wait. `stream`: the task's events hold the output as it comes."""
+    messages = [{"role": "user", "content": (await request.body()).decode()}]
+    task = {"model": os.environ.get("MODEL", "demo"), "async": True, "stream": True, "messages": messages}
+    async with httpx.AsyncClient(timeout=20) as gateway:
+        answer = await gateway.post(f"{GATEWAY}/api/openai", json=task, headers=HEADERS)
+    told = answer.json()  # or why it was refused: no worker, queue full …
+    return JSONResponse(told if answer.is_error else {"streamUrl": GATEWAY + told["streamUrl"]})
 
 
-class Page(SimpleHTTPRequestHandler):
-    """Serves the files of this folder, and POST /ask."""
+@app.get("/fairlane.js")
+async def client() -> Response:
+    """The client comes from the gateway; a copy of web/client/fairlane.js does as well."""
+    return RedirectResponse(f"{GATEWAY}/static/client/fairlane.js")
 
-    def do_POST(self) -> None:
-        question = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        try:
-            status, answer = 200, submit(question)
-        except urllib.error.HTTPError as refusal:  # the gateway says why: no worker, queue full …
-            status, answer = refusal.code, json.load(refusal)
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
+app.mount("/react", StaticFiles(directory=HERE / "react", html=True))
+app.mount("/", StaticFiles(directory=HERE / "page", html=True))
 
 if __name__ == "__main__":
-    page = partial(Page, directory=str(Path(__file__).parent))
-    with ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8000"))), page) as server:
-        print(f"Open http://127.0.0.1:{server.server_port}", flush=True)
-        server.serve_forever()
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8000")))

@@ -1,56 +1,119 @@
-"""The example for browsers: a page of another origin, its back end with a key, and the recipe that the README prints."""
+"""The example for browsers: a page of another origin, its back end with a key, the same in React."""
 
+import contextlib
 import hashlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 from tests.integration.browser.test_event_source import SETTINGS, browser_page
 from tests.integration.workers_sdk.sdk_bench import process
-from tests.support.processes import gateway_process
+from tests.support.node import installed
+from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server, free_port
+from tests.support.serving import http_client, until
 from tests.support.talk import RawWorker
 from websockets.asyncio.client import connect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "browser"
+REPOSITORY = Path(__file__).parents[3]
 KEYS = {
-    "keys": [{"id": "site", "sha256": hashlib.sha256(b"of-site").hexdigest()}],
+    "keys": [
+        {"id": "site", "sha256": hashlib.sha256(b"of-site").hexdigest()},
+        {"id": "ops", "admin": True, "sha256": hashlib.sha256(b"of-ops").hexdigest()},
+    ],
     "workers": [{"id": "w", "sha256": hashlib.sha256(b"of-w").hexdigest(), "models": ["*"]}],
 }
 
 
-async def test_a_page_shows_the_text_of_its_task_and_nothing_else(own_redis: Server, tmp_path: Path) -> None:
+def as_it_is() -> Path:
+    return REPOSITORY
+
+
+def built() -> Path:
+    return installed(REPOSITORY, ["examples/browser", "web/client"], "examples/browser/react", "run", "build")
+
+
+@contextlib.asynccontextmanager
+async def example(
+    redis: Server, tmp_path: Path, checkout: Path, path: str
+) -> AsyncIterator[tuple[GatewayProcess, Page]]:
+    """A gateway with keys, the example's back end with one of them, and its page in a browser."""
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
     async with gateway_process(
-        tmp_path / "gateway", own_redis.url, **SETTINGS, **KEYS, cors_origins=[origin]
+        tmp_path / "gateway", redis.url, **SETTINGS, **KEYS, cors_origins=[origin]
     ) as gateway:
         environment = {"PORT": str(port), "FAIRLANE_GATEWAY": gateway.url, "FAIRLANE_KEY": "of-site"}
-        async with process(str(EXAMPLE / "backend.py"), **environment) as child:
-            assert child.stdout is not None
-            assert origin in (await child.stdout.readline()).decode()
-            async with browser_page(origin) as page:
-                output = page.locator("#output")
+        async with process(str(checkout / "examples" / "browser" / "backend.py"), **environment) as child:
+            assert child.stderr is not None
+            while origin not in (line := (await child.stderr.readline()).decode()):
+                assert line, "the back end ended"
+            async with browser_page(origin + path) as page:
+                yield gateway, page
+
+
+@pytest.mark.parametrize(("path", "checkout"), [("/", as_it_is), ("/react/", built)], ids=["page", "react"])
+async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
+    own_redis: Server, tmp_path: Path, path: str, checkout: Callable[[], Path]
+) -> None:
+    async with example(own_redis, tmp_path, checkout(), path) as (gateway, page):
+        send, status, output = (
+            page.get_by_role("button"),
+            page.get_by_role("status"),
+            page.locator("p[style*=pre-wrap]"),
+        )
+        await send.click()
+        await expect(status).to_have_text("No worker available")
+        headers = {"Authorization": "Bearer of-w"}
+        async with connect(gateway.ws, additional_headers=headers, proxy=None) as connection:
+            worker = RawWorker(connection, 1)
+            await send.click()
+            task = await worker.take()
+            assert task["payload"]["stream"]
+            await expect(status).to_have_text("executing")
+            await worker.chunk(task, "Half")
+            await expect(output).to_have_text("Half")
+            await worker.chunk(task, " and half")
+            await worker.answer(task)
+            await expect(status).to_have_text("completed")
+            await expect(output).to_have_text("Half and half")
+
+            await send.click()
+            await worker.answer(await worker.take(), {"choices": [{"message": {"content": "In one piece"}}]})
+            await expect(output).to_have_text("In one piece")
+
+            await send.click()
+            await worker.answer(await worker.take(), error="No such luck")
+            await expect(status).to_have_text("No such luck")
+
+
+async def test_a_page_goes_on_where_it_was_when_its_gateway_comes_back(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    async with example(own_redis, tmp_path, REPOSITORY, "/") as (gateway, page):
+        status, output = page.get_by_role("status"), page.locator("#output")
+        async with gateway_process(tmp_path / "other", own_redis.url, **SETTINGS, **KEYS) as other:
+            headers = {"Authorization": "Bearer of-w"}
+            async with connect(other.ws, additional_headers=headers, proxy=None) as connection:
+                worker = RawWorker(connection, 1)
+
+                async with http_client(gateway.url, headers={"Authorization": "Bearer of-ops"}) as http:
+
+                    async def known() -> bool:
+                        return bool((await http.get("/api/admin/state")).json()["workers"])
+
+                    await until(known, "the other gateway's worker to be known")
                 await page.get_by_role("button").click()
-                await expect(output).to_contain_text("NO_WORKER")
-                headers = {"Authorization": "Bearer of-w"}
-                async with connect(gateway.ws, additional_headers=headers, proxy=None) as connection:
-                    worker = RawWorker(connection, 1)
-                    await page.get_by_role("button").click()
-                    task = await worker.take()
-                    await worker.chunk(task, "Half")
-                    await expect(output).to_have_text("Half")
-                    await worker.chunk(task, " and half")
-                    await worker.answer(task)
-                    await expect(output).to_have_text("Half and half")
-                    await page.get_by_role("button").click()
-                    await worker.answer(await worker.take(), error="No such luck")
-                    await expect(output).to_have_text("Failed: No such luck")
-
-
-def test_the_recipe_of_the_readme_is_the_examples() -> None:
-    readme = (EXAMPLE.parents[1] / "README.md").read_text()
-    (recipe,) = [block.partition("\n```")[0] for block in readme.split("```js\n")[1:]]
-    assert recipe == (EXAMPLE / "follow.js").read_text().strip()
+                task = await worker.take()
+                await worker.chunk(task, "Half")
+                await expect(output).to_have_text("Half")
+                await gateway.kill()
+                await expect(status).to_have_text("Connection lost, coming back")
+                await worker.chunk(task, " and half")
+                await gateway.start()
+                await expect(output).to_have_text("Half and half", timeout=30_000)
+                await worker.answer(task)
+                await expect(status).to_have_text("completed")
