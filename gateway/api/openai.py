@@ -27,7 +27,7 @@ from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIStreamView
-from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.result import MisfitError, ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 
 QUEUE_CHUNK_S = 30.0
@@ -186,7 +186,11 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, view: ResultView
     took = await tasks.wait(request, task, view)
     if view.status != "completed":
         raise task_failed(view.error, task.id, took_ms=sum(took), headers=took.headers)
-    await request.respond(200, body(), [JSON, *_ids(task), *took.headers])
+    try:
+        answer = body()
+    except MisfitError as misfit:
+        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task.id) from None
+    await request.respond(200, answer, [JSON, *_ids(task), *took.headers])
 
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec, view: OpenAIStreamView) -> None:

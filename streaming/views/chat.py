@@ -51,23 +51,24 @@ class ChatStreamView(OpenAIStreamView):
             return self._tool_frames(index, state, [call for _, call in placed])
         if kind == "finish":
             return self._finish_frame(index, state, bytes(delta))
-        if kind == "extra":
-            found = members(delta) or {}
-            return self._extra_frame(index, found, members(found.get("delta")) or {})
         return b""
 
+    def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
+        return self._extra_frame(index, self._hold(state, found), members(found.get("delta")) or {})
+
     def _whole(self, state: ChoiceState, choice: Choice) -> bytes:
-        index = choice.index
+        index, found = choice.index, self._hold(state, choice.members)
         frames = []
         if choice.reasoning is not None and not state.shown_reasoning:
             frames.append(self._frame(index, b'"delta":{"reasoning_content":%b}' % choice.reasoning))
         if choice.content is not None and choice.content != EMPTY_STRING:
-            frames.append(self._frame(index, b'"delta":{"content":%b}' % choice.content))
+            frame = self._frame(index, b'"delta":{"content":%b}' % choice.content)
+            frames.append(self._with_held(state, frame))
         if choice.refusal is not None:
             frames.append(self._frame(index, b'"delta":{"refusal":%b}' % choice.refusal))
         calls = [with_index(place, members(call) or {}) for place, call in enumerate(choice.tool_calls)]
         frames.append(self._tool_frames(index, state, calls))
-        frames.append(self._extra_frame(index, choice.members, choice.message))
+        frames.append(self._extra_frame(index, found, choice.message))
         return b"".join(frames)
 
     def _tool_frames(self, index: int, state: ChoiceState, calls: list[bytes]) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import Raw
 
 from fairlane.streaming.jsontext import as_text, items, kind_of, members, string_or_none
@@ -40,6 +41,26 @@ def has_choices(result: bytes | None) -> bool:
     """Whether the result has OpenAI's form: an object with a list of `choices`."""
     found = members(result)
     return found is not None and kind_of(found.get("choices")) == "["
+
+
+def finish_of_result(result: bytes) -> str | None:
+    """Why choice 0 of a result ended, if the result says so."""
+    found = members(result) or {}
+    for raw in (items(found.get("choices")) or ())[:1]:
+        found = members(raw) or {}
+    reason = string_or_none(found.get("finish_reason")) or string_or_none(found.get("finishReason"))
+    return None if reason is None else str(msgspec.json.decode(reason, type=str))
+
+
+def what_came(result: bytes | None) -> str:
+    """A result that does not suit, in a few words."""
+    if result is None or not kind_of(result):
+        return "nothing"
+    found = members(result)
+    if found is not None:
+        names = [name[:40] for name in found][:5]
+        return f"an object with the members {', '.join(names)}" if names else "an empty object"
+    return {"[": "a list", '"': "a text", "t": "true", "f": "false"}.get(kind_of(result), "a number")
 
 
 def choices_of_result(result: bytes) -> list[Choice]:

@@ -8,7 +8,8 @@ from array import array
 import msgspec
 
 from fairlane.streaming.jsontext import items, join_object, json_string, kind_of, members, string_or_none
-from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.choice import what_came
+from fairlane.streaming.views.result import MisfitError, ResultView
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, with_usage
 
@@ -23,31 +24,35 @@ class EmbeddingBodyView(ResultView):
         self._base64 = encoding_format == "base64"
 
     def body(self) -> bytes:
-        """OpenAI's embeddings object.
+        """OpenAI's embeddings object. Raises MisfitError.
 
         1. A result with a list of `data` passes through, byte for byte if its vectors have the asked
            encoding and it tells its usage.
         2. A list of numbers is one vector, a list of lists several.
-        3. Anything else is no embedding and passes through as it is.
+        3. Anything else is no embedding.
         """
-        result = self.result_json()
+        result = self.result
+        if result is None:
+            raise MisfitError(
+                f"The worker answered with {'text' if self.has_chunks else 'nothing'}, not with embeddings"
+            )
         found = members(result)
-        if found is not None:
-            data = items(found.get("data"))
-            return result if data is None else self._converted(result, dict(found), data)
+        data = items(found.get("data")) if found is not None else None
+        if found is not None and data is not None:
+            return self._converted(result, dict(found), data)
         if kind_of(result) != "[":
-            return result
+            raise self._misfit(result)
         one = kind_of(bytes(memoryview(result)[:64]).lstrip()[1:]) not in ("[", "]")
         vectors = [result] if one else items(result)
         if vectors is None:
-            return result
+            raise self._misfit(result)
         encoded = []
         for vector in vectors:
             one_encoded = (
                 _to_base64(vector) if self._base64 else vector if _unpacked(vector) is not None else None
             )
             if one_encoded is None:
-                return result
+                raise self._misfit(result)
             encoded.append(one_encoded)
         return self._object(encoded)
 
@@ -57,7 +62,9 @@ class EmbeddingBodyView(ResultView):
         for entry in data:
             values: dict[str, bytes] = dict(members(entry) or {})
             vector = self._encoded(values.get("embedding"))
-            if vector is not None and vector != bytes(values["embedding"]):
+            if vector is None:
+                raise MisfitError("The worker answered with data that are no embeddings")
+            if vector != bytes(values["embedding"]):
                 values["embedding"] = vector
                 entry = join_object(values.items())
                 changed = True
@@ -66,6 +73,9 @@ class EmbeddingBodyView(ResultView):
             return with_usage(result, self.usage)
         found["data"] = b"[%b]" % b",".join(entries)
         return with_usage(join_object(found.items()), self.usage)
+
+    def _misfit(self, result: bytes) -> MisfitError:
+        return MisfitError(f"The worker answered with {what_came(result)}, not with embeddings")
 
     def _object(self, vectors: list[bytes]) -> bytes:
         entries = [

@@ -1,6 +1,7 @@
 """What OpenAI's chat and completions have in common: the order of a stream, the frame of a body."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from msgspec import Raw
 
@@ -15,18 +16,29 @@ from fairlane.streaming.events import (
     wait_members,
 )
 from fairlane.streaming.failures import CANCELLED
-from fairlane.streaming.jsontext import NULL, join_object, json_string
-from fairlane.streaming.views.choice import Choice, choices_of_result, finish_of, has_choices
+from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, members, string_or_none
+from fairlane.streaming.views.choice import (
+    NOT_EXTRA,
+    Choice,
+    choices_of_result,
+    finish_of,
+    has_choices,
+    others,
+)
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import DONE, error_frame, failure_frame
 from fairlane.streaming.views.task import TaskInfo
 from fairlane.streaming.views.usage import openai_usage, pick_usage, with_usage
 
+IN_EACH_FRAME = ("system_fingerprint", "service_tier")
+_OWN = frozenset({"id", "object", "created", "model", "choices", "usage"})
+"""Members of the answer as a whole that are the gateway's, but for the id."""
+
 
 class ChoiceState:
     """What the reader has seen of one choice."""
 
-    __slots__ = ("calls_tools", "finish", "finished", "shown_content", "shown_reasoning")
+    __slots__ = ("calls_tools", "finish", "finished", "held", "shown_content", "shown_reasoning")
 
     def __init__(self) -> None:
         self.shown_content = False
@@ -34,6 +46,8 @@ class ChoiceState:
         self.calls_tools = False
         self.finished = False
         self.finish: bytes | None = None
+        self.held = b""
+        """Members that its next frame has, too: log probabilities, which come before their text."""
 
 
 class OpenAIStreamView(ABC):
@@ -47,6 +61,8 @@ class OpenAIStreamView(ABC):
 
     object_name: bytes
     id_prefix: bytes
+    before_finish = b""
+    """What stands in each frame before the finish reason, in the place of log probabilities."""
     pending = None
     """It draws every end by itself."""
 
@@ -55,15 +71,10 @@ class OpenAIStreamView(ABC):
         self._include_usage = include_usage
         self._latest_usage: bytes | None = None
         self._choices: dict[int, ChoiceState] = {}
-        self._envelope = b'data: {"id":"%b%b","object":"%b","created":%d,"model":%b,' % (
-            self.id_prefix,
-            info.task_id.encode(),
-            self.object_name,
-            info.created,
-            json_string(info.model),
-        )
+        self._info = info
+        self._timings = b""
         self._rest = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._head = self._envelope + b'"choices":[{"index":'
+        self._address({})
         self._tail = b',"finish_reason":null}]' + self._rest
 
     def feed(self, event: Event) -> bytes:
@@ -72,11 +83,15 @@ class OpenAIStreamView(ABC):
             return b""
         if event.type == "chunk":
             chunk = read_chunk(event.data)
-            state = self._choices.get(chunk.index)
-            if state is not None:
-                return self._delta(chunk.index, state, chunk.kind, chunk.delta)
-            opening, state = self._open(chunk.index)
-            return opening + self._delta(chunk.index, state, chunk.kind, chunk.delta)
+            if chunk.kind == "extra":
+                return self._feed_extra(chunk.index, members(chunk.delta) or {})
+            opening, state = b"", self._choices.get(chunk.index)
+            if state is None:
+                opening, state = self._open(chunk.index)
+            frames = self._delta(chunk.index, state, chunk.kind, chunk.delta)
+            if state.held:
+                frames = self._with_held(state, frames)
+            return opening + frames if opening else frames
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
             return b""
@@ -84,6 +99,54 @@ class OpenAIStreamView(ABC):
             self.ended = True
             return self._end(event)
         return b""
+
+    def _feed_extra(self, index: int, found: dict[str, Raw]) -> bytes:
+        response = found.pop("response", None)
+        if response is not None:
+            self._learn(members(response) or {})
+        if not found:
+            return b""
+        opening, state = b"", self._choices.get(index)
+        if state is None:
+            opening, state = self._open(index)
+        return opening + self._extra(index, state, found)
+
+    def _address(self, told: Mapping[str, bytes]) -> None:
+        """Begin each frame with what is known of the answer as a whole; `told` is the upstream's own."""
+        own_id = b'"%b%b"' % (self.id_prefix, self._info.task_id.encode())
+        pairs = [
+            ("id", string_or_none(told.get("id")) or own_id),
+            ("object", b'"%b"' % self.object_name),
+            ("created", b"%d" % self._info.created),
+            ("model", json_string(self._info.model)),
+            *((name, bytes(told[name])) for name in IN_EACH_FRAME if kind_of(told.get(name))),
+        ]
+        self._envelope = b"data: %b," % join_object(pairs)[:-1]
+        self._head = self._envelope + b'"choices":[{"index":'
+
+    def _learn(self, told: Mapping[str, bytes]) -> None:
+        """Members of the upstream's answer as a whole: they stand in each frame from now on, or in the last one."""
+        if any(name in told for name in ("id", *IN_EACH_FRAME)):
+            self._address(told)
+        if kind_of(told.get("timings")):
+            self._timings = b'"timings":%b,' % bytes(told["timings"])
+
+    def _hold(self, state: ChoiceState, found: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Keep further members of a choice for its next frame, if log probabilities are among them. Returns those not kept."""
+        if not kind_of(found.get("logprobs")) or state.held or state.finished:
+            return found
+        state.held = join_object(others(found, NOT_EXTRA).items())[1:-1]
+        return {}
+
+    def _with_held(self, state: ChoiceState, frames: bytes) -> bytes:
+        """Frames of a choice with what is held for it in the first of them."""
+        before, finish, behind = frames.partition(
+            self.before_finish + b',"finish_reason":'
+        )  # escaped in texts
+        if not finish or not state.held:
+            return frames
+        held, state.held = state.held, b""
+        return b'%b,%b,"finish_reason":%b' % (before, held, behind)
 
     def queue_chunk(self, place: Place) -> bytes:
         """A chunk for a stream that waits: tells its place, keeps clients from giving up. Its one choice says nothing (many read
@@ -110,18 +173,31 @@ class OpenAIStreamView(ABC):
     def _finish(self, event: Event) -> bytes:
         done = read_done(event.data)
         frames = []
+        shown = any(state.shown_content for state in self._choices.values())
+        if done.result is not None and not shown and (sentence := self._misfit(done.result)):
+            return error_frame(sentence, "JSON_PARSE_FAILED")
         if done.result is not None:
+            if not shown and has_choices(done.result):
+                self._learn(members(done.result) or {})
             frames = [self._show(choice) for choice in choices_of_result(done.result)]
         if not self._choices:
             frames.append(self._open(0)[0])
         for index, state in self._choices.items():
             if not state.finished:
                 reason = state.finish or done.finish_reason or finish_of(state.calls_tools)
-                frames.append(self._finish_frame(index, state, reason))
-        if self._include_usage:
-            usage = openai_usage(pick_usage(done.usage, done.result, self._latest_usage))
-            if usage is not None:
-                frames.append(b'%b"choices":[],"usage":%b}\n\n' % (self._envelope, usage))
+                frames.append(self._with_held(state, self._finish_frame(index, state, reason)))
+        late = self._timings
+        usage = (
+            openai_usage(pick_usage(done.usage, done.result, self._latest_usage))
+            if self._include_usage
+            else None
+        )
+        if usage is not None:
+            frames.append(b'%b"choices":[],%b"usage":%b}\n\n' % (self._envelope, late, usage))
+        elif late:
+            frames.append(
+                b'%b0,%b,"finish_reason":null}],%b%b' % (self._head, self._nothing(), late[:-1], self._rest)
+            )
         return b"".join(frames) + DONE
 
     def _open(self, index: int) -> tuple[bytes, ChoiceState]:
@@ -144,6 +220,14 @@ class OpenAIStreamView(ABC):
     def _finish_frame(self, index: int, state: ChoiceState, reason: bytes) -> bytes:
         state.finished = True
         return b'%b%d,%b,"finish_reason":%b}]%b' % (self._head, index, self._nothing(), reason, self._rest)
+
+    def _misfit(self, result: bytes) -> str | None:  # noqa: ARG002
+        """What is wrong with a result that is no answer to this call."""
+        return None
+
+    @abstractmethod
+    def _extra(self, index: int, state: ChoiceState, found: Mapping[str, bytes]) -> bytes:
+        """The frames of a chunk of other members, if there are any."""
 
     @abstractmethod
     def _opening(self, index: int) -> bytes:
@@ -173,13 +257,23 @@ class OpenAIBodyView(ResultView, ABC):
         result = self.result
         if result is not None and has_choices(result):
             return with_usage(result, self.usage)
-        choices = [join_object(self._shown(choice)) for choice in self.choices()]
+        return self._made()
+
+    def _made(self) -> bytes:
+        """A body of the choices that there are."""
+        told: dict[str, bytes] = {}
+        listed = self.choices()
+        for choice in listed:
+            told |= members(choice.members.pop("response", None)) or {}
+        choices = [join_object(self._shown(choice)) for choice in listed]
+        own_id = b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())
         pairs = [
-            ("id", b'"%b%b"' % (self.id_prefix, self.info.task_id.encode())),
+            ("id", string_or_none(told.get("id")) or own_id),
             ("object", b'"%b"' % self.object_name),
             ("created", b"%d" % self.info.created),
             ("model", json_string(self.info.model)),
             ("choices", b"[%b]" % b",".join(choices)),
+            *((name, bytes(value)) for name, value in told.items() if name not in _OWN and kind_of(value)),
         ]
         usage = openai_usage(self.usage)
         if usage is not None:

@@ -23,6 +23,10 @@ from fairlane.streaming.views.usage import pick_usage
 _STOP = b'"stop"'
 
 
+class MisfitError(Exception):
+    """The result of a completed task is no answer to the call that asked for it; the sentence says what came instead."""
+
+
 class _Output:
     """What the chunks of one choice add up to.
 
@@ -157,6 +161,11 @@ class ResultView:
         choice = next((choice for choice in self.choices() if choice.index == 0), None)
         reason = (choice.finish if choice else None) or self._finish
         return None if reason is None else str(msgspec.json.decode(reason, type=str))
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether there was any output beside the result."""
+        return bool(self._outputs)
 
     def choices(self) -> list[Choice]:
         """The answer as choices: of the worker's result if there is one, else of the chunks. Never empty."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from fairlane.workers.protocol import Index
 from fairlane.workers.sdk.values import Delta, Usage
@@ -22,6 +22,10 @@ class Chunk(Answer):
     """Those of a chunk."""
 
     choices: list[dict[str, Raw]] | None = None
+    id: Raw = _NULL
+    system_fingerprint: Raw = _NULL
+    service_tier: Raw = _NULL
+    timings: Raw = _NULL
 
 
 LARGE = 1 << 20
@@ -29,6 +33,10 @@ MOST_COLONS = 250_000
 """In a large event: at least as many as the members that it would become."""
 MOST_CHOICES = 1024
 MOST_USAGE = 16 * 1024
+OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
+"""Members that are the same in each chunk: told once, with the first output."""
+MOST_OF_THE_ANSWER = 4096
+"""Bytes of a member of the answer; larger ones are left out."""
 _chunk = msgspec.json.Decoder(Chunk)
 _members = msgspec.json.Decoder(dict[str, Raw] | None)
 _items = msgspec.json.Decoder(list[Raw])
@@ -41,6 +49,9 @@ class ChunkReader:
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
+        self.timings: Raw | None = None
+        """What the upstream said last of its speed (llama.cpp)."""
+        self._told: set[str] = set()
         self._open: set[int] = set()
         self._ended: set[int] = set()
 
@@ -70,7 +81,23 @@ class ChunkReader:
                 self._ended.add(delta.index)
             if not _says_nothing(delta):
                 deltas.append(delta)
+        if not is_null(chunk.timings) and len(bytes(chunk.timings)) <= MOST_OF_THE_ANSWER:
+            self.timings = Raw(bytes(chunk.timings))  # not the whole event
+        if deltas and len(self._told) < len(OF_THE_ANSWER):
+            self._tell(chunk, deltas[0])
         return deltas
+
+    def _tell(self, chunk: Chunk, delta: Delta) -> None:
+        """Put what is new of the answer as a whole into a delta. (One of its own would be output, which rules out a retry.)"""
+        new = {
+            name: raw
+            for name in OF_THE_ANSWER
+            if name not in self._told and not is_null(raw := getattr(chunk, name))
+        }
+        self._told.update(new)
+        new = {name: raw for name, raw in new.items() if len(bytes(raw)) <= MOST_OF_THE_ANSWER}
+        if new:
+            delta.extra = of_the_answer(new, None if delta.extra is UNSET else delta.extra)
 
 
 class StreamError(Exception):
@@ -101,6 +128,12 @@ def delta_of(choice: dict[str, Raw]) -> Delta:
     if extra:
         delta.extra = Raw(msgspec.json.encode(extra))
     return delta
+
+
+def of_the_answer(new: dict[str, Raw], extra: Raw | None = None) -> Raw:
+    """The `extra` of a delta, with these members of the answer as a whole."""
+    known: dict[str, Raw] = {} if extra is None else _members.decode(extra) or {}
+    return Raw(msgspec.json.encode({**known, "response": new}))
 
 
 def usage_of(raw: Raw) -> Usage | None:

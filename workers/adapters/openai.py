@@ -11,7 +11,14 @@ import httpx
 import msgspec
 from msgspec import Raw
 
-from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, is_null, usage_of
+from fairlane.workers.adapters.chunks import (
+    Answer,
+    ChunkReader,
+    StreamError,
+    is_null,
+    of_the_answer,
+    usage_of,
+)
 from fairlane.workers.adapters.failures import from_status, from_stream, from_transport, unreadable
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
@@ -224,6 +231,8 @@ class OpenAIAdapter:
                 raise unreadable(str(error)) from error
             if part is None:
                 break
+        if reader.timings is not None and clock.has_output:
+            yield Delta(extra=of_the_answer({"timings": reader.timings}))
         if reader.usage is not None:
             yield reader.usage
         if not done and not reader.complete:

@@ -16,7 +16,7 @@ from .stage import MESSAGES, python_sdk
 
 pytestmark = pytest.mark.anyio
 CHAT = "chat.completions.create"
-CHOICES = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}]}
+CHOICES: dict[str, Any] = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -103,6 +103,44 @@ async def test_usage_that_a_worker_does_not_tell_is_counted_and_marked(
         asked,
         output,
     )
+
+
+@pytest.mark.parametrize("call", ["embeddings.create", "completions.create"])
+async def test_an_answer_of_another_shape_is_a_502_that_says_what_came(
+    redis_url: str, tmp_path: Path, kind: str, call: str
+) -> None:
+    fields = {"input": "hi"} if call == "embeddings.create" else {"prompt": "hi"}
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        await talk.workers(1)
+        async with python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+            calling = talk.later(sdk.call(call, model="m", **fields))
+            await worker.answer(await worker.take(), {"mood": "fair"})
+            with pytest.raises(openai.InternalServerError) as caught:
+                await calling
+        assert sdk.statuses == [502]
+        assert caught.value.code == "JSON_PARSE_FAILED"
+        assert "The worker answered with an object with the members mood, not with" in caught.value.message
+        if call == "completions.create":
+            async with python_sdk(kind, f"{talk.served.url}/v1") as sdk:
+                calling = talk.later(sdk.chunks(call, model="m", **fields))
+                await worker.answer(await worker.take(), {"mood": "fair"})
+                with pytest.raises(openai.APIError, match="with the members mood"):
+                    await calling
+
+
+async def test_a_native_done_has_the_finish_reason_of_a_whole_result(redis_url: str, tmp_path: Path) -> None:
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        await talk.workers(1)
+        for result, reason in (
+            ({"choices": [{**CHOICES["choices"][0], "finish_reason": "length"}]}, "length"),
+            ({"content": "x", "finishReason": "stop"}, "stop"),
+            ("x", None),
+        ):
+            submitted = await talk.submit(model="any")
+            await worker.answer(await worker.take(), result)
+            await talk.reaches(submitted, "completed")
+            async with talk.events(f"/api/task/{submitted}/events") as reader:
+                assert (await reader.rest())[-1].data["finishReason"] == reason
 
 
 async def lose(talk: Talk, sdk: Any, *, stream: bool, after_output: bool) -> openai.APIError:

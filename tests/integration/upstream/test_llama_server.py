@@ -72,6 +72,11 @@ async def test_the_streamed_text_is_the_same(sdk: AsyncOpenAI) -> None:
     assert chunks[-1].usage is not None
     assert whole.usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 50
+    (own_id,) = {chunk.id for chunk in chunks}
+    assert own_id[:9] == whole.id[:9] == "chatcmpl-"
+    assert "-" not in own_id[9:]  # the server's own, not the task's
+    assert {chunk.system_fingerprint for chunk in chunks} == {whole.system_fingerprint}
+    assert (chunks[-1].model_extra or {})["timings"]["predicted_n"] == 50
 
 
 async def test_a_stream_without_usage_has_none(sdk: AsyncOpenAI) -> None:
@@ -89,6 +94,9 @@ async def test_several_choices_with_log_probabilities(sdk: AsyncOpenAI) -> None:
         for choice in chunk.choices:
             if choice.logprobs and choice.logprobs.content:
                 streamed[choice.index] += [entry.token for entry in choice.logprobs.content]
+                assert "".join(entry.token for entry in choice.logprobs.content) == (
+                    choice.delta.content or ""
+                )
     assert [choice.index for choice in whole.choices] == [0, 1]
     for choice in whole.choices:
         assert choice.logprobs is not None

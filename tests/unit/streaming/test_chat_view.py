@@ -158,13 +158,15 @@ def test_members_we_do_not_know_pass_through_and_add_up() -> None:
     log = Log().start()
     for text in ("a", "b"):
         audio = {"audio": {"id": "au", "data": text}}
-        log.text(text).chunk(
-            "extra", {"logprobs": {"content": [token(text)]}, "stop_reason": text, "delta": audio}
-        )
+        extra = {"logprobs": {"content": [token(text)]}, "stop_reason": text, "delta": audio}
+        log.chunk("extra", extra).text(text)
     log.done()
-    extras = [c["choices"][0] for c in chunks(log) if "logprobs" in c["choices"][0]]
+    shown = [chunk["choices"][0] for chunk in chunks(log)]
+    extras = [choice for choice in shown if "logprobs" in choice]
     assert [extra["logprobs"]["content"][0]["token"] for extra in extras] == ["a", "b"]
-    assert [extra["delta"] for extra in extras] == [{"audio": {"id": "au", "data": text}} for text in "ab"]
+    assert [extra["delta"] for extra in extras] == [{"content": text} for text in "ab"]
+    audios = [choice["delta"]["audio"] for choice in shown if "audio" in choice["delta"]]
+    assert audios == [{"id": "au", "data": text} for text in "ab"]
     choice = json.loads(fold(ChatBodyView(INFO), log.events).body())["choices"][0]
     assert choice["logprobs"]["content"] == [token("a"), token("b")]
     assert (choice["stop_reason"], choice["message"]["content"]) == ("b", "ab")
@@ -211,7 +213,7 @@ def test_a_result_with_everything_becomes_a_whole_stream() -> None:
         {"x": 1},
         {},
     ]
-    assert first[4]["logprobs"] == {"content": []}
+    assert first[2]["logprobs"] == {"content": []}
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in shown[:-1]]
     assert [reason for reason in reasons if reason] == ["tool_calls", "length"]
     assert shown[-1]["usage"]["total_tokens"] == 2
@@ -263,3 +265,53 @@ def test_model_names_and_texts_are_escaped() -> None:
     *shown, _ = frames(read(ChatStreamView(info), log.events))
     assert shown[0].json["model"] == 'a"b\n'
     assert shown[1].json["choices"][0]["delta"]["content"] == '"\n\u2028\\'
+
+
+def test_log_probabilities_come_with_their_text() -> None:
+    tokens = {text: [{"token": text, "logprob": -1.0, "top_logprobs": []}] for text in ("Hel", "lo", "end")}
+    log = Log().start()
+    for text in ("Hel", "lo"):
+        log.chunk("extra", {"logprobs": {"content": tokens[text]}, "stop_reason": 7}).text(text)
+    log.chunk("extra", {"logprobs": {"content": tokens["end"]}}).chunk("finish", "stop")
+    shown = [chunk["choices"][0] for chunk in chunks(log.done())]
+    assert [one["delta"].get("content") for one in shown] == ["", "Hel", "lo", None]
+    found = [one.get("logprobs", {}).get("content") for one in shown]
+    assert found == [None, tokens["Hel"], tokens["lo"], tokens["end"]]
+    assert [one.get("stop_reason") for one in shown] == [None, 7, 7, None]
+
+
+def test_log_probabilities_of_a_whole_result_come_with_its_text() -> None:
+    choice = {
+        "index": 0,
+        "message": {"content": "Hello"},
+        "logprobs": {"content": []},
+        "finish_reason": "stop",
+    }
+    shown = [chunk["choices"][0] for chunk in chunks(Log().start().done({"choices": [choice]}))]
+    assert [(one["delta"].get("content"), one.get("logprobs")) for one in shown] == [
+        ("", None),
+        ("Hello", {"content": []}),
+        (None, None),
+    ]
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_members_of_the_upstreams_answer_are_kept(include_usage: bool) -> None:
+    told = {"id": "chatcmpl-up", "system_fingerprint": "fp_1"}
+    log = Log().start().chunk("extra", {"response": told}).text("Hi").chunk("finish", "stop")
+    log.chunk("extra", {"response": {"timings": {"ms": 5}}}).done(usage={"inputTokens": 1, "outputTokens": 1})
+    shown = chunks(log, include_usage)
+    assert {(chunk["id"], chunk["system_fingerprint"]) for chunk in shown} == {("chatcmpl-up", "fp_1")}
+    assert [chunk.get("timings") for chunk in shown] == [None] * (len(shown) - 1) + [{"ms": 5}]
+    assert [bool(chunk["choices"]) for chunk in shown][-1] is not include_usage
+    whole = body(log)
+    assert (whole["id"], whole["system_fingerprint"], whole["timings"]) == ("chatcmpl-up", "fp_1", {"ms": 5})
+    assert "response" not in whole["choices"][0]
+
+
+def test_members_of_a_whole_result_are_kept_in_a_stream() -> None:
+    choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
+    result = {"id": "chatcmpl-up", "system_fingerprint": "fp_1", "choices": [choice], "timings": {"ms": 5}}
+    shown = chunks(Log().start().done(result))
+    assert {(chunk["id"], chunk["system_fingerprint"]) for chunk in shown} == {("chatcmpl-up", "fp_1")}
+    assert shown[-1]["timings"] == {"ms": 5}

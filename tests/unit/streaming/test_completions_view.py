@@ -6,6 +6,7 @@ from openai.types import Completion
 from streaming_logs import INFO, TASK, Log, fold, frames, read
 
 from fairlane.streaming.views import CompletionBodyView, CompletionStreamView
+from fairlane.streaming.views.result import MisfitError
 
 
 def chunks(log: Log, include_usage: bool = False) -> list[Any]:
@@ -49,13 +50,14 @@ def test_text_is_streamed_and_the_body_has_it_whole() -> None:
     [
         ("Hello", "Hello"),
         ({"content": "Hello"}, "Hello"),
-        ({"a": 1}, '{"a": 1}'),
         ({"choices": [{"index": 0, "text": "Hello", "finish_reason": "stop"}]}, "Hello"),
         ({"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}, "Hello"),
     ],
 )
-def test_a_result_alone_can_be_streamed(result: Any, text: str) -> None:
+def test_a_result_alone_can_be_read_either_way(result: Any, text: str) -> None:
     shown = chunks(Log().start().done(result))
+    whole = json.loads(fold(CompletionBodyView(INFO), Log().start().done(result).events).body())
+    assert whole["choices"][0]["text"] == text
     assert "".join(chunk["choices"][0]["text"] for chunk in shown) == text
     assert shown[-1]["choices"][0]["finish_reason"] == "stop"
 
@@ -96,3 +98,26 @@ def test_a_failure_ends_the_stream_with_an_error_and_without_done() -> None:
         "param": None,
         "code": "MODEL_TOO_BUSY",
     }
+
+
+@pytest.mark.parametrize(
+    "result", [{"a": 1}, 7, [1.5], {"data": []}, {"choices": []}, {"choices": [{"index": 0}]}]
+)
+def test_what_is_no_completion_is_named(result: Any) -> None:
+    log = Log().start().done(result)
+    with pytest.raises(MisfitError, match="not with a completion"):
+        fold(CompletionBodyView(INFO), log.events).body()
+    (frame,) = frames(read(CompletionStreamView(INFO), log.events))
+    assert frame.json["error"]["code"] == "JSON_PARSE_FAILED"
+
+
+def test_log_probabilities_come_with_their_text() -> None:
+    log = Log().start()
+    for text in ("Hel", "lo"):
+        log.chunk("extra", {"logprobs": {"tokens": [text]}}).text(text)
+    shown = [chunk["choices"][0] for chunk in chunks(log.done(finish="stop"))]
+    assert [(one["text"], one["logprobs"] and one["logprobs"]["tokens"]) for one in shown] == [
+        ("Hel", ["Hel"]),
+        ("lo", ["lo"]),
+        ("", None),
+    ]

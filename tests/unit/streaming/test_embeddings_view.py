@@ -8,6 +8,7 @@ from openai.types import CreateEmbeddingResponse
 from streaming_logs import INFO, Log, fold
 
 from fairlane.streaming.views import EmbeddingBodyView
+from fairlane.streaming.views.result import MisfitError
 
 VECTOR = [0.5, -2.0, 1.0]
 PACKED = base64.b64encode(struct.pack("<3f", *VECTOR)).decode()
@@ -66,24 +67,30 @@ def test_vectors_arrive_in_the_encoding_asked_for(sent: Any, encoding_format: st
 
 
 @pytest.mark.parametrize(
-    "result",
+    ("result", "came"),
     [
-        *(
-            {"data": "none"},
-            {"error": 1},
-            "text",
-            7,
-            ["a", "b"],
-            [[1], ["x"]],
-            [None],
-            {"data": [None, 3, {}]},
-        ),
-        *(upstream("not base64!"), upstream("QUJD"), upstream(None)),
+        ({"data": "none"}, "an object with the members data"),
+        ({"id": "1", "choices": []}, "an object with the members id, choices"),
+        ({}, "an empty object"),
+        ("text", "a text"),
+        (7, "a number"),
+        (True, "true"),
+        (None, "nothing"),
+        (["a", "b"], "a list"),
+        ([[1], ["x"]], "a list"),
+        ([None], "a list"),
+        *((value, "data that are no embeddings") for value in ({"data": [None, 3, {}]}, upstream(None))),
+        *((upstream(text), "data that are no embeddings") for text in ("not base64!", "QUJD")),
     ],
 )
-@pytest.mark.parametrize("encoding_format", ["float", "base64"])
-def test_what_is_no_embedding_passes_through(result: Any, encoding_format: str) -> None:
-    assert json.loads(raw_body(result, encoding_format)) == result
+def test_what_is_no_embedding_is_named(result: Any, came: str) -> None:
+    with pytest.raises(MisfitError, match=f"^The worker answered with {came}"):
+        raw_body(result)
+
+
+def test_text_is_no_embedding() -> None:
+    with pytest.raises(MisfitError, match="answered with text"):
+        fold(EmbeddingBodyView(INFO), Log().start().text("Hello").done().events).body()
 
 
 def test_integers_and_huge_numbers_are_packed_too() -> None:

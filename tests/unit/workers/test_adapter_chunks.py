@@ -122,3 +122,22 @@ def test_an_error_object_stops_the_reading() -> None:
 def test_what_is_not_a_chunk_is_a_value_error(event: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         ChunkReader().read(event)
+
+
+def test_what_holds_for_the_whole_answer_goes_with_the_first_output() -> None:
+    head = {"id": "up-1", "system_fingerprint": "fp", "service_tier": None, "obfuscation": "xx"}
+    first = {**head, **choice(role="assistant", content="")}
+    end = {**head, **choice(finish="stop"), "timings": {"ms": 5}}
+    deltas, reader = read(first, {**head, **choice(content="a")}, {**head, **choice(content="b")}, end)
+    assert deltas == [
+        {"content": "a", "extra": {"response": {"id": "up-1", "system_fingerprint": "fp"}}},
+        {"content": "b"},
+        {"finishReason": "stop"},
+    ]
+    assert msgspec.json.decode(reader.timings or b"") == {"ms": 5}
+
+
+def test_members_of_the_answer_that_are_too_large_are_left_out() -> None:
+    chunk = {"id": "x" * 5000, "timings": {"x": "y" * 5000}, **choice(content="a")}
+    deltas, reader = read(chunk)
+    assert (deltas, reader.timings) == ([{"content": "a"}], None)

@@ -17,6 +17,7 @@ from fairlane.streaming.events import (
     fragment_usage,
 )
 from fairlane.streaming.failures import failure_row
+from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import estimated_usage, normalise_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
@@ -262,6 +263,13 @@ class Attempt:
 
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self.writer.chunk, delta.index
+        # first, as what it says (log probabilities) is of the text beside it
+        if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
+            if not extra.startswith(b"{"):
+                return "extra must be an object"
+            if excess := excess_of_extra(extra):
+                return self._excess(f"The extra of a delta has {excess}")
+            chunk(index, "extra", extra)
         if delta.content is not None:
             if self._split_characters is None:
                 chunk(index, "text", delta.content)
@@ -277,12 +285,6 @@ class Attempt:
             if excess := excess_of_tools(tool_calls):
                 return self._excess(f"A list of tool calls has {excess}")
             chunk(index, "tool", tool_calls)
-        if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
-            if not extra.startswith(b"{"):
-                return "extra must be an object"
-            if excess := excess_of_extra(extra):
-                return self._excess(f"The extra of a delta has {excess}")
-            chunk(index, "extra", extra)
         if delta.finish_reason is not None:
             self._flush_halves()
             chunk(index, "finish", delta.finish_reason)
@@ -364,7 +366,8 @@ class Attempt:
         if normalise_usage(usage, result, self._told_usage) == (None, None):
             usage = estimated_usage(used, usage)
         shown = result if result != b"null" or not self.writer.has_output else None
-        end = Finish(State.COMPLETED, "", fragment_done(shown, usage, self._finish_reason), used)
+        reason = self._finish_reason or finish_of_result(result)
+        end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
         if self.writer.fits(len(end.fragment)):
             self._finish(end)
         else:
