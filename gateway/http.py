@@ -69,6 +69,10 @@ class Whole:
         """Write the answer in one piece. False: it cannot be written now, nothing was done."""
         raise NotImplementedError
 
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Begin the answer, whose head leaves with its first part. False: it cannot be written now, nothing was done."""
+        raise NotImplementedError
+
     @property
     def may_write(self) -> bool:
         """Whether the answer has begun and its client reads what is written."""
@@ -221,6 +225,14 @@ class Request:
                 "headers": [*headers, (b"x-request-id", self.id)],
             }
         )
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Begin the answer where that can be done at once; the head leaves with the first part. False: nothing was done."""
+        whole = getattr(self.send, "__self__", None)
+        if not isinstance(whole, Whole) or not whole.begin(status, [*headers, (b"x-request-id", self.id)]):
+            return False
+        self.started, self.status = True, status
+        return True
 
     def forget_head(self) -> None:
         """Drop the headers and the query: a long answer needs them no more."""

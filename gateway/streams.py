@@ -17,6 +17,8 @@ from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
 from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
 
 SLICE = 128 * 1024
+REFUSALS = frozenset({"error", "cancelled"})
+"""Ends that are told by a status where nothing was shown before."""
 
 
 class Stream(Protocol):
@@ -92,6 +94,14 @@ Ending = AbstractAsyncContextManager[Sequence[bytes]]
 """The last frame of a stream, in parts that are there as long as the block. Raises Lost, and StoreError."""
 
 
+class Refused(Exception):
+    """The task ended in failure before its stream had shown anything."""
+
+    def __init__(self, end: Event) -> None:
+        super().__init__(end.type)
+        self.end = end
+
+
 async def serve(
     request: Request,
     reader: Reader,
@@ -101,42 +111,64 @@ async def serve(
     headers: Headers,
     keepalive_s: float,
     first: bytes = b"",
+    hold_s: float = 0.0,
     resumable: bool = False,
     ending: Callable[[], Ending] | None = None,
     give_up: float = math.inf,
-    overdue: bytes = b"",
+    overdue: Callable[[], bytes] = bytes,
 ) -> bool:
     """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
 
-    `resumable`: the client can read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the
-    end that is pending in the stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While
-    the client does not read, no more than a page of the log is in hand, and a last frame that all readers of the task
-    share.
+    `first`: what it begins with. `hold_s`: the head waits so long for the first bytes; until it is written this raises what has
+    happened instead: Refused, Lost, Interrupted (the gateway stops), and what `Request.gone` says. `resumable`: the client can
+    read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the end that is pending in the
+    stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While the client does not read,
+    no more than a page of the log is in hand, and a last frame that all readers of the task share.
     """
     departure = Departure(request, reader.interrupt)
     closing.add(reader.interrupt, None if resumable else reader.feed)
+    head = [*SSE_HEADERS, *headers]
     whole = getattr(request.send, "__self__", None)
-    take = _Live(whole, stream).take if isinstance(whole, Whole) else None
+    take = _Live(whole, request, reader, stream, head, keepalive_s).take if isinstance(whole, Whole) else None
     now = asyncio.get_running_loop().time
+    hold_until = now() + hold_s
     try:
-        await request.start(200, [*SSE_HEADERS, *headers])
-        request.forget_head()
+        if not hold_s:
+            await _start(request, head)
         if first:
             await _write(request.send, first)
         while True:
             try:
                 if stream.pending is not None and ending is not None:
                     return await _finish(request.send, reader, ending)
-                events = await reader.next(min(keepalive_s, max(give_up - now(), 0.1)), take)
-                if not events and now() > give_up:
-                    await _end(request.send, overdue)
-                    return False
-                body = _drawn(events, stream, reader)
+                left = min(keepalive_s, max(give_up - now(), 0.1)) if request.started else hold_until - now()
+                events = await reader.next(left, take)
+                if request.started:
+                    if not events and now() > give_up:
+                        await _end(request.send, overdue())
+                        return False
+                    body = _drawn(events, stream, reader)
+                else:
+                    body = _begun(events, stream, reader)
+                    if departure.gone:
+                        raise request.gone()
+                    if stream.ended:
+                        await request.respond(200, body, head)
+                        return True
+                    if events and not body:
+                        continue
+                    await _start(request, head)
                 del events
             except Lost:
+                if not request.started:
+                    raise
                 await _end(request.send, stream.lost())
                 return True
             except Interrupted:
+                if not request.started:
+                    if departure.gone:
+                        raise request.gone() from None
+                    raise
                 if request.revoked:
                     await _end(request.send, stream.revoked())
                 elif not departure.gone:  # then the gateway stops
@@ -155,24 +187,53 @@ async def serve(
         departure.close()
 
 
+async def _start(request: Request, head: Headers) -> None:
+    await request.start(200, head)
+    request.forget_head()
+
+
 class _Live:
     """Draws and writes what comes while a stream waits, where it comes: without waking the stream."""
 
-    __slots__ = ("_connection", "_stream")
+    __slots__ = ("_connection", "_head", "_keepalive_s", "_reader", "_request", "_stream")
 
-    def __init__(self, connection: Whole, stream: Stream) -> None:
+    def __init__(
+        self,
+        connection: Whole,
+        request: Request,
+        reader: Reader,
+        stream: Stream,
+        head: Headers,
+        keepalive_s: float,
+    ) -> None:
         self._connection = connection
+        self._request = request
+        self._reader = reader
         self._stream = stream
+        self._head = head
+        self._keepalive_s = keepalive_s
 
     def take(self, events: list[Event]) -> bool:
-        """False: the stream itself must see to it. It ends, or the client does not read."""
+        """False: the stream itself must see to it. It ends, or the client does not read, or its head is held for longer."""
         last = events[-1]
-        if last.type in TERMINAL or len(last.data) > SLICE or not self._connection.may_write:
+        if last.type in TERMINAL or len(last.data) > SLICE:
+            return False
+        if not self._request.started and not (last.type == "chunk" and self._begin()):
+            return False
+        if not self._connection.may_write:
             return False
         feed = self._stream.feed
         self._connection.write_more(
             feed(last) if len(events) == 1 else b"".join([feed(event) for event in events])
         )
+        return True
+
+    def _begin(self) -> bool:
+        """The head that was held leaves with the first output."""
+        if not self._request.begin(200, self._head):
+            return False
+        self._request.forget_head()
+        self._reader.wait(self._keepalive_s)
         return True
 
 
@@ -202,6 +263,17 @@ async def _end(send: Send, body: bytes) -> None:
         await _write(send, body)
         body = b""
     await send({"type": "http.response.body", "body": body})
+
+
+def _begun(events: list[Event], stream: Stream, reader: Reader) -> bytes:
+    """The bytes that a held stream begins with. Raises Refused."""
+    body = b""
+    for event in events:
+        shown = draw(event, stream, reader)
+        if event.type in REFUSALS and not body:
+            raise Refused(event)
+        body += shown
+    return body
 
 
 def _drawn(events: list[Event], stream: Stream, reader: Reader) -> bytes:

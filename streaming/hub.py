@@ -312,6 +312,10 @@ class Reader:
                 raise self._broken
             suspended = True
 
+    def wait(self, timeout: float) -> None:
+        """Let the wait under way, which `take` goes on with, last so long without events."""
+        self._timeout = timeout
+
     def woken(self) -> None:
         """The feed's: something may have changed."""
         feed, take = self.feed, self._take

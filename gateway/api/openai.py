@@ -1,6 +1,5 @@
 """OpenAI's surface: chat completions, completions, embeddings, models. Official SDKs work unmodified."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -11,9 +10,9 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.bodies import Members, parse_object, value_of
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
-from fairlane.gateway.http import JSON, SSE_HEADERS, Departure, Request
+from fairlane.gateway.http import JSON, Request
 from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model
-from fairlane.gateway.streams import draw, serve
+from fairlane.gateway.streams import Refused, serve
 from fairlane.gateway.tasks.submit import task_info
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
@@ -209,65 +208,30 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, view: OpenAISt
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
-            first, refusal = await _first(tasks, request, reader, stream, hold_s)
-            if refusal is not None:
+            try:
+                came_to_end = await serve(
+                    request,
+                    reader,
+                    stream,
+                    tasks.closing,
+                    headers=_ids(task),
+                    keepalive_s=keepalive_s,
+                    hold_s=hold_s,
+                    give_up=give_up,
+                    overdue=stream.overdue,
+                )
+            except Refused as refused:
                 came_to_end = True
-                failure = read_error(refusal.data) if refusal.type == "error" else None
-                took_ms = max(event_time(refusal) - submitted.enqueued_ms, 0)
-                raise task_failed(failure, task.id, took_ms=took_ms)
-            if stream.ended:
-                came_to_end = True
-                await request.respond(200, first, [*SSE_HEADERS, *_ids(task)])
-                return
-            came_to_end = await serve(
-                request,
-                reader,
-                stream,
-                tasks.closing,
-                headers=_ids(task),
-                keepalive_s=keepalive_s,
-                first=first,
-                give_up=give_up,
-                overdue=error_frame("Task timeout", "TIMEOUT"),
-            )
+                failure = read_error(refused.end.data) if refused.end.type == "error" else None
+                took_ms = max(event_time(refused.end) - submitted.enqueued_ms, 0)
+                raise task_failed(failure, task.id, took_ms=took_ms) from None
+            except Lost:
+                raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
+            except Interrupted:
+                raise tasks.going.refusal(task.id) from None
     finally:
         if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
             tasks.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
-
-
-async def _first(
-    tasks: Tasks, request: Request, reader: Reader, stream: "OpenAIStream", hold_s: float
-) -> tuple[bytes, Event | None]:
-    """What a stream begins with: its first bytes, if there are any within `hold_s`, or the event that ended its task before.
-
-    The answer's head waits for it, so that a task which is refused at once is told by a status, as the SDKs expect.
-    Raises ClientGone, and ApiError when the log is lost or the gateway stops.
-    """
-    departure = Departure(request, reader.interrupt)
-    closing = tasks.closing
-    closing.add(reader.interrupt, reader.feed)
-    loop = asyncio.get_running_loop()
-    until = loop.time() + hold_s
-    try:
-        while True:
-            events = await reader.next(max(until - loop.time(), 0.0))
-            if departure.gone:
-                raise request.gone()
-            body = b""
-            for event in events:
-                shown = draw(event, stream, reader)
-                if event.type in ("error", "cancelled") and not body:
-                    return b"", event
-                body += shown
-            if body or not events:
-                return body, None
-    except Lost:
-        raise gateway_failed("STORE_LOST", "The store lost this task", reader.feed.task_id) from None
-    except Interrupted:
-        raise request.gone() if departure.gone else tasks.going.refusal(reader.feed.task_id) from None
-    finally:
-        closing.discard(reader.interrupt)
-        departure.close()
 
 
 class OpenAIStream:
@@ -308,6 +272,9 @@ class OpenAIStream:
 
     def lost(self) -> bytes:
         return error_frame("The store lost a part of this stream", "STORE_LOST")
+
+    def overdue(self) -> bytes:
+        return error_frame("Task timeout", "TIMEOUT")
 
     def farewell(self) -> bytes:
         return error_frame("The gateway stops; please try again", "GATEWAY_STOPPING")

@@ -180,6 +180,14 @@ class Exchange(Whole):
         wire.answered(self)
         return True
 
+    def begin(self, status: int, headers: Headers) -> bool:
+        if self._wire.write_paused or self.started or self.disconnected:
+            return False
+        self._head = self._head_of(status, headers)
+        self.started = True
+        self._drop_body()
+        return True
+
     @property
     def may_write(self) -> bool:
         return self.started and not (self.complete or self.disconnected or self._wire.write_paused)
