@@ -181,10 +181,8 @@ class Feed:
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for reader in waiting:
-                reader.woken()
+        for reader in list(self._waiting):
+            reader.woken()
 
     def after(self, seq: int) -> list[Event] | None:
         """The events behind `seq`; None when the oldest of them are kept only in the log."""
@@ -198,7 +196,7 @@ class Feed:
         return [self.events[i] for i in range(len(self.events) - count, len(self.events))]
 
     def await_by(self, reader: "Reader") -> None:
-        """Tell a reader, once, when something may have changed."""
+        """Tell a reader when something may have changed, until it is forgotten."""
         self._waiting[reader] = None
 
     def forget(self, reader: "Reader") -> None:
@@ -330,8 +328,8 @@ class Reader:
                 if taken:
                     self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
                     self._deadline = self._hub.time() + self._timeout
-                    feed.await_by(self)
                     return
+        self._take = None  # whoever waits looks first
         if self._waiter is not None:
             _resolve(self._waiter)
 

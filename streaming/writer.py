@@ -156,6 +156,9 @@ class TaskWriter:
             self._collect(now)
         elif due is not None and self._slot is None and not self._ready:
             self._slot = self._flushes.add(due / 1000, self)
+        self._send_ready()
+
+    def _send_ready(self) -> None:
         if self._full:
             self._owner.on_unwritable(self._grant, "too_large")
         elif self._ready:
@@ -199,7 +202,7 @@ class TaskWriter:
         self._slot = None
         if not (self._busy or self._closed or self._end or self._failed):
             self._collect(time.monotonic() * 1000)
-            self.pump()
+            self._send_ready()
 
     def _stop_timer(self) -> None:
         if self._slot is not None:
@@ -257,6 +260,9 @@ class TaskWriter:
 
     def _fill(self) -> None:
         """Move on from what is ready to what is sent."""
+        if not self._sending and len(self._ready) == 1:  # as nearly always
+            self._sending, self._ready = self._ready, self._sending
+            return
         size = sum(len(data) for _, data in self._sending)
         taken = 0
         for _, data in itertools.islice(self._ready, max(CALL_EVENTS - len(self._sending), 0)):
@@ -328,7 +334,7 @@ class TaskWriter:
         self._acknowledged.extend(events)
         if terminal is not None:
             events.append(terminal)
-        self._unsent = sum(len(data) for _, data in self._ready)
+        self._unsent = sum(len(data) for _, data in self._ready) if self._ready else 0
         self._owner.deliver(self._grant.task_id, events)
 
     def _on_error(self, error: BaseException) -> None:
