@@ -1,4 +1,4 @@
-"""Lints the chart, renders it with its example values, and writes ../kubernetes/fairlane.yaml: plain manifests without Helm.
+"""Lints the chart, renders it with its example values, and writes ../kubernetes/fairlane.yaml, for those without Helm.
 
     python deploy/helm/render.py
 
@@ -20,8 +20,8 @@ RELEASE = "fairlane"
 HEAD = """\
 # Two gateways and a simulated worker, rendered from deploy/helm (chart {hash}): python deploy/helm/render.py
 # The image is the Dockerfile's; Redis is yours. Make keys (`fairlane key new`), put their hashes into fairlane.yaml, then:
-#   kubectl create secret generic fairlane --from-file=fairlane.yaml \\
-#     --from-literal=redis-url=redis://… --from-literal=worker-token=…
+#   kubectl create secret generic fairlane --from-file=fairlane.yaml --from-literal=redis-url=redis://… \\
+#     --from-literal=worker-token=flw_…
 """
 
 

@@ -1,5 +1,6 @@
 """The documents say what the program does: what can be generated is compared, what is named must exist."""
 
+import importlib.metadata
 import itertools
 import re
 import shlex
@@ -12,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from tests.hostile.document import application
 from typer.testing import CliRunner
 
+from fairlane import __version__
 from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.intake import OWN_FIELDS
 from fairlane.gateway.process.cli import app
@@ -109,6 +111,14 @@ def test_links_between_documents_lead_somewhere() -> None:
                 heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
                 slugs = ["#" + re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
                 assert anchor in slugs, f"{page.name}: {target}{anchor}"
+
+
+def test_the_release_has_one_number_everywhere() -> None:
+    assert importlib.metadata.version("fairlane") == __version__
+    assert CliRunner().invoke(app, ["--version"]).output == f"fairlane {__version__}\n"
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert headings[1].startswith(f"{__version__} (20")
 
 
 def test_the_words_that_are_ours_are_explained() -> None:
