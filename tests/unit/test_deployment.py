@@ -33,12 +33,21 @@ MANIFESTS: list[dict[str, Any]] = list(
 PODS = [one["spec"]["template"]["spec"] for one in MANIFESTS if one["kind"] == "Deployment"]
 
 
-@pytest.fixture
-def unit() -> configparser.SectionProxy:
+def service(file: str) -> configparser.SectionProxy:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(ROOT / "deploy/systemd/fairlane.service")
+    parser.read(ROOT / file)
     return parser["Service"]
+
+
+@pytest.fixture
+def unit() -> configparser.SectionProxy:
+    return service("deploy/systemd/fairlane.service")
+
+
+@pytest.fixture
+def worker_unit() -> configparser.SectionProxy:
+    return service("examples/paid-free/worker.service")
 
 
 def test_docker_gives_gateways_and_workers_the_time_to_finish() -> None:
@@ -104,6 +113,12 @@ def test_systemd_stops_the_gateway_first_and_waits_for_it(unit: configparser.Sec
     assert int(unit["TimeoutStopSec"]) >= DRAIN_S + REST_S
 
 
+def test_systemd_waits_for_a_workers_tasks(worker_unit: configparser.SectionProxy) -> None:
+    words = shlex.split(worker_unit["ExecStart"])
+    drain_s = int(words[words.index("--drain-ms") + 1]) / 1000
+    assert int(worker_unit["TimeoutStopSec"]) >= drain_s + REST_S
+
+
 def test_kubernetes_waits_for_the_tasks_and_asks_paths_that_are_there() -> None:
     assert len(PODS) == 2
     for pod in PODS:
@@ -118,10 +133,12 @@ def test_kubernetes_waits_for_the_tasks_and_asks_paths_that_are_there() -> None:
                 assert container[probe]["httpGet"]["port"] in [port["name"] for port in container["ports"]]
 
 
-def test_the_commands_in_them_exist(unit: configparser.SectionProxy) -> None:
+def test_the_commands_in_them_exist(
+    unit: configparser.SectionProxy, worker_unit: configparser.SectionProxy
+) -> None:
     commands = [one["command"] for one in SERVICES.values() if one["image"] == "fairlane:local"]
     commands += [pod["containers"][0]["args"] for pod in PODS]
-    commands.append(shlex.split(unit["ExecStart"])[1:])
+    commands += [shlex.split(one["ExecStart"])[1:] for one in (unit, worker_unit)]
     for command in commands:
         words = command[: 2 if command[0] == "worker" else 1]
         shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})

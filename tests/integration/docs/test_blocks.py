@@ -1,0 +1,175 @@
+"""Every block of code in the documents is run, loaded or parsed, as its language asks; what cannot run here is listed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.servers import free_port
+
+from .blocks import ROOT, Block, Desk, blocks, desk
+
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    *sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs").glob("*.md")),
+]
+ON_THE_DEMO = {
+    "README.md",
+    *(f"docs/{page}.md" for page in ("quickstart", "api", "browser", "frameworks", "troubleshooting")),
+}
+"""Pages for which `make run` is running. Others start what they need, in blocks of their own."""
+
+NOT_RUN = {
+    "CONTRIBUTING.md: make quick        # most tests, some minutes",
+    "README.md: fairlane worker openai --gateway http://127.",
+    "README.md: make run     # installs into .venv and start",
+    "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000",
+    "docs/deployment.md: chmod 644 fairlane.yaml",
+    "docs/deployment.md: docker build -t fairlane:local .",
+    "docs/deployment.md: docker compose -f compose.yaml -f deploy/com",
+    "docs/deployment.md: docker run --rm fairlane:local key new --id",
+    "docs/deployment.md: python3 -m venv /opt/fairlane",
+    "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
+    "docs/frameworks.md: import litellm",
+    "docs/kubernetes.md: docker build -t registry.example/fairlane:0.",
+    "docs/kubernetes.md: kubectl create secret generic fairlane --fro",
+    "docs/kubernetes.md: kubectl create secret generic fairlane-worke",
+    "docs/paid-free.md: fairlane key new --id site --delegating",
+    "docs/paid-free.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
+    "docs/quickstart.md: . .venv/bin/activate     # for the command `",
+    "docs/quickstart.md: fairlane worker openai --base-url http://loc",
+    "docs/quickstart.md: make run",
+    "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
+    "docs/workers.md: OPENAI_API_KEY=sk-… fairlane worker openai -",
+    "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
+    "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
+}
+"""Page and beginning of each block that cannot run in the tests; the page says why."""
+
+
+def name(block: Block) -> str:
+    return f"{block.page}: {block.text.splitlines()[0][:44].rstrip()}"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a gateway with the demo's models."""
+    port = free_port()
+    command = [sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "demo", "--port", str(port)]
+    with subprocess.Popen(
+        command, cwd=tmp_path_factory.mktemp("demo"), stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout
+            assert child.stdout.readline().startswith("Fairlane runs at")  # its models are there
+            yield port
+        finally:
+            child.send_signal(signal.SIGINT)
+            child.wait(30)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_do_what_they_say(page: str, demo: int, tmp_path: Path) -> None:
+    with desk(tmp_path, demo if page in ON_THE_DEMO else None) as here:
+        for block in blocks(page):
+            if block.note.startswith("not run"):
+                assert name(block) in NOT_RUN, f"{block} is not run, and not listed here"
+                continue
+            here.run(block)
+            if block.note.partition(" ")[0] in ("", "settings"):
+                RUNNERS[block.language](here, block)
+
+
+def test_what_is_listed_as_not_run_is_there() -> None:
+    marked = {name(block) for page in PAGES for block in blocks(page) if block.note.startswith("not run")}
+    assert marked == NOT_RUN
+
+
+def test_every_block_has_a_language_and_a_page_of_the_documents_is_in_the_index() -> None:
+    for page in PAGES:
+        fences = len(re.findall(r"^```", (ROOT / page).read_text(), re.MULTILINE))
+        assert fences == 2 * len(blocks(page)), f"{page}: a fence that is not seen"
+        for block in blocks(page):
+            assert block.language in RUNNERS, f"{block}: {block.language!r}"
+    index = (ROOT / "docs/README.md").read_text()
+    for page in PAGES:
+        name = page.removeprefix("docs/") if page.startswith("docs/") else f"../{page}"
+        assert page == "docs/README.md" or f"]({name})" in index, page
+
+
+def test_the_worked_example_is_its_files() -> None:
+    shown = {block.text for block in blocks("docs/paid-free.md")}
+    for file in ("fairlane.yaml", "ask.py"):
+        assert (ROOT / "examples/paid-free" / file).read_text() in shown, file
+
+
+# ---- by language ----------
+
+
+def run_shell(here: Desk, block: Block) -> None:
+    here.shell(block)
+
+
+def run_python(here: Desk, block: Block) -> None:
+    here.command(block, sys.executable, "-P", "-", text=here.local(block.text))
+
+
+def read_yaml(here: Desk, block: Block) -> None:
+    if block.note == "settings":
+        here.settings(block)
+    else:
+        assert yaml.safe_load(block.text) is not None, block
+
+
+def read_json(here: Desk, block: Block) -> None:
+    json.loads(block.text)
+
+
+def read_js(here: Desk, block: Block) -> None:
+    here.command(block, "node", "--check", "--input-type=module", "-", text=block.text)
+
+
+def read_nginx(here: Desk, block: Block) -> None:
+    """nginx takes it for a configuration. Its certificates are made, its servers' names are this machine's."""
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert nginx, "the tests need nginx: tests/install-tools"
+    key, certificate = here.folder / "key.pem", here.folder / "cert.pem"
+    here.command(
+        block,
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+        *("-subj", "/CN=gateway.example", "-keyout", str(key), "-out", str(certificate)),
+    )
+    text = re.sub(r"(ssl_certificate +)[^;]+", rf"\1{certificate}", block.text)
+    text = re.sub(r"(ssl_certificate_key +)[^;]+", rf"\1{key}", text)
+    text = re.sub(r"\blisten (\d+)", lambda match: f"listen 127.0.0.1:{8000 + int(match[1])}", text)
+    text = re.sub(r"\bserver gateway-\w+:", "server 127.0.0.1:", text)
+    (here.folder / "nginx.conf").write_text(
+        f"pid {here.folder}/nginx.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{text}}}\n"
+    )
+    here.command(block, nginx, "-t", "-q", "-p", str(here.folder), "-c", "nginx.conf")
+
+
+def look(here: Desk, block: Block) -> None:
+    """What is only shown."""
+
+
+RUNNERS = {
+    "sh": run_shell,
+    "python": run_python,
+    "yaml": read_yaml,
+    "json": read_json,
+    "js": read_js,
+    "nginx": read_nginx,
+    "text": look,
+    "html": look,
+    "caddyfile": look,
+}
