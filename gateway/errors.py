@@ -98,8 +98,8 @@ class NoWorker(ApiError):
             503,
             "NO_WORKER",
             "No worker available",
-            retry_after_ms=at_most_a_minute(retry_after_ms),
-            param=model,
+            retry_after_ms=min(max(retry_after_ms, SECOND_MS), NO_WORKER_MS),
+            param="model",
         )
         self.model = model
         self.unknown = unknown
@@ -148,6 +148,8 @@ Headers = list[tuple[bytes, bytes]]
 SECOND_MS = 1000
 PATIENCE_MS = 60_000
 """The longest Retry-After that OpenAI's clients obey. Told a longer one they would come again after half a second."""
+NO_WORKER_MS = 10_000
+"""The longest Retry-After of a call that finds no worker: its caller hears nothing while the SDK waits so long, twice."""
 LONGEST_MS = 3_600_000
 
 

@@ -158,6 +158,7 @@ MODEL = {
     "h:{queue}": "1: the lane had to stand back for a rule",
     "n:{queue}": "waiting tasks",
     "D:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
+    "X:{queue}": "departures that came to nothing: their number, how often their user changed, when the last was, whose; packed",
     "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""

@@ -141,7 +141,7 @@ class Refused:
     limit: int = 0
     retry_ms: int = 0
     others_offered: bool = False
-    """With `no_worker`: workers are connected, for other models."""
+    """With `no_worker`: workers are connected, for other models, and there was none for this one in the last minute."""
 
 
 EventFields = tuple[str, bytes]

@@ -84,7 +84,9 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         attempts.append(
             {"workerId": worker, "grantedAt": int(granted), "endedAt": int(ended), "outcome": why}
         )
-    if fields.get("ga"):
+    if attempts and attempts[-1]["grantedAt"] == number("ga"):  # it is in the history, and there was no other
+        attempts[-1]["firstOutputAt"] = number("fo")
+    elif fields.get("ga"):
         attempts.append(
             {
                 "workerId": fields.get("wk", ""),

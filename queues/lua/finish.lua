@@ -35,6 +35,10 @@ script('finish', 'allow-oom', function(ARGV)
     end
     t.sq = top
     if keep == 0 then settle(t, input, output, state == 'completed') end
+    if state == 'failed' then
+      t.en = call('HGET', keys.task(id), 'en')
+      note_failed(t)
+    end
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
     local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own)

@@ -8,7 +8,7 @@
 -- ARGV[19…] further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
---          {'no_worker', 1 = workers offer other models, retry ms} | {'cancelled'} it was cancelled before it came
+--          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 script('submit', nil, function(ARGV)
@@ -27,8 +27,9 @@ script('submit', nil, function(ARGV)
   end
   local m = scheduled_as(asked, want > 0 and named == '1')
   if not m then
-    local since = num(call('ZSCORE', keys.offered(), asked)) -- the longer it has been away, the longer it may be: as long again
-    local others = call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
+    -- the longer it has been away, the longer it may be: as long again. What was there a minute ago is known
+    local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
+    local others = since == 0 and call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
     return { 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 }
   end
   local model = keys.model(m)

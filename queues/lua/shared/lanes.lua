@@ -60,6 +60,22 @@ local function drain_resumes(stored)
   return struct.pack('<ddd', count, time, NOW)
 end
 
+-- Departures that came to nothing (the attempt failed, or its task was given back): all of them, and each only where the one before
+-- was another user's, both fading as departures do. Who found a slot at once did not leave a lane.
+local function failed_until_now(stored)
+  if not stored then return 0, 0, '' end
+  local all, changes, last = struct.unpack('<ddd', stored)
+  local kept = math.exp(math.min(last - NOW, 0) / FADE_MS)
+  return all * kept, changes * kept, string.sub(stored, 25)
+end
+
+local function note_failed(t)
+  if num(t.ga) <= num(t.en) then return end
+  local model, field = keys.model(t.m), 'X:' .. t.q
+  local all, changes, user = failed_until_now(call('HGET', model, field))
+  call('HSET', model, field, struct.pack('<ddd', all + 1, user ~= t.u and changes + 1 or changes, NOW) .. t.u)
+end
+
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
 local function note_lift(q, m, u, amount)
   if call('EXISTS', keys.busy(q, m, u)) == 1 then call('ZINCRBY', keys.lifts(q, m), whole(amount), u) end

@@ -26,7 +26,9 @@ end
 --      now on until it holds twice as many. So one user alone fills the queue and no more; of k who fill it each has the (k+1)th
 --      part of twice its length, and as much is free for the next one.
 --   3  a queue of adaptive admission: the wait to expect is longer than the queue's longest or the caller's own time; or the lane
---      holds more than would leave within that time, and the user is in line already. Where no pace is known yet, as in 2.
+--      holds more than would leave within that time, and the user is in line already. Tasks that failed or came back count as if
+--      they had not left; for a user who is not in line yet only where the failures are of several users: no one shuts out others.
+--      Where no pace is known yet, as in 2.
 -- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
 -- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
@@ -40,11 +42,14 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     end
   end
   if length.adaptive then -- 3
-    local pace = read_drain(lane.drain) >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
+    local departed = read_drain(lane.drain)
+    local pace = departed >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
       local flow, flows = keys.flow(q, m, u), keys.flows(q, m)
       local own = call('ZCOUNT', flow, '-inf', order)
+      local failed, changes = failed_until_now(call('HGET', keys.model(m), 'X:' .. q))
+      pace = pace * (departed + 1) / (math.max(departed - (own > 0 and failed or changes), 0) + 1)
       local k = call('ZRANK', flows, u) or call('ZCARD', flows)
       local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, lane.waiting)
       local wait = (ahead + 1) * pace + math.max(lane.held - NOW, 0)

@@ -15,6 +15,7 @@ end
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
 local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until)
   release(id, t)
+  note_failed(t)
   local key = keys.task(id)
   call('HSET', key, 'hi', history(t, why))
   if begun and not t.bg then

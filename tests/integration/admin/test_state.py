@@ -135,3 +135,17 @@ async def test_a_wrong_parameter_is_a_400_that_names_it(here: Talk, path: str) -
     assert (answer.status_code, set(body), body["code"]) == (400, {"error", "code"}, "INVALID_REQUEST")
     assert body["error"].startswith(path.partition("?")[2].partition("=")[0])
     assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_a_task_that_failed_after_three_tries_lists_three_attempts(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        submitted = await talk.submit(model="m")
+        for _ in range(3):
+            task = await worker.take()
+            info = {"code": "UPSTREAM_ERROR", "retryable": True}
+            await worker.answer(task, None, error="It fell over", errorInfo=info, lastSeq=0)
+        await talk.reaches(submitted, "failed")
+        shown = (await talk.http.get(f"/api/admin/tasks/{submitted}")).json()
+        assert shown["attempt"] == 3
+        assert [attempt["outcome"] for attempt in shown["attempts"]] == ["UPSTREAM_ERROR"] * 3
+        assert all(attempt["grantedAt"] <= attempt["endedAt"] for attempt in shown["attempts"])

@@ -101,6 +101,20 @@ async def test_a_model_that_no_worker_offers_is_no_worker_available(gateway: Sta
             assert says_when(answer)
 
 
+async def test_a_version_1_worker_is_away_for_as_long_as_it_was(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["other"]):
+        async with talk.worker():
+            await talk.workers(2)
+        await talk.workers(1)
+        native = await talk.sync(model="m")
+        openai = await talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []})
+        for answer in (native, openai):
+            assert answer.status_code == 503
+            assert int(answer.headers["retry-after"]) < 10  # which it is where none was seen
+        assert native.json()["code"] == openai.json()["error"]["code"] == "NO_WORKER"
+        assert openai.json()["error"]["param"] == "model"
+
+
 async def test_on_v1_an_unknown_model_is_a_404_and_a_configured_one_a_503(gateway: Start) -> None:
     async with gateway(models={"configured": {}}) as talk, talk.worker2(["other"]):
         answers: dict[str, Any] = {}

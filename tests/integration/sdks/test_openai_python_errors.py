@@ -194,7 +194,8 @@ async def test_no_worker_for_a_configured_model_is_worth_a_retry(
         with pytest.raises(openai.InternalServerError, match="No worker available") as caught:
             await sdk.call(CHAT, model="soon", messages=MESSAGES)
         assert caught.value.status_code == 503
-        assert caught.value.response.headers["retry-after"] == "60"  # nobody has seen a worker of it
+        assert caught.value.response.headers["retry-after"] == "10"  # nobody has seen a worker of it
+        assert caught.value.param == "model"
 
 
 async def test_the_clients_own_time_out_stops_the_worker(stage: Stage, kind: str) -> None:

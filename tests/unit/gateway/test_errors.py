@@ -120,7 +120,16 @@ def test_a_model_that_is_not_found_has_one_spelling_and_status_on_each_surface()
         [],
     )
     away = openai_answer(NoWorker("m", 5000, unknown=False))
-    assert (away.status, json.loads(away.body)["error"]["code"]) == (503, "NO_WORKER")
+    told = json.loads(away.body)["error"]
+    assert (away.status, told["code"], told["param"]) == (503, "NO_WORKER", "model")
+
+
+@pytest.mark.parametrize(("away_ms", "told"), [(0, b"1"), (2500, b"3"), (45_000, b"10"), (60_000, b"10")])
+def test_who_finds_no_worker_is_told_a_short_time(away_ms: int, told: bytes) -> None:
+    for answer in (openai_answer, native_answer):
+        headers = dict(answer(NoWorker("m", away_ms, unknown=False)).headers)
+        assert headers[b"retry-after"] == told
+        assert b"x-should-retry" not in headers
 
 
 def test_a_cancelled_task_is_told_by_one_code() -> None:

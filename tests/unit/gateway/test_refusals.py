@@ -28,7 +28,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
             True,
             (503, "WAIT_TOO_LONG", "The predicted wait of 42 s is longer than the 9.5 s allowed", 33_000),
         ),
-        (Refused("no_worker", retry_ms=12_000), False, (503, "NO_WORKER", "No worker available", 12_000)),
+        (Refused("no_worker", retry_ms=7000), False, (503, "NO_WORKER", "No worker available", 7000)),
         (
             Refused("no_worker", others_offered=True, retry_ms=1),
             True,
@@ -37,7 +37,7 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
         (
             Refused("no_worker", others_offered=True, retry_ms=61_000),
             False,
-            (503, "NO_WORKER", "No worker available", 60_000),
+            (503, "NO_WORKER", "No worker available", 10_000),
         ),
     ],
 )

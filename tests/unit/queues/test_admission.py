@@ -6,7 +6,7 @@ from tests.support.direct import World
 from tests.support.pool import Pool
 
 from fairlane.queues.scheduler import Limits
-from fairlane.queues.tasks import Grant, Refused, Submitted
+from fairlane.queues.tasks import Grant, Refused, State, Submitted
 
 
 def adaptive(world: World, *, longest: int = 10_000) -> tuple[Pool, Grant]:
@@ -158,6 +158,60 @@ def test_pace_recovers_when_a_lane_moves_again(world: World) -> None:
     assert pool.place("t79").wait_ms < slow / 4
 
 
+def failing(pool: Pool, running: Grant, number: int, *, users: int) -> Grant:
+    """The next so many tasks that leave the lane fail, one each second; they are of so many users."""
+    for n in range(number + 2):
+        pool.submit(f"bad{n}", user=f"b{n % users}")
+        if n > 1:
+            pool.world.advance(1000)
+            pool.offer("m")
+            (running,) = pool.finish(running, state=State.FAILED, want=1).grants
+    return running
+
+
+@pytest.mark.parametrize("users", [1, 5])
+def test_failures_let_fewer_in(world: World, users: int) -> None:
+    pool, running = adaptive(world)
+    before = admitted(pool, 30, users=users)[0]
+    for n in range(30):
+        pool.cancel(f"t{n}")
+    world.call("HSET", world.keys("queue", queue="free"), "admission", "fixed")
+    running = failing(pool, running, 25, users=5)
+    world.call("HSET", world.keys("queue", queue="free"), "admission", "adaptive")
+    pool.finish(running, state=State.FAILED)
+    pool.cancel("bad26")
+    busy = pool.run("busy", queue="paid", user="p")
+    after = [isinstance(pool.submit(f"n{n}", user=f"u{n % users}"), Submitted) for n in range(30)]
+    assert 1 <= sum(after) < before / 2
+    for n in range(30):
+        pool.cancel(f"n{n}")
+    pool.finish(busy)
+    assert isinstance(pool.submit("at once", user="v", want=1), Submitted), (
+        "nobody is in the way of a free slot"
+    )
+
+
+def test_one_users_failures_do_not_shut_out_others(world: World) -> None:
+    pool, running = adaptive(world)
+    world.call("HSET", world.keys("queue", queue="free"), "admission", "fixed")
+    running = failing(pool, running, 25, users=1)
+    world.call("HSET", world.keys("queue", queue="free"), "admission", "adaptive")
+    own = [isinstance(pool.submit(f"own{n}", user="b0"), Submitted) for n in range(5)]
+    assert sum(own) <= 1
+    assert all(isinstance(pool.submit(f"n{n}", user=f"u{n}"), Submitted) for n in range(5))
+
+
+def test_tasks_that_are_given_back_have_not_left(world: World) -> None:
+    pool, running = adaptive(world)
+    pool.submit("other", user="v")
+    pool.submit("waits")
+    for _ in range(30):
+        world.advance(500)
+        pool.requeue(running, "declined")
+        (running,) = pool.take()
+    assert isinstance(pool.submit("more"), Refused)
+
+
 # ---- where a task stands ----------
 
 
@@ -290,6 +344,30 @@ def test_a_model_whose_workers_just_left_is_said_to_be_away_for_as_long_as_it_wa
         assert refused.reason == "no_worker"
         assert not refused.others_offered, "nobody offers anything"
         assert 0 < refused.retry_ms <= 6001
+
+
+def test_a_worker_of_any_model_counts_as_a_worker_of_each(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("other")
+    pool.offer("*")
+    world.advance(1000)
+    pool.offer(withdrawn=["*"])
+    for away in (0, 2000, 3000):
+        world.advance(away)
+        refused = pool.submit("a", "anything")
+        assert isinstance(refused, Refused)
+        assert (refused.reason, refused.others_offered) == ("no_worker", False)
+    assert refused.retry_ms == 5000
+
+
+def test_a_model_whose_worker_has_just_left_is_known_although_others_are_offered(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("other", "gone")
+    pool.offer(withdrawn=["gone"])
+    for model, known in (("gone", True), ("misspelt", False)):
+        refused = pool.submit("a", model)
+        assert isinstance(refused, Refused)
+        assert refused.others_offered is not known
 
 
 def test_a_refused_task_is_no_part_of_the_books(world: World) -> None:
