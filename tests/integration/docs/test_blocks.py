@@ -33,6 +33,7 @@ NOT_RUN = {
     "README.md: fairlane worker openai --gateway http://127.",
     "README.md: make run     # installs into .venv and start",
     "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000",
+    'docs/browser.md: import { watch } from "https://gateway.examp',
     "docs/deployment.md: chmod 644 fairlane.yaml",
     "docs/deployment.md: docker build -t fairlane:local .",
     "docs/deployment.md: docker compose -f compose.yaml -f deploy/com",
