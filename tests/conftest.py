@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import structlog
 from tests.support.direct import World
@@ -17,6 +18,10 @@ structlog.configure(
         ),  # (with the values of variables one takes seconds)
     ]
 )
+
+
+hypothesis.settings.register_profile("any-machine", deadline=None)  # no test is a matter of time
+hypothesis.settings.load_profile("any-machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,6 +23,11 @@ SCHEMA: TypeAdapter[Any] = TypeAdapter(NativeEvent)
 # ---- workers ----------
 
 
+def fitting(task: dict[str, Any]) -> Any:
+    """A result of the shape that the caller of a task expects."""
+    return [[0.5]] if task["taskType"] == "openaiEmbedding" else {"content": "fine"}
+
+
 class RawWorker:
     """A worker's end of the WebSocket: frames as dicts, nothing done by itself."""
 

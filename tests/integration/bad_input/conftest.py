@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.support.servers import running_server
 from tests.support.serving import NO_TLS
-from tests.support.talk import talking
+from tests.support.talk import fitting, talking
 
 MAX_BODY = 1 << 19
 
@@ -51,7 +51,8 @@ class Background:
 
                 async def answer() -> None:
                     while True:
-                        await worker.answer(await worker.next_task(), {"content": "fine"})
+                        task = await worker.next_task()
+                        await worker.answer(task, fitting(task))
 
                 talk.later(answer())
                 self.url = talk.served.url

@@ -114,7 +114,7 @@ async def prometheus(folder: Path, target: str, secret: str) -> AsyncIterator[ht
     config = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
     for ours, theirs in (
         ("/etc/prometheus/fairlane.key", str(folder / "key")),
-        ('"gateway-1:8080", "gateway-2:8080"', f'"{target}"'),
+        ('"gateway-a:8080", "gateway-b:8080"', f'"{target}"'),
         ("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s"),
     ):
         assert ours in config

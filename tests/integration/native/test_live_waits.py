@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.pulse import live_loop
-from tests.support.talk import RawWorker, Talk
+from tests.support.talk import RawWorker, Talk, fitting
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import progress_event, queued_event
@@ -64,7 +64,7 @@ async def test_progress_of_a_worker_holds_up_nobody(gateway: Start, path: str, b
         for _ in range(20):
             show(talk, task["taskId"], 20)
             await live(talk)
-        await worker.answer(task, {"content": "fine"})
+        await worker.answer(task, fitting(task))
         assert (await call).status_code == 200
 
 
@@ -93,7 +93,7 @@ async def test_a_reader_who_looks_at_a_waiting_call_holds_up_nobody(
             task = await worker.take()
             show(talk, task_id, 20)
             await live(talk)
-            await worker.answer(task, {"content": "fine"})
+            await worker.answer(task, fitting(task))
             assert (await call).status_code == 200
             assert (await one.rest())[-1].event == (await other.rest())[-1].event == "done"
 
