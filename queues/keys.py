@@ -120,6 +120,7 @@ RECORD = {
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then, tokens, 1: counted",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
+    "pg": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "aw": "end of the last gap that moved its time, ms",
     "ls": "the worker that was lost with it last",
     "hi": "earlier attempts: worker|granted|ended|why; …",
@@ -214,6 +215,7 @@ MESSAGES = {
     "d": "worker: drain it, an operator wants it to go",
     "i": "task, event id: an event of a task that is read here; it is large, so read it from the log",
     "e": "task, event id, type, data: an event of a task that is read here",
+    "n": "task, type, data: the same, of an event that is not logged (`progress`)",
 }
 """Messages of a replica's channel: a letter, and what follows it, each behind a line feed."""
 

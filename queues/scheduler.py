@@ -196,6 +196,13 @@ class Scheduler:
         """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
         return [("hole", one) if isinstance(one, int) else (one.decode(), 0) for one in reply]
 
+    def show(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
+        """Tell readers elsewhere of an event that is not logged (progress); the last one of the attempt is kept for who joins.
+
+        Call it when what the event stands behind has been appended. Its loss harms nobody.
+        """
+        return self._link.run("show", self.replica, grant.task_id, grant.epoch, grant.token, kind, data)
+
     def before_writing(self, call: Callable[[], None]) -> None:
         """Call once before the commands of this tick of the event loop leave: what it asks for leaves with them."""
         self._link.before_writing(call)

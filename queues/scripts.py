@@ -20,6 +20,7 @@ NAMES = (
     "submit",
     "take",
     "append",
+    "show",
     "finish",
     "requeue",
     "cancel",

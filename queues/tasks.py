@@ -218,6 +218,12 @@ class Record(NamedTuple):
         """The first part of the newest events' ids. Records of the release before have none: there it is the attempt's number."""
         return self.number("ep") or self.number("at")
 
+    @property
+    def progress(self) -> bytes:
+        """Data of the last `progress` of the attempt that runs; b"" when it has told none."""
+        epoch, _, data = self.fields.get("pg", "").partition("\n")
+        return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("ep") else b""
+
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""
         return int(float(self.fields.get(field) or 0))

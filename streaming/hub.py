@@ -67,6 +67,7 @@ class Feed:
         "keep_alive",
         "lost",
         "notice",
+        "notice_epoch",
         "notice_number",
         "readers",
         "registered",
@@ -92,6 +93,8 @@ class Feed:
         self.lost = False
         self.notice: Event | None = None
         self.notice_number = 0
+        self.notice_epoch = 0
+        """Of the attempt that it is about; 0: not known."""
         self.readers = 0
         self.keep_alive = 0
         self.seen = hub.time()
@@ -177,7 +180,16 @@ class Feed:
         """Show an event that is not logged to whoever reads now; only the latest is kept."""
         self.notice = event
         self.notice_number += 1
+        self.notice_epoch = self.top_epoch
         self.wake()
+
+    def notice_for(self, seq: int, seen: int) -> Event | None:
+        """The notice, if it is new to a reader who has `seen` another one, and who has read all before it: up to `seq`.
+
+        What an attempt before the newest one said is shown to nobody any more.
+        """
+        new = self.notice_number != seen and seq >= max(self.top, self.heard)
+        return self.notice if new and self.notice_epoch in (0, self.top_epoch) else None
 
     def wake(self) -> None:
         """Let the waiting readers look again."""
@@ -257,7 +269,7 @@ class Reader:
         Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here; what
         it takes is read, and the time begins anew. What it raises is raised here.
 
-        Behind them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up nobody:
+        Behind all of them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up nobody:
         whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
         it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
@@ -278,9 +290,10 @@ class Reader:
                         raise Lost
             if events:
                 self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
-            if self._notices and self._notice != self.feed.notice_number and self.feed.notice:
+            notice = self.feed.notice_for(self.seq, self._notice) if self._notices else None
+            if notice is not None:
                 self._notice = self.feed.notice_number
-                events = [*(events or ()), self.feed.notice]
+                events = [*(events or ()), notice]
             if events:
                 return events
             if self.feed.lost:
@@ -317,7 +330,7 @@ class Reader:
     def woken(self) -> None:
         """The feed's: something may have changed."""
         feed, take = self.feed, self._take
-        shows = self._notices and self._notice != feed.notice_number
+        shows = self._notices and feed.notice_for(feed.top, self._notice) is not None
         if take is not None and not (shows or feed.lost or self._interrupted):
             events = feed.after(self.seq)
             if events:
@@ -429,10 +442,17 @@ class Hub:
             kept = keep_alive
             if top > feed.top:
                 feed.jump(epoch, top, record.state in TERMINAL_STATES)
+            self._show_last(feed, record)
             yield record, Reader(self, feed, notices=True)
         finally:
             feed.keep_alive -= kept
             self.release(feed)
+
+    def _show_last(self, feed: Feed, record: Record) -> None:
+        """Show who joins the last progress of the task, unless the feed has one of its attempt."""
+        kept = feed.notice is not None and feed.notice.type == "progress"
+        if record.progress and not (kept and feed.notice_epoch in (0, feed.top_epoch)):
+            feed.show(Event(0, 0, "progress", record.progress))
 
     def show(self, task_id: str, event: Event) -> None:
         """Show an event that is not logged to the readers of a task here."""

@@ -33,6 +33,8 @@ MAX_UNSENT_EVENTS = 10_000
 """Events that may wait to be sent. An event costs Redis some 10 us, however short it is."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
+SHOW_S = 0.2
+"""What is not logged (progress) is shown no more often."""
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
 
 
@@ -45,6 +47,10 @@ class Owner(Protocol):
 
     def on_written(self, grant: Grant, finished: Finished) -> None:
         """The end was answered: it is in the log, or came too late. The writer is closed."""
+        ...
+
+    def show(self, grant: Grant, event: Event) -> None:
+        """Show an event that is not logged to all readers: what it stands behind has been delivered."""
         ...
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
@@ -71,6 +77,7 @@ class TaskWriter:
         "_flushes",
         "_full",
         "_grant",
+        "_held",
         "_loop",
         "_max_bytes",
         "_owner",
@@ -79,6 +86,10 @@ class TaskWriter:
         "_scheduler",
         "_sending",
         "_seq",
+        "_show_after",
+        "_show_timer",
+        "_shown",
+        "_shown_behind",
         "_slot",
         "_unsent",
         "chunks",
@@ -108,6 +119,11 @@ class TaskWriter:
         self._busy = False  # a call is under way, or waits to be tried again
         self._seq = grant.start_seq + 1
         self._acknowledged: deque[Event] = deque(maxlen=REFILL_EVENTS)
+        self._held: Event | None = None
+        self._show_after = 0.0
+        self._show_timer: asyncio.TimerHandle | None = None
+        self._shown: Event | None = None
+        self._shown_behind = 0
         self._slot: int | None = None
         self._retry_s = RETRY_FIRST_S
         self._end: End | None = None
@@ -145,6 +161,45 @@ class TaskWriter:
         self._add(kind, compose(self._grant.task_id, _now_ms(), fragment))
         self._wait(len(fragment) + 64)
         self.pump()
+
+    def show(self, event: Event) -> None:
+        """Show an event that is not logged (`progress`), behind the output so far: readers get that first.
+
+        At most one each SHOW_S; of those between, and while Redis does not answer, the newest. None is shown behind the end.
+        """
+        if self._closed or self._end or self._failed:
+            return
+        self._held = event
+        if self._show_timer is None:
+            pause = self._show_after - self._loop.time()
+            if pause <= 0:
+                self._show_held()
+            else:
+                self._show_timer = self._loop.call_later(pause, self._show_held)
+
+    def _show_held(self) -> None:
+        """Its turn has come: send all output before it."""
+        self._stop_show_timer()
+        if self._held is None or self._closed or self._end or self._failed:
+            return
+        self._shown, self._held = self._held, None
+        self._show_after = self._loop.time() + SHOW_S
+        self._collect(time.monotonic() * 1000)
+        self._shown_behind = self._seq + len(self._sending) + len(self._ready)
+        self._show()
+        self.pump()
+
+    def _show(self) -> None:
+        """Show what waits, if all that it stands behind is acknowledged."""
+        event = self._shown
+        if event is not None and self._seq >= self._shown_behind:
+            self._shown = None
+            self._owner.show(self._grant, event)
+
+    def _stop_show_timer(self) -> None:
+        if self._show_timer is not None:
+            self._show_timer.cancel()
+            self._show_timer = None
 
     def pump(self) -> None:
         """Send what is due. Call it once after the chunks of a frame."""
@@ -184,6 +239,7 @@ class TaskWriter:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
             return
+        self._show_held()
         self._collect(time.monotonic() * 1000)
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
@@ -195,6 +251,7 @@ class TaskWriter:
         """Give up: nothing more is written or called back."""
         self._closed = True
         self._stop_timer()
+        self._stop_show_timer()
 
     # ---- collecting ----------
 
@@ -336,6 +393,8 @@ class TaskWriter:
             events.append(terminal)
         self._unsent = sum(len(data) for _, data in self._ready) if self._ready else 0
         self._owner.deliver(self._grant.task_id, events)
+        if self._shown is not None and terminal is None:
+            self._show()
 
     def _on_error(self, error: BaseException) -> None:
         if isinstance(error, StoreError):

@@ -54,7 +54,7 @@ class Dispatcher:
         self.offers = Offers(scheduler, pool, settings)
         self.registry = Registry(slots, self.offers, settings)
         self._endings = Endings(
-            scheduler, link, hub, self.attempts, slots, self.offers, self.payloads, background, settings
+            scheduler, hub, self.attempts, slots, self.offers, self.payloads, background, settings
         )
         self._elsewhere = Elsewhere(link, keys, scheduler.replica)
         beginnings = Beginnings(

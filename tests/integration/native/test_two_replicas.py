@@ -72,6 +72,54 @@ async def test_progress_reaches_a_reader_elsewhere(here: Talk, there: Talk) -> N
         await reader.until("done")
 
 
+async def test_progress_reaches_a_reader_elsewhere_who_joins_later(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as worker:
+        task_id = await there.submit(model="m", mode="stream")
+        task = await worker.take()
+        key = {"taskId": task["taskId"], "attempt": task["attempt"]}
+        await worker.send({"type": "taskProgress", **key, "pct": 10})
+        url = f"/api/task/{task_id}/events"
+        async with there.events(url) as near:
+            await near.until("progress")
+            async with here.events(url) as far:
+                assert [(e.event, e.data.get("pct")) for e in await far.until("progress")] == [
+                    ("start", None),
+                    ("progress", 10),
+                ]
+                await worker.chunk(task, "text that is in no hurry")
+                await worker.send({"type": "taskProgress", **key, "pct": 50, "note": "half"})
+                for reader in (near, far):
+                    chunk, progress = await reader.until("progress")
+                    assert chunk.data["delta"] == "text that is in no hurry"
+                    assert (progress.data["pct"], progress.data["note"]) == (50, "half")
+                async with here.events(url) as last:
+                    assert (await last.until("progress"))[-1].data["pct"] == 50
+                await worker.answer(task, {})
+                assert (await far.rest())[-1].event == "done"
+
+
+async def test_progress_of_an_earlier_attempt_is_shown_to_nobody(here: Talk, there: Talk) -> None:
+    async with there.worker2(["m"]) as first:
+        task_id = await there.submit(model="m", mode="stream")
+        task = await first.take()
+        url = f"/api/task/{task_id}/events"
+        head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
+        async with there.events(url) as near:
+            await first.send({**head, "pct": 90})
+            await near.until("progress")
+            await first.leave()
+            async with there.worker2(["m"]) as second:
+                again = await second.take()
+                await near.until("start")
+                async with here.events(url) as far, there.events(url) as beside:
+                    for reader in (far, beside):
+                        assert [e.event for e in await reader.until("start")] == ["start"]
+                        assert (await reader.next()).data["attempt"] == 2
+                    await second.send({**head, "attempt": again["attempt"], "pct": 5})
+                    for reader in (far, beside):
+                        assert (await reader.next()).data["pct"] == 5
+
+
 async def test_cancelling_here_stops_the_worker_there(here: Talk, there: Talk) -> None:
     async with there.worker2(["m"]) as worker:
         call = there.sync(model="m")

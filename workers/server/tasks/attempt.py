@@ -4,6 +4,7 @@ Whoever wants it to end (worker, lost connection, cancel, time limit) calls one 
 find it over. What follows is a step: Finish, Requeue, Release or Move. `Effects` carries it out.
 """
 
+import time
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
@@ -15,6 +16,7 @@ from fairlane.streaming.events import (
     fragment_error,
     fragment_stage,
     fragment_usage,
+    progress_event,
 )
 from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.choice import finish_of_result
@@ -57,8 +59,8 @@ MIN_REST_MS = 100
 MAX_DEBUG_BYTES = 64 * 1024
 MAX_USAGE_BYTES = 2048
 """Of the usage that a worker tells while it runs; more is not logged."""
-PROGRESS_S = 0.2
-"""Progress is shown no more often, nor is usage logged."""
+USAGE_S = 0.2
+"""Usage is logged no more often."""
 NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
 
 AttemptKey = tuple[str, int]
@@ -91,8 +93,6 @@ class Effects(Protocol):
         """Keep a body at hand for the next worker that its task is given to."""
         ...
 
-    def show_progress(self, grant: Grant, pct: float | None, note: str | None) -> None: ...
-
     def hold(self, worker: Worker, ms: int) -> None:
         """Give a worker no task for a while."""
         ...
@@ -118,7 +118,6 @@ class Attempt:
         "_frames",
         "_payload_bytes",
         "_sent_at",
-        "_shown_at",
         "_split_characters",
         "_told_usage",
         "_unread_chunks",
@@ -165,7 +164,6 @@ class Attempt:
         self._finish_reason: str | None = None
         self._debug = b""
         self._told_usage: bytes | None = None
-        self._shown_at = 0.0
         self._usage_at = 0.0
 
     @property
@@ -331,12 +329,11 @@ class Attempt:
             if not usage.startswith(b"{") or len(usage) > MAX_USAGE_BYTES:
                 return f"usage must be an object of at most {MAX_USAGE_BYTES} bytes"
             self._told_usage = usage
-            if now - self._usage_at >= PROGRESS_S:
+            if now - self._usage_at >= USAGE_S:
                 self._usage_at = now
                 self.writer.event("usage", fragment_usage(usage))
-        if (message.pct is not None or message.note is not None) and now - self._shown_at >= PROGRESS_S:
-            self._shown_at = now
-            self._effects.show_progress(self.grant, message.pct, message.note)
+        if message.pct is not None or message.note is not None:
+            self.writer.show(progress_event(self.grant.task_id, _now_ms(), message.pct, message.note))
         return None
 
     # ---- ends ----------
@@ -602,6 +599,10 @@ def provider_hold_ms(info: ErrorInfo) -> int:
     if not refused or info.retry_after_ms is None:
         return 0
     return min(max(info.retry_after_ms, MIN_REST_MS), MAX_PAUSE_MS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _raw(value: Raw | UnsetType) -> bytes | None:

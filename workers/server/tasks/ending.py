@@ -5,6 +5,7 @@ tasks, timers) goes to the slot that has become free.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
-from fairlane.queues.link import RedisLink
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.sums import Allowance
 from fairlane.queues.tasks import End, Finished, Grant, State
-from fairlane.streaming.events import compose, progress_event, terminal_event
+from fairlane.streaming.events import Event, compose, terminal_event
 from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
@@ -50,7 +50,6 @@ class Endings:
     def __init__(
         self,
         scheduler: Scheduler,
-        link: RedisLink,
         hub: Hub,
         attempts: Attempts,
         slots: Slots,
@@ -60,7 +59,6 @@ class Endings:
         settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
-        self._link = link
         self._hub = hub
         self._slots = slots
         self._pool = slots.pool
@@ -231,18 +229,11 @@ class Endings:
 
     # ---- what is shown and measured ----------
 
-    def show_progress(self, grant: Grant, pct: float | None, note: str | None) -> None:
-        """Bring progress to the readers known at the grant; it is not logged."""
-        event = progress_event(grant.task_id, _now_ms(), pct, note)
+    def show(self, grant: Grant, event: Event) -> None:
+        """Bring an event that is not logged to the readers here and elsewhere."""
         self._hub.show(grant.task_id, event)
-        message = b"n\n%b\n%b\n%b" % (grant.task_id.encode(), event.type.encode(), event.data)
-        for replica in grant.readers.split(","):
-            if replica and replica != self._scheduler.replica:
-                try:
-                    channel = self._scheduler.channel(replica)
-                    self._link.command("PUBLISH", channel, message).add_done_callback(observe)
-                except StoreUnavailable:
-                    return  # nobody keeps what is not logged
+        with contextlib.suppress(StoreUnavailable):  # nobody keeps what is not logged
+            self._scheduler.show(grant, event.type, event.data).add_done_callback(observe)
 
     def began_output(self, attempt: Attempt) -> None:
         """Tell the metrics, and its span, of an attempt's first output."""
