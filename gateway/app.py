@@ -127,7 +127,7 @@ class App(FastAPI):
             told.__context__ = None
             await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
-            method = request.scope["method"]
+            method = request.method
             self.gateway.entrance.calls.leave(request)
             self.gateway.metrics.answered(
                 method if method in METHODS else "other",
@@ -141,7 +141,7 @@ class App(FastAPI):
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
         gateway = self.gateway
-        call, request.path_params = self.calls.find(request.scope["method"], request.path)
+        call, request.path_params = self.calls.find(request.method, request.path)
         request.route = call.path
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
@@ -175,7 +175,7 @@ class App(FastAPI):
                 unavailable.why = self.gateway.store.trouble
             return unavailable
         # the task, if there is one, ends by its own rules; the caller is told that we failed
-        log.exception("a call failed", path=request.path, method=request.scope["method"])
+        log.exception("a call failed", path=request.path, method=request.method)
         return ApiError(500, "INTERNAL", "Internal error")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:

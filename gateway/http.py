@@ -73,6 +73,10 @@ class Whole:
         """Begin the answer, whose head leaves with its first part. False: it cannot be written now, nothing was done."""
         raise NotImplementedError
 
+    def forget_head(self) -> None:
+        """Drop what is left of the request's head, the ASGI scope too: the answer has begun and will take long."""
+        raise NotImplementedError
+
     @property
     def may_write(self) -> bool:
         """Whether the answer has begun and its client reads what is written."""
@@ -92,6 +96,7 @@ class Request:
         "began",
         "caller",
         "id",
+        "method",
         "on_revoked",
         "opener",
         "path",
@@ -111,6 +116,7 @@ class Request:
         self.receive = receive
         self.send = send
         self.path: str = scope["path"]
+        self.method: str = scope["method"]
         self.path_params: dict[str, str] = {}
         self.id = b"req_" + random_bytes(12).hex().encode()
         self.started = False
@@ -235,9 +241,13 @@ class Request:
         return True
 
     def forget_head(self) -> None:
-        """Drop the headers and the query: a long answer needs them no more."""
+        """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
         self._headers = self._query = None
-        self.scope["headers"].clear()
+        whole = getattr(self.send, "__self__", None)
+        if isinstance(whole, Whole):
+            whole.forget_head()
+        else:
+            self.scope["headers"].clear()
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Answer with a whole body."""

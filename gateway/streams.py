@@ -125,8 +125,9 @@ async def serve(
     stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While the client does not read,
     no more than a page of the log is in hand, and a last frame that all readers of the task share.
     """
-    departure = Departure(request, reader.interrupt)
-    closing.add(reader.interrupt, None if resumable else reader.feed)
+    interrupt = reader.interrupt
+    departure = Departure(request, interrupt)
+    closing.add(interrupt, None if resumable else reader.feed)
     head = [*SSE_HEADERS, *headers]
     whole = getattr(request.send, "__self__", None)
     take = _Live(whole, request, reader, stream, head, keepalive_s).take if isinstance(whole, Whole) else None
@@ -183,7 +184,7 @@ async def serve(
                 await _write(request.send, body)
             del body  # it may be long until the next one
     finally:
-        closing.discard(reader.interrupt)
+        closing.discard(interrupt)
         departure.close()
 
 

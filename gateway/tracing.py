@@ -24,7 +24,7 @@ def tracer_for(settings: Settings) -> Tracer | None:
 
 def trace_request(tracer: Tracer, request: Request) -> Span:
     """The span of a request that begins, under the caller's own."""
-    method = request.scope["method"]
+    method = request.method
     attributes = {"http.request.method": method, "http.route": request.route}
     parent = read_traceparent(request.header(b"traceparent"))
     return tracer.span(f"{method} {request.route}", "server", parent, attributes)

@@ -9,7 +9,7 @@ message delays a reader but never loses it.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -415,38 +415,36 @@ class Hub:
         if self._feeds.get(feed.task_id) is feed:
             del self._feeds[feed.task_id]
 
-    @contextlib.asynccontextmanager
-    async def read(
+    def read(
         self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
-    ) -> AsyncIterator[tuple[Record, Reader] | None]:
-        """Follow a task: its record, and a reader that stands before its first event. None when it is unknown, or not that of the
-        `owner` (key and user): then nothing has happened to it.
+    ) -> "Reading":
+        """`async with`: follow a task: its record, and a reader that stands before its first event. None when it is unknown, or
+        not that of the `owner` (key and user): then nothing has happened to it.
 
         From here on no event is missed: those up to the top that the record tells are in the log, later ones come by themselves.
         """
-        feed = self.open(task_id)
-        kept = False
-        try:
-            record = await self._scheduler.follow(task_id, keep_alive=keep_alive, owner=owner)
-            if record is None:
-                yield None
-                return
-            top = record.number("sq")
-            epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.epoch}-{top}")
-            if not feed.lost and not feed.agrees(epoch, top):
-                feed.lose()  # who reads here has seen what is not in the log any more; this reader has not
-            if feed.lost:
-                self.release(feed)
-                feed = self.open(task_id)
-            feed.keep_alive += keep_alive
-            kept = keep_alive
-            if top > feed.top:
-                feed.jump(epoch, top, record.state in TERMINAL_STATES)
-            self._show_last(feed, record)
-            yield record, Reader(self, feed, notices=True)
-        finally:
-            feed.keep_alive -= kept
+        return Reading(self, task_id, keep_alive, owner)
+
+    async def follow(
+        self, feed: Feed, keep_alive: bool, owner: tuple[str, str] | None
+    ) -> tuple[Record, Feed] | None:
+        """Bring a feed that was opened up to its task's record; another one where readers here have seen what is not in the log
+        any more: then the first is released.
+        """
+        record = await self._scheduler.follow(feed.task_id, keep_alive=keep_alive, owner=owner)
+        if record is None:
+            return None
+        top = record.number("sq")
+        epoch, _ = parse_event_id(record.fields.get("ti") or f"{record.epoch}-{top}")
+        if not feed.lost and not feed.agrees(epoch, top):
+            feed.lose()
+        if feed.lost:
             self.release(feed)
+            feed = self.open(feed.task_id)
+        if top > feed.top:
+            feed.jump(epoch, top, record.state in TERMINAL_STATES)
+        self._show_last(feed, record)
+        return record, feed
 
     def _show_last(self, feed: Feed, record: Record) -> None:
         """Show who joins the last progress of the task, unless the feed has one of its attempt."""
@@ -612,6 +610,35 @@ class Hub:
                 last = await self._scheduler.last(feed.task_id)
                 if last is not None:
                     feed.accept([_event(last)])
+
+
+class Reading:
+    """A task that is followed as long as the block. It keeps the feed and nothing else, nor a generator's frame."""
+
+    __slots__ = ("_feed", "_hub", "_keep_alive", "_owner")
+
+    def __init__(self, hub: Hub, task_id: str, keep_alive: bool, owner: tuple[str, str] | None) -> None:
+        self._hub = hub
+        self._keep_alive = keep_alive
+        self._owner = owner
+        self._feed = hub.open(task_id)
+
+    async def __aenter__(self) -> tuple[Record, Reader] | None:
+        try:
+            found = await self._hub.follow(self._feed, self._keep_alive, self._owner)
+        except BaseException:
+            self._hub.release(self._feed)
+            raise
+        if found is None:
+            self._keep_alive = False
+            return None
+        record, self._feed = found
+        self._feed.keep_alive += self._keep_alive
+        return record, Reader(self._hub, self._feed, notices=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._feed.keep_alive -= self._keep_alive
+        self._hub.release(self._feed)
 
 
 def _event(entry: Entry) -> Event:

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
@@ -122,10 +122,12 @@ class Callers:
         self.open = not settings.keys and settings.loopback
         self.workers_open = self.open and not settings.workers
         self._keys = {key.sha256: key for key in settings.keys}
+        self._callers = {key.sha256: _caller(key) for key in settings.keys}
         self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
         self._workers = {key.sha256: key for key in settings.workers}
         self._tiers = settings.tiers
-        self._open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
+        open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
+        self._anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
 
@@ -138,20 +140,20 @@ class Callers:
         whatever the request says.
         """
         if self.open:  # 1
-            user = _user(header) or ANONYMOUS
-            tier = self._tier(header) or self._open_tier
-            return Caller(user, tier, key_id="", admin=True, delegating=True, open=True)
-        key = _find(self._keys, header(b"authorization"))
-        if key is None:
-            raise Unauthorized
-        user, tier = key.id, key.tier  # 3
-        if key.delegating:  # 2
-            name = _user(header)
-            user, tier = f"{key.id}/{name}" if name else user, self._tier(header) or tier
-        models, secret = tuple(key.models), key.sha256[:SECRET_ID_CHARS]
-        return Caller(
-            user, tier, key.id, key.admin, key.delegating, key.weight, models=models, secret_id=secret
-        )
+            caller, name = self._anybody, _user(header)
+        else:
+            key = _find(self._keys, header(b"authorization"))
+            if key is None:
+                raise Unauthorized
+            caller = self._callers[key.sha256]
+            if not caller.delegating:  # 3
+                return caller
+            name = _user(header)  # 2
+            name = f"{caller.key_id}/{name}" if name else None
+        tier = self._tier(header)
+        if not name and not tier:
+            return caller
+        return replace(caller, user=name or caller.user, tier=tier or caller.tier)
 
     def knows(self, caller: Caller) -> bool:
         """Whether the key that a caller showed is still one, with the same secret."""
@@ -222,6 +224,20 @@ def check_model(caller: Caller, model: str) -> None:
     """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
     if not caller.may_use(model):
         raise model_not_found(model)
+
+
+def _caller(key: CallerKey) -> Caller:
+    """Whom a key stands for, where it names no user of its own."""
+    return Caller(
+        key.id,
+        key.tier,
+        key.id,
+        key.admin,
+        key.delegating,
+        key.weight,
+        models=tuple(key.models),
+        secret_id=key.sha256[:SECRET_ID_CHARS],
+    )
 
 
 def _worker(key: WorkerKey) -> WorkerIdentity:

@@ -31,20 +31,21 @@ class OpenCalls:
     def enter(self, request: Request, caller: Caller) -> None:
         """Open a caller's call, until `leave`. Raises ApiError (429) when it is one too many."""
         request.caller = caller
-        message = f"You have {self.most} calls open in this gateway; wait until some have ended"
-        self._enter(request, (caller.key_id, caller.user), self.most, message)
+        if not self._enter(request, (caller.key_id, caller.user), self.most):
+            raise _too_many(f"You have {self.most} calls open in this gateway; wait until some have ended")
 
     def enter_by_ticket(self, request: Request, task_id: str) -> None:
         """Open a stream for a holder of a task's link, until `leave`. Raises ApiError (429) when it is one too many."""
-        message = f"This task has {MAX_TICKET_READERS} streams open by its link; close some"
-        self._enter(request, (None, task_id), MAX_TICKET_READERS, message)
+        if not self._enter(request, (None, task_id), MAX_TICKET_READERS):
+            raise _too_many(f"This task has {MAX_TICKET_READERS} streams open by its link; close some")
 
-    def _enter(self, request: Request, opener: Opener, most: int, message: str) -> None:
+    def _enter(self, request: Request, opener: Opener, most: int) -> bool:
         calls = self._open.setdefault(opener, set())
         if len(calls) >= most:
-            raise ApiError(429, "TOO_MANY_CALLS", message, retry_after_ms=AGAIN_MS)
+            return False
         calls.add(request)
         request.opener = opener
+        return True
 
     def leave(self, request: Request) -> None:
         """The answer is over. A call that was never opened has nothing to leave."""
@@ -67,3 +68,7 @@ class OpenCalls:
         for call in over:
             call.revoke()
         return len(over)
+
+
+def _too_many(message: str) -> ApiError:
+    return ApiError(429, "TOO_MANY_CALLS", message, retry_after_ms=AGAIN_MS)

@@ -3,7 +3,7 @@
 import contextlib
 import enum
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 
 import msgspec
@@ -170,12 +170,13 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     came_to_end = False
     follow = tasks.submit.followed(task)
     try:
-        async with follow:
+        async with follow as submitted:
             stream = NativeStream(task_info(task))
-            feed, submitted, first = follow.feed, follow.submitted, b""
+            feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
+            del submitted  # it may be long
             came_to_end = await serve(
                 request,
                 Reader(tasks.hub, feed, notices=True),
@@ -272,9 +273,10 @@ async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
         async with tasks.hub.read(task_id, keep_alive=True, owner=owner) as found:
             if found is None:
                 raise not_found(task_id)
-            record, reader = found
+            answer = await _replay(tasks, request, task_id, *found, from_latest)
+            del found  # the record is large, and it may be long
             with ticket or contextlib.nullcontext():
-                await _replay(tasks, request, task_id, record, reader, from_latest)
+                await answer
     except StoreError:
         if request.started:
             raise
@@ -289,13 +291,13 @@ async def _come_again(request: Request, task_id: str) -> None:
 
 async def _replay(
     tasks: Tasks, request: Request, task_id: str, record: Record, reader: Reader, from_latest: bool
-) -> None:
+) -> Awaitable[object]:
+    """What answers a reader of a task's log. Raises StoreError."""
     # Last-Event-ID beats ?after=; a browser's EventSource would give up for good on a 400
     seen = request.header(b"last-event-id") or request.query("after") or request.query("lastEventId")
     start = await begin(tasks.hub, reader, task_id, record, read_cursor(seen), from_latest)
     if start.seen_all:
-        await request.respond(204, b"", [(b"x-task-id", task_id.encode())])
-        return
+        return request.respond(204, b"", [(b"x-task-id", task_id.encode())])
     first = b""
     if start.missing:
         ts = now_ms()
@@ -306,7 +308,7 @@ async def _replay(
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
         tasks.watch.add(reader.feed, record.place)
-    await serve(
+    return serve(
         request,
         reader,
         stream,

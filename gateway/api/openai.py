@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,33 +25,24 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
-from fairlane.streaming.views.openai_common import OpenAIStreamView
+from fairlane.streaming.views.openai_common import OpenAIBodyView, OpenAIStreamView
 from fairlane.streaming.views.result import MisfitError, ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
+from fairlane.streaming.views.task import TaskInfo
 
 QUEUE_CHUNK_S = 30.0
 HOLD_HEAD_S = 1.0
 """How long a stream may hold its head back; longer, and its caller would not know that it was accepted."""
 
 
-async def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> None:
+def chat_completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/chat/completions."""
-    task, stream, usage = await _read(tasks, caller, request, _CHAT)
-    if stream:
-        await _stream(tasks, request, task, ChatStreamView(task_info(task), usage))
-    else:
-        view = ChatBodyView(task_info(task))
-        await _wait(tasks, request, task, view, view.body)
+    return _answer(tasks, caller, request, _CHAT)
 
 
-async def completions(tasks: Tasks, caller: Caller, request: Request) -> None:
+def completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[None]:
     """POST /v1/completions."""
-    task, stream, usage = await _read(tasks, caller, request, _COMPLETION)
-    if stream:
-        await _stream(tasks, request, task, CompletionStreamView(task_info(task), usage))
-    else:
-        view = CompletionBodyView(task_info(task))
-        await _wait(tasks, request, task, view, view.body)
+    return _answer(tasks, caller, request, _COMPLETION)
 
 
 async def embeddings(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -79,17 +70,23 @@ async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 class _Call(NamedTuple):
-    """What differs between the calls that may stream: the type of their tasks, and a member they must have."""
+    """What differs between the calls that may stream: the type of their tasks, a member they must have, and their views."""
 
     task_type: str
     member: str
     kind: str
     """What it begins with; '' = with anything."""
     sentence: str
+    streamed: Callable[[TaskInfo, bool], OpenAIStreamView]
+    whole: Callable[[TaskInfo], OpenAIBodyView]
 
 
-_CHAT = _Call("openaiLike", "messages", "[", "messages must be a list of messages")
-_COMPLETION = _Call("openaiCompletion", "prompt", "", "You must provide a prompt")
+_CHAT = _Call(
+    "openaiLike", "messages", "[", "messages must be a list of messages", ChatStreamView, ChatBodyView
+)
+_COMPLETION = _Call(
+    "openaiCompletion", "prompt", "", "You must provide a prompt", CompletionStreamView, CompletionBodyView
+)
 
 
 async def _read(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> tuple[TaskSpec, bool, bool]:
@@ -189,32 +186,40 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, view: ResultView
         answer = body()
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task.id) from None
-    await request.respond(200, answer, [JSON, *_ids(task), *took.headers])
+    await request.respond(200, answer, [JSON, *_ids(task.id), *took.headers])
 
 
-async def _stream(tasks: Tasks, request: Request, task: TaskSpec, view: OpenAIStreamView) -> None:
-    hub = tasks.hub
+async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> None:
+    """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame."""
+    task, streamed, usage = await _read(tasks, caller, request, call)
+    if not streamed:
+        view = call.whole(task_info(task))
+        await _wait(tasks, request, task, view, view.body)
+        return
+    task_id, lingers, hub = task.id, task.linger_ms > 0, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
-        async with tasks.submit.followed(task) as follow:
-            feed, submitted = follow.feed, follow.submitted
+        follow = tasks.submit.followed(task)
+        async with follow as submitted:
+            feed, enqueued_ms = follow.feed, submitted.enqueued_ms
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             place = None
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            stream = OpenAIStream(view, hub.time, place)
+            stream = OpenAIStream(call.streamed(task_info(task), usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
             hold_s = 0.0 if place else min(HOLD_HEAD_S, keepalive_s)
+            del task, submitted, place  # it may be long
             try:
                 came_to_end = await serve(
                     request,
                     reader,
                     stream,
                     tasks.closing,
-                    headers=_ids(task),
+                    headers=_ids(task_id),
                     keepalive_s=keepalive_s,
                     hold_s=hold_s,
                     give_up=give_up,
@@ -223,19 +228,21 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, view: OpenAISt
             except Refused as refused:
                 came_to_end = True
                 failure = read_error(refused.end.data) if refused.end.type == "error" else None
-                took_ms = max(event_time(refused.end) - submitted.enqueued_ms, 0)
-                raise task_failed(failure, task.id, took_ms=took_ms) from None
+                took_ms = max(event_time(refused.end) - enqueued_ms, 0)
+                raise task_failed(failure, task_id, took_ms=took_ms) from None
             except Lost:
-                raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
+                raise gateway_failed("STORE_LOST", "The store lost this task", task_id) from None
             except Interrupted:
-                raise tasks.going.refusal(task.id) from None
+                raise tasks.going.refusal(task_id) from None
     finally:
-        if not came_to_end and task.linger_ms:  # nobody can read the rest here, also when the gateway stops
-            tasks.cancel_soon(task.id, "client" if hub.time() < give_up else "timeout")
+        if not came_to_end and lingers:  # nobody can read the rest here, also when the gateway stops
+            tasks.cancel_soon(task_id, "client" if hub.time() < give_up else "timeout")
 
 
 class OpenAIStream:
     """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
+
+    __slots__ = ("_place", "_time", "_told_at", "_view")
 
     def __init__(self, view: OpenAIStreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
@@ -283,5 +290,5 @@ class OpenAIStream:
         return error_frame("The key of this call is not valid any more", "UNAUTHORIZED")
 
 
-def _ids(task: TaskSpec) -> Headers:
-    return [(b"x-task-id", task.id.encode())]
+def _ids(task_id: str) -> Headers:
+    return [(b"x-task-id", task_id.encode())]

@@ -47,6 +47,12 @@ class Wire(Protocol):
     def pace(self) -> None:
         """Read on or pause: what waits to be read has changed."""
 
+    def rest(self) -> None:
+        """The answer will take long: keep nothing that only a request needs."""
+
+    def over(self, task: asyncio.Task[None]) -> None:
+        """The application has returned."""
+
     def answered(self, exchange: "Exchange") -> None:
         """The answer is whole."""
 
@@ -70,7 +76,9 @@ class Exchange(Whole):
         "_continue",
         "_head",
         "_left",
+        "_method",
         "_parts",
+        "_path",
         "_told_end",
         "_waiter",
         "_wire",
@@ -89,6 +97,8 @@ class Exchange(Whole):
     ) -> None:
         self._wire = wire
         self.scope = scope
+        self._method: str = scope["method"]
+        self._path: str = scope["path"]
         self.keep_alive = keep_alive
         self.due = due
         """Bytes of the body that have not come yet; None: not known."""
@@ -188,6 +198,10 @@ class Exchange(Whole):
         self._drop_body()
         return True
 
+    def forget_head(self) -> None:
+        self.scope.clear()
+        self._wire.rest()
+
     @property
     def may_write(self) -> bool:
         return self.started and not (self.complete or self.disconnected or self._wire.write_paused)
@@ -251,7 +265,7 @@ class Exchange(Whole):
                 closes = b"close" in value.lower()
         if _UNFIT.search(b"".join([value for _, value in headers])):
             raise RuntimeError("a header cannot be sent: it holds a control character")
-        head = self.scope["method"] == "HEAD"
+        head = self._method == "HEAD"
         if head or status in (204, 304):
             self._left = 0
         elif not measured:
@@ -273,7 +287,7 @@ class Exchange(Whole):
         if self._chunked:
             end = b"" if more else b"0\r\n\r\n"
             return b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
-        if self.scope["method"] == "HEAD":
+        if self._method == "HEAD":
             return b""
         if self._left is not None:
             if len(body) > self._left:
@@ -300,8 +314,9 @@ class Exchange(Whole):
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """The application has returned; an answer that is not whole then never will be."""
+        self._wire.over(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("an answer broke off", path=self.scope["path"], exc_info=error)
+            log.error("an answer broke off", path=self._path, exc_info=error)
         if not self.complete and not self.disconnected:
             self._wire.broken(self)

@@ -87,8 +87,8 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         self.connections = connections
         self.loop = _loop or asyncio.get_running_loop()
-        self.parser: Any = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser: Any = self._new_parser()
+        """None while nothing can come that it would parse."""
         self.transport: Any = None
         self.line: Line | None = None
         self.answering: Exchange | None = None
@@ -121,6 +121,11 @@ class HttpConnection(asyncio.Protocol):
         self._unwritten = 0
         self._drained: list[asyncio.Future[None]] | None = None
         self._on_lost: Callable[[], None] | None = None
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     # ---- the transport ----------
 
@@ -269,6 +274,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         """Parse what has come: a slice at a time, and with others between when slices take long."""
+        if self.parser is None:
+            self.parser = self._new_parser()
         rest: bytes | memoryview = data
         while rest and not self._stopped:
             piece: bytes | memoryview
@@ -424,9 +431,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         self.answering = exchange
-        task = exchange.start(self._config.loaded_app, self.loop)
-        self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
+        self._state.tasks.add(exchange.start(self._config.loaded_app, self.loop))
+
+    def over(self, task: asyncio.Task[None]) -> None:
+        """See `Wire`."""
+        self._state.tasks.discard(task)
 
     def answered(self, exchange: Exchange) -> None:
         """The answer is written; see `Wire`."""
@@ -453,6 +462,11 @@ class HttpConnection(asyncio.Protocol):
                 self._feed(bytes(ahead))
             else:
                 self._settle()
+
+    def rest(self) -> None:
+        """See `Wire`. A parser that stands between two requests takes a kilobyte and remembers nothing."""
+        if self._phase == _BETWEEN and self._unparsed is None:
+            self.parser = None
 
     def broken(self, exchange: Exchange) -> None:
         """The application gave up; see `Wire`."""

@@ -77,27 +77,28 @@ class Submit:
 
 
 class Followed:
-    """A task that is submitted with a feed for its events. No generator: a quiet stream keeps no frame for it."""
+    """A task that is submitted with a feed for its events. It keeps the feed and nothing else, nor a generator's frame: there are
+    many quiet streams.
+    """
 
-    __slots__ = ("_hub", "_submit", "_task", "feed", "submitted")
-
-    submitted: Submitted
+    __slots__ = ("_hub", "_submit", "_task", "feed")
 
     def __init__(self, submit: Submit, hub: Hub, task: TaskSpec) -> None:
         self._submit = submit
         self._hub = hub
-        self._task = task
+        self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
 
-    async def __aenter__(self) -> "Followed":
-        """Raises as `Submit` does."""
+    async def __aenter__(self) -> Submitted:
+        """Once. Raises as `Submit` does."""
+        task, self._task = self._task, None
+        assert task is not None
         self.feed.keep_alive += 1
         try:
-            self.submitted = await self._submit(self._task, self.feed)
+            return await self._submit(task, self.feed)
         except BaseException:
             self._release()
             raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -76,10 +76,12 @@ class Wait:
         it is answered, also when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
         """
         hub = self._hub
-        async with self._submit.followed(task) as followed:
+        followed = self._submit.followed(task)
+        async with followed as submitted:
             reader = Reader(hub, followed.feed)
-            leaving = waiter.leaving(reader.interrupt)
-            self._closing.add(reader.interrupt, followed.feed)
+            interrupt = reader.interrupt
+            leaving = waiter.leaving(interrupt)
+            self._closing.add(interrupt, followed.feed)
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             started_ms, begun, interrupted = 0, hub.time(), False
             try:
@@ -99,7 +101,7 @@ class Wait:
                     if events and events[-1].terminal:
                         ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                         began_ms = started_ms or event_time(events[-1])
-                        return Timing(max(began_ms - followed.submitted.enqueued_ms, 0), ran_ms)
+                        return Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)
                     if interrupted or leaving.gone:
                         if task.linger_ms:
                             self._cancel_soon(task.id, "client")
@@ -109,7 +111,7 @@ class Wait:
                         raise gateway_failed("TIMEOUT", "Task timeout", task.id)
             finally:
                 leaving.close()
-                self._closing.discard(reader.interrupt)
+                self._closing.discard(interrupt)
 
 
 def event_time(event: Event) -> int:

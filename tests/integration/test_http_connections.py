@@ -5,9 +5,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.support.rawhttp import HEALTH, Caller, request
 from tests.support.serving import Served, http_client, serving, until
+from tests.support.talk import talking
 
 from fairlane.gateway.connections import lines
+from fairlane.gateway.connections.http import HttpConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -73,3 +76,36 @@ async def test_a_client_that_does_not_read_is_cut_off_and_harms_nobody(
             )
             assert (await client.get("/health/live")).status_code == 200
             lazy.close()
+
+
+async def test_a_stream_that_waits_keeps_nothing_of_its_request_and_its_connection_goes_on(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with talking(redis_url, tmp_path) as talk, talk.worker() as worker:
+        caller = Caller(talk.served.url)
+        try:
+            body = b'{"model":"m","messages":[],"stream":true}'
+            await asyncio.to_thread(caller.send, request("POST", "/v1/chat/completions", body=body))
+            task = await worker.take()
+            await worker.chunk(task, "first")
+
+            def quiet() -> list[HttpConnection]:
+                every = [
+                    one for one in talk.served.gateway.connections.open if isinstance(one, HttpConnection)
+                ]
+                return [
+                    one for one in every if one.answering and one.answering.started and one.parser is None
+                ]
+
+            await until(lambda: len(quiet()) == 1, "a stream that waits")
+            assert quiet()[0].answering.scope == {}  # type: ignore[union-attr]
+            await asyncio.to_thread(caller.send, HEALTH)  # it waits for the end of the stream
+            await worker.answer(task, None)
+            said = b""
+            while b"[DONE]" not in said or said.count(b"HTTP/1.1 200") < 2:
+                part = await asyncio.to_thread(caller.some)
+                assert part, said
+                said += part
+            assert b"first" in said
+        finally:
+            caller.close()

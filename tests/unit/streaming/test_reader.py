@@ -144,3 +144,47 @@ def test_what_fails_to_take_events_fails_whoever_reads_and_nobody_else() -> None
         assert await other == events(1)
 
     in_loop(work)
+
+
+def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_longer() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        now = 100.0
+        hub.time = lambda: now
+        reader, taken = Reader(hub, feed), []
+
+        def take(some: list[Event]) -> bool:
+            taken.extend(some)
+            reader.wait(1000.0)
+            return True
+
+        waits = asyncio.ensure_future(reader.next(0.01, take))
+        await asyncio.sleep(0)
+        feed.accept(events(1))
+        feed.accept(events(2))
+        now += 900
+        await asyncio.sleep(0.05)  # its first time is over
+        assert not waits.done()
+        assert taken == events(1, 2)
+        now += 200
+        feed.wake()
+        assert await waits == []
+
+    in_loop(work)
+
+
+def test_events_behind_one_that_was_not_taken_wait_for_whoever_reads() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader, offered = Reader(hub, feed), []
+
+        def take(some: list[Event]) -> bool:
+            offered.append(some)
+            return False
+
+        waits = asyncio.ensure_future(reader.next(5.0, take))
+        await asyncio.sleep(0)
+        feed.accept(events(1))
+        feed.accept(events(2))
+        assert await waits == events(1, 2)
+        assert offered == [events(1)]
+
+    in_loop(work)
