@@ -26,7 +26,7 @@ async function read(gateway, streamUrl, reader) {
     (async () => {
       try {
         for await (const { id, event, data } of follow(gateway + streamUrl, {onConnection}))
-          log.frames.push([id ?? "", event, JSON.stringify(data)]);
+          if (NAMES.includes(event)) log.frames.push([id ?? "", event, JSON.stringify(data)]);
       } catch { log.failed++; }
       log.closed = true;
     })();

@@ -11,7 +11,7 @@ from playwright.async_api import Page
 from tests.support.browser import chromium
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.streams import RawStream, event_id, event_name
 from tests.support.talk import RawWorker
 from websockets.asyncio.client import connect
@@ -62,6 +62,16 @@ async def ask(page: Page, gateway: GatewayProcess, reader: str) -> str:
     return str(answer["taskId"])
 
 
+async def known(gateway: GatewayProcess) -> None:
+    """Return when this gateway knows of a worker, of whichever replica."""
+    async with http_client(gateway.url) as http:
+
+        async def is_known() -> bool:
+            return bool((await http.get("/api/admin/state")).json()["workers"])
+
+        await until(is_known, "the worker to be known")
+
+
 async def transcript(gateway: GatewayProcess, task_id: str) -> list[Frame]:
     """What the log holds, as a page would have got it."""
     async with await RawStream.open(gateway.url, f"/api/task/{task_id}/events") as stream:
@@ -90,6 +100,7 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         connect(b.ws, proxy=None) as connection,
     ):
         worker = RawWorker(connection, 1)
+        await known(a)
         task_id = await ask(page, a, reader)
         task = await worker.take()
         assert task["taskId"] == task_id
