@@ -1,0 +1,153 @@
+"""nginx with the configurations that the documents give: streams arrive as they come, workers connect, a refusal goes to the next
+gateway, and Open WebUI's users are users."""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from tests.integration.native.keys import key, secret
+from tests.support.servers import free_port
+from tests.support.serving import WORKER_TOKEN, http_client, until
+from tests.support.talk import RawWorker, Talk
+from websockets.asyncio.client import connect
+
+from .blocks import ROOT, blocks
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(NGINX is None, reason="there is no nginx on this machine"),
+]
+
+
+@contextlib.asynccontextmanager
+async def nginx(folder: Path, configuration: str) -> AsyncIterator[None]:
+    """nginx in the foreground, as whoever runs the tests, until the block ends."""
+    assert NGINX
+    temporary = " ".join(
+        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}\n{configuration}\n}}\n"
+    )
+    child = await asyncio.create_subprocess_exec(
+        NGINX, "-p", str(folder), "-c", "nginx.conf", stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        child.terminate()
+        await child.wait()
+
+
+async def answers(url: str, verify: ssl.SSLContext | bool = True) -> None:
+    async with http_client(verify=verify) as http:
+
+        async def ready() -> bool:
+            with contextlib.suppress(OSError, Exception):  # whatever it is while nginx starts
+                return (await http.get(f"{url}/health/live")).status_code == 200
+            return False
+
+        await until(ready, "nginx to answer")
+
+
+def certificate(folder: Path) -> ssl.SSLContext:
+    """Makes a certificate for 127.0.0.1 in the folder; the context that trusts it."""
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run(
+        [*command.split(), "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")],
+        check=True,
+        capture_output=True,
+    )
+    return ssl.create_default_context(cafile=str(folder / "cert.pem"))
+
+
+def port_of(talk: Talk) -> str:
+    return talk.served.url.rpartition(":")[2]
+
+
+async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_path: Path) -> None:
+    trust = certificate(tmp_path)
+    port, plain = free_port(), free_port()
+    async with gateway(keys=[key("alice")]) as here, gateway(keys=[key("alice")]) as going:
+        text = (ROOT / "deploy/compose/nginx.conf").read_text()
+        for pattern, ours in (
+            (r"gateway-a:8080", f"127.0.0.1:{port_of(here)}"),
+            (r"gateway-b:8080", f"127.0.0.1:{port_of(going)}"),
+            (r"/etc/nginx/tls", str(tmp_path)),
+            (r"listen 443", f"listen 127.0.0.1:{port}"),
+            (r"listen 80;", f"listen 127.0.0.1:{plain};"),
+        ):
+            text, count = re.subn(pattern, ours, text)
+            assert count, pattern
+        async with nginx(tmp_path, text):
+            url = f"https://127.0.0.1:{port}"
+            await answers(url, trust)
+            headers = {"Authorization": f"Bearer {WORKER_TOKEN}"}
+            async with connect(
+                f"wss://127.0.0.1:{port}/ws", ssl=trust, additional_headers=headers, proxy=None
+            ) as link:
+                worker = RawWorker(link, 1)
+                headers = {"Authorization": f"Bearer {secret('alice')}"}
+                body = {"stream": True, "messages": []}
+                async with (
+                    http_client(url, verify=trust, headers=headers) as http,
+                    http.stream("POST", "/api/openai", json=body) as answer,
+                ):
+                    assert answer.status_code == 200
+                    task = await worker.take()
+                    await worker.chunk(task, "first")
+                    lines = answer.aiter_lines()
+                    async with asyncio.timeout(10):
+                        async for line in lines:
+                            if '"first"' in line:
+                                break  # before the task has ended: nothing is collected on the way
+                    await worker.answer(task)
+                    rest = [line async for line in lines]
+                    assert "event: done" in rest
+                going.served.gateway.tasks.going.begin(5000)
+                async with http_client(url, verify=trust, headers=headers) as http:
+                    for _ in range(4):  # every second one is sent to the gateway that refuses, first
+                        calling = here.later(http.post("/api/openai", json={"messages": []}))
+                        await worker.answer(await worker.take(), "done")
+                        assert (await calling).json() == "done"
+                async with http_client(f"http://127.0.0.1:{plain}") as http:
+                    redirect = await http.get("/v1/models")
+                    assert redirect.status_code == 308
+
+
+async def test_users_of_open_webui_are_users(gateway: Start, tmp_path: Path) -> None:
+    (block,) = [one for one in blocks("docs/frameworks.md") if one.language == "nginx"]
+    port = free_port()
+    async with gateway(keys=[key("webui", delegating=True)]) as talk, talk.worker() as worker:
+        async with http_client(talk.served.url) as http:
+
+            async def connected() -> bool:
+                return bool((await http.get("/health/ready")).json()["workers"] == 1)
+
+            await until(connected, "the worker")
+        text = block.text.replace("listen 8081", f"listen 127.0.0.1:{port}")
+        text = text.replace("127.0.0.1:8080", f"127.0.0.1:{port_of(talk)}")
+        async with nginx(tmp_path, text):
+            await answers(f"http://127.0.0.1:{port}")
+            headers = {"Authorization": f"Bearer {secret('webui')}", "X-OpenWebUI-User-Id": "7f3a"}
+            async with http_client(f"http://127.0.0.1:{port}", headers=headers) as http:
+                caller = (await http.get("/api/caller")).json()
+                assert caller["user"] == "webui/7f3a"
+                body = {"model": "any", "messages": []}
+                calling = talk.later(http.post("/v1/chat/completions", json=body))
+                await worker.answer(await worker.take(), "Hello")
+                assert (await calling).status_code == 200
