@@ -110,7 +110,10 @@ PAGES = [
 
 def test_links_between_documents_lead_somewhere() -> None:
     for page in PAGES:
-        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", page.read_text()):
+        text = page.read_text()
+        for picture in re.findall(r'(?:src|srcset)="([^"]+)"', text):
+            assert (page.parent / picture).exists(), f"{page.name}: {picture}"
+        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", text):
             if target.startswith("http"):
                 continue
             file = page.parent / target if target else page
