@@ -24,8 +24,7 @@ def ask(user: str, tier: str, question: str) -> None:
         stream=True,
     )
     for chunk in stream:
-        if chunk.choices:  # none while it waits in the queue
-            print(chunk.choices[0].delta.content or "", end="", flush=True)
+        print(chunk.choices[0].delta.content or "", end="", flush=True)  # empty while it waits in the queue
     print()
 
 
