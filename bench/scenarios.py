@@ -512,5 +512,5 @@ SCENARIOS: dict[str, Callable[[Options], Awaitable[Outcome]]] = {
     "idle_native": idle_native,
     "idle_events": idle_events,
 }
-QUICK = ("sync", "latency", "streams_50", "streams_200", "tokens_200k_batched", "async", "idle_chat")
+QUICK = ("sync", "latency", "streams_200", "tokens_200k_batched", "async", "idle_chat")
 """The scenarios of the short run: those that have a target."""

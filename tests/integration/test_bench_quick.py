@@ -32,7 +32,6 @@ EXPECTED = {
     | TASKS
     | {"latency_p50_ms", "latency_p99_ms", "latency_p99_to_p50", "cpu_per_task_to_yardstick"},
     "latency": CORES | {"added_p50_ms", "added_p99_ms", "sent_late_p99_ms"},
-    "streams_50": CORES | STREAMS | COMPARED,
     "streams_200": CORES | STREAMS | COMPARED,
     "tokens_200k_batched": CORES | STREAMS,
     "async": CORES | TASKS | {"tasks_per_gateway_core_s"},
@@ -41,8 +40,6 @@ EXPECTED = {
 WITH_TARGET = {
     ("sync", "cpu_per_task_to_yardstick"),
     ("sync", "latency_p99_to_p50"),
-    ("streams_50", "first_token_p50_to_yardstick"),
-    ("streams_50", "first_token_p99_to_yardstick"),
     ("streams_200", "cpu_per_token_to_yardstick"),
     ("streams_200", "first_token_p50_to_yardstick"),
     ("streams_200", "first_token_p99_to_yardstick"),

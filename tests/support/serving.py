@@ -79,13 +79,14 @@ async def until(
     what: str = "the condition",
     deadline_s: float = DEADLINE_S,
 ) -> None:
-    """Wait for a state; fails after the deadline with what was waited for."""
+    """Wait for a state; fails after the deadline with what was waited for. The longer it takes the less often it looks."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + deadline_s
+    begun = loop.time()
     while True:
         value = condition()
         if (await value) if isinstance(value, Awaitable) else value:
             return
-        if loop.time() > end:
+        waited_s = loop.time() - begun
+        if waited_s > deadline_s:
             raise AssertionError(f"waited {deadline_s} s in vain for {what}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(min(max(waited_s / 10, 0.01), 0.1))

@@ -7,7 +7,7 @@ from bench.fairness.live_stack import Key, Stack, running
 from tests.integration.fairness.users import EVERYBODY, SLOTS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """Workers with two slots more than the tests' models may use."""
     keys: list[Key] = EVERYBODY

@@ -33,7 +33,7 @@ Users of whom nothing is known yet pay ahead for more than they will use, so tho
 ahead for as long as the others' first answers take. Here that is 2,300 tokens of cost in the first second, paid back in the next
 two: the warm-up.
 """
-FLOODED = isolation(Scale(slots=SLOTS, token_us=10_000, length_s=8, warm_up_s=0), flooded=True)
+FLOODED = replace(isolation(CONTEST, flooded=True), expire_s=CONTEST.length_s + 2)
 
 EVERYBODY = [
     *SHARES.keys.values(),
