@@ -171,12 +171,12 @@ async def test_one_large_body_that_waits_is_held_as_bytes(gateway: GatewayProces
             assert after <= memory.before * 1.2
 
 
-READERS = 6
+READERS = 12
 PIECES, PIECE = 240, 60_000
 
 
 async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess) -> None:
-    """A log of 14 MB and half a dozen readers, who stop reading, and then read all of it at once."""
+    """A log of 14 MB and a dozen readers, who stop reading, and then read all of it at once."""
     async with http_client(gateway.url, timeout=120) as http, worker_v2(gateway.ws, "m") as worker:
         asked = await http.post("/api/openai", json={"model": "m", "async": True})
         task_id = asked.json()["taskId"]
