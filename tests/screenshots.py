@@ -19,9 +19,10 @@ import msgspec
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE
 from tests.support.browser import chromium
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import running_server
 from tests.support.serving import until
-from tests.support.talk import RawWorker, Talk, talking
+from tests.support.talk import Talk, talking
 
 from fairlane.web.dashboard_history import BUCKET_MS, BUCKETS, Bucket
 
@@ -73,7 +74,7 @@ async def fair_burst(page: Page, talk: Talk) -> None:
 
     async def serve(worker: RawWorker) -> None:
         while True:
-            task = await worker.next_task()
+            task = await worker.recv(None)
             if task["type"] == "task":
                 await asyncio.sleep(0.12)
                 await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 9, "outputTokens": 24})
@@ -139,9 +140,9 @@ async def work_for_long(talk: Talk, models: list[str], slots: int, name: str) ->
 
     async with talk.worker2(models, slots=slots, name=name) as worker, asyncio.TaskGroup() as group:
         while True:
-            task = await worker.next_task()
+            task = await worker.recv(None)
             if task["type"] == "task":
-                await worker.send({"type": "taskAck", "taskId": task["taskId"], "attempt": task["attempt"]})
+                await worker.ack(task)
                 group.create_task(one(worker, task))
 
 

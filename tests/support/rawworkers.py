@@ -10,14 +10,23 @@ from typing import Any
 import httpx
 import websockets
 from tests.support.serving import DEADLINE_S, Served, http_client, until
+from tests.support.streams import EventReader, events
 from websockets.asyncio.client import ClientConnection, connect
 
 SUBPROTOCOL = "fairlane.worker.v2"
 NOBODY = "00000000-0000-8000-8000-000000000000"
 
 
+def fitting(task: dict[str, Any]) -> Any:
+    """A result of the shape that the caller of a task expects."""
+    return [[0.5]] if task["taskType"] == "openaiEmbedding" else {"content": "fine"}
+
+
 class RawWorker:
-    """One connection to `/ws`. What it received is kept in `seen`."""
+    """One connection to `/ws`, on which nothing is done by itself. What it received is kept in `seen`.
+
+    Version 1 or 2: a message about a task names its attempt if the task did, which those of version 2 do.
+    """
 
     def __init__(self, ws: ClientConnection) -> None:
         self.ws = ws
@@ -26,8 +35,8 @@ class RawWorker:
 
     # ---- sending ----------
 
-    async def send(self, kind: str, **fields: Any) -> None:
-        await self.text(json.dumps({"type": kind, **fields}))
+    async def send(self, type: str, **fields: Any) -> None:
+        await self.text(json.dumps({"type": type, **fields}))
 
     async def text(self, text: str) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -36,7 +45,11 @@ class RawWorker:
     async def register(self, *models: str, instance: str = "instance", **fields: Any) -> dict[str, Any]:
         """Register, and wait to be welcomed."""
         await self.send(
-            "register", protocols=[2], instanceId=instance, name="raw", models=list(models) or ["m"], **fields
+            "register",
+            protocols=[2],
+            instanceId=instance,
+            models=list(models) or ["m"],
+            **{"name": "raw", **fields},
         )
         self.registered = await self.expect("registered")
         return self.registered
@@ -44,17 +57,25 @@ class RawWorker:
     async def ack(self, task: dict[str, Any]) -> None:
         await self.send("taskAck", **key(task))
 
-    async def chunk(self, task: dict[str, Any], seq: int, text: str, **delta: Any) -> None:
-        await self.send("taskChunk", **key(task), seq=seq, deltas=[{"content": text, **delta}])
+    async def chunk(self, task: dict[str, Any], text: str, seq: int = 1, **delta: Any) -> None:
+        """One piece of text."""
+        said = {"seq": seq, "deltas": [{"content": text, **delta}]} if "attempt" in task else {"delta": text}
+        await self.send("taskChunk", **key(task), **said)
 
-    async def result(self, task: dict[str, Any], result: Any = None, **fields: Any) -> None:
-        """The end of a task, in the words of the version it came in."""
+    async def answer(self, task: dict[str, Any], result: Any = None, **fields: Any) -> None:
+        """The end of a task; `error` makes it a failure."""
         await self.send("taskResult", **key(task), result=result, **{"error": None, **fields})
+
+    async def leave(self) -> None:
+        """Break the connection off, without a closing handshake."""
+        self.ws.transport.abort()
+        await self.ws.wait_closed()
 
     # ---- receiving ----------
 
-    async def recv(self) -> dict[str, Any]:
-        async with asyncio.timeout(DEADLINE_S):
+    async def recv(self, deadline_s: float | None = DEADLINE_S) -> dict[str, Any]:
+        """The next frame; None as the deadline: however long it takes."""
+        async with asyncio.timeout(deadline_s):
             frame: dict[str, Any] = json.loads(await self.ws.recv())
         self.seen.append(frame)
         return frame
@@ -73,11 +94,29 @@ class RawWorker:
             if frame["type"] == kind:
                 return frame
 
+    async def take(self) -> dict[str, Any]:
+        """The next task, behind nothing but acknowledgements; version 2 acknowledges it."""
+        task = await self.recv()
+        while task["type"] == "resultAck":
+            task = await self.recv()
+        assert task["type"] == "task", task
+        if "attempt" in task:
+            await self.ack(task)
+        return task
+
     async def nothing_more(self, *running: dict[str, Any]) -> None:
         """Prove that the gateway has sent nothing: a heartbeat's answer is the next frame that comes."""
         fence = {"taskId": NOBODY, "attempt": 1}
         await self.send("heartbeat", running=[*(key(task) for task in running), fence])
         await self.expect("cancel", taskId=NOBODY)
+
+    async def idle(self, seconds: float = 0.2) -> bool:
+        """Whether no frame came for so long: for what must not happen. Version 2 has `nothing_more`."""
+        try:
+            await self.recv(seconds)
+        except TimeoutError:
+            return True
+        return False
 
     async def closed(self) -> int:
         """The code with which the gateway closes; frames before that are in `seen`."""
@@ -107,27 +146,25 @@ def key(task: dict[str, Any]) -> dict[str, Any]:
     return {name: task[name] for name in ("taskId", "attempt") if name in task}
 
 
+def bearer(token: str | None) -> dict[str, str]:
+    """How a worker or a caller presents a token, if it has one."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
 @contextlib.asynccontextmanager
-async def worker_v1(url: str, **options: Any) -> AsyncIterator[RawWorker]:
-    """A version 1 worker: connected is enough."""
-    async with connect(url, proxy=None, close_timeout=1, **options) as ws:
+async def worker_v1(url: str, token: str | None = None, **options: Any) -> AsyncIterator[RawWorker]:
+    """A version 1 worker: connected is enough. `options` of the connection."""
+    options = {"proxy": None, "close_timeout": 1, "max_size": None, **options}
+    async with connect(url, additional_headers=bearer(token), **options) as ws:
         yield RawWorker(ws)
 
 
 @contextlib.asynccontextmanager
 async def worker_v2(
-    url: str, *models: str, register: bool = True, headers: dict[str, str] | None = None, **fields: Any
+    url: str, *models: str, register: bool = True, token: str | None = None, **fields: Any
 ) -> AsyncIterator[RawWorker]:
     """A version 2 worker, registered for `models`."""
-    async with connect(
-        url,
-        proxy=None,
-        close_timeout=1,
-        max_size=None,
-        subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
-        additional_headers=headers,
-    ) as ws:
-        worker = RawWorker(ws)
+    async with worker_v1(url, token, subprotocols=[websockets.Subprotocol(SUBPROTOCOL)]) as worker:
         if register:
             await worker.register(*models, **fields)
         yield worker
@@ -160,60 +197,13 @@ class Answer:
         return body
 
 
-class Watch:
-    """An event stream that is read in the background."""
-
-    def __init__(self) -> None:
-        self.task_id = ""
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self._news = asyncio.Event()
-        self._over = False
-
-    async def read(self, response: httpx.Response) -> None:
-        name = ""
-        try:
-            async for line in response.aiter_lines():
-                if line.startswith("event: "):
-                    name = line[7:]
-                elif line.startswith("data: "):
-                    self.events.append((name, json.loads(line[6:])))
-                    self._news.set()
-        finally:
-            self._over = True
-            self._news.set()
-
-    @property
-    def text(self) -> str:
-        return "".join(data["delta"] for name, data in self.events if name == "chunk")
-
-    def named(self, name: str) -> list[dict[str, Any]]:
-        return [data for event, data in self.events if event == name]
-
-    async def until_event(self, name: str) -> dict[str, Any]:
-        """The first event of a name."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not (found := self.named(name)):
-                assert not self._over, f"the stream ended without {name}: {self.events}"
-                self._news.clear()
-                await self._news.wait()
-        return found[0]
-
-    async def until_text(self, text: str) -> None:
-        """Wait until exactly this has been streamed."""
-        async with asyncio.timeout(DEADLINE_S):
-            while self.text != text:
-                assert text.startswith(self.text), self.text
-                assert not self._over, f"the stream ended with {self.text!r}"
-                self._news.clear()
-                await self._news.wait()
-
-
 class Callers:
     """Callers of one gateway; whatever they still wait for ends with them."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._streams = contextlib.AsyncExitStack()
 
     def _start(self, work: Any) -> "asyncio.Task[Any]":
         task = asyncio.create_task(work)
@@ -253,39 +243,22 @@ class Callers:
         await until(reached, f"{task_id} to be {status}")
         return await self.status(task_id)
 
-    async def watch(self, model: str = "m", **body: Any) -> Watch:
+    async def watch(self, model: str = "m", **body: Any) -> EventReader:
         """A streaming call."""
         return await self._open("POST", "/api/openai", json={"model": model, "stream": True, **body})
 
-    async def follow(self, task_id: str) -> Watch:
+    async def follow(self, task_id: str) -> EventReader:
         """Read a task's events from the start."""
         return await self._open("GET", f"/api/task/{task_id}/events")
 
-    async def _open(self, method: str, path: str, **request: Any) -> Watch:
-        watch = Watch()
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def read() -> None:
-            try:
-                async with self.client.stream(method, path, **request) as response:
-                    assert response.status_code == 200, (await response.aread()).decode()
-                    watch.task_id = response.headers["x-task-id"]
-                    opened.set_result(None)
-                    await watch.read(response)
-            except Exception as error:
-                if opened.done():
-                    raise
-                opened.set_exception(error)
-
-        self._start(read())
-        async with asyncio.timeout(DEADLINE_S):
-            await opened
-        return watch
+    async def _open(self, method: str, path: str, **request: Any) -> EventReader:
+        return await self._streams.enter_async_context(events(self.client, method, path, **request))
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._streams.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -306,13 +279,13 @@ async def bystander(served: Served, callers: Callers) -> AsyncIterator[None]:
         watch = await callers.watch("beside")
         task = await worker.skip_to("task")
         await worker.ack(task)
-        await worker.chunk(task, 1, "before, ")
+        await worker.chunk(task, "before, ")
         await watch.until_text("before, ")
         yield
         await worker.nothing_more(task)
-        await worker.chunk(task, 2, "after")
+        await worker.chunk(task, "after", 2)
         await watch.until_text("before, after")
-        await worker.result(task, None, lastSeq=2)
+        await worker.answer(task, None, lastSeq=2)
         await worker.expect("resultAck", status="accepted")
         assert (await watch.until_event("done"))["taskId"] == task["taskId"]
         assert not watch.named("error")

@@ -1,26 +1,181 @@
-"""Event streams over a bare TCP connection, which a test can cut wherever it likes."""
+"""Server-sent events, read one by one: of an HTTP client's answer, or over a bare TCP connection, which a test can cut."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+from pydantic import TypeAdapter
 from tests.support.serving import DEADLINE_S
 
+from fairlane.gateway.api.events import NativeEvent
 
-class RawStream:
-    """One HTTP connection that reads a stream of events. The frames are bytes as they came, with their empty line."""
+SCHEMA: TypeAdapter[Any] = TypeAdapter(NativeEvent)
+
+
+class Frame(bytes):
+    """One event of a native stream as it came, with its empty line; comments are no part of it."""
+
+    @cached_property
+    def _fields(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        for line in self.decode().rstrip("\n").split("\n"):
+            name, _, value = line.partition(": ")
+            assert name not in fields, f"{name} twice in one event: {self!r}"
+            fields[name] = value
+        return fields
+
+    @property
+    def id(self) -> str | None:
+        """None when it has none, '' of a `restart`."""
+        return self._fields.get("id")
+
+    @property
+    def event(self) -> str:
+        return self._fields.get("event", "message")
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(self._fields["data"])
+        return data
+
+    def check(self) -> None:
+        """Assert that it is as the schemas promise."""
+        head = {} if self.id is None else {"id": self.id}
+        SCHEMA.validate_json(json.dumps({**head, "event": self.event, "data": self.data}))
+
+
+def first_frame(stream: bytes) -> tuple[Frame | None, bytes]:
+    """The first whole event, which must be as the schemas promise, and what follows it; comments before it are dropped."""
+    while stream.startswith((b":", b"\n")):
+        _, end, rest = stream.partition(b"\n")
+        if not end:
+            return None, stream
+        stream = rest
+    text, end, rest = stream.partition(b"\n\n")
+    if not end:
+        return None, stream
+    frame = Frame(text + end)
+    frame.check()
+    return frame, rest
+
+
+class EventReader:
+    """Reads an open native stream; every event is as the schemas promise. What was read is kept in `seen`."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> None:
+        self._pieces = pieces
+        self._body = b""
+        self.headers = dict(headers or {})
+        """Of the answer, by names in lower case."""
+        self.seen: list[Frame] = []
+
+    async def _more(self) -> bool:
+        """Read one piece of the body; False at its end."""
+        piece = await anext(self._pieces, b"")
+        self._body += piece
+        return bool(piece)
+
+    async def frame(self) -> Frame | None:
+        """The next event, within the deadline; None at the end of the stream."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                frame, self._body = first_frame(self._body)
+                if frame is not None:
+                    self.seen.append(frame)
+                    return frame
+                if not await self._more():
+                    return None
+
+    async def next(self) -> Frame:
+        """The next event. EOFError when the stream has ended."""
+        if (frame := await self.frame()) is None:
+            raise EOFError(f"behind {self.seen[-1:]}")
+        return frame
+
+    async def until(self, name: str) -> list[Frame]:
+        """The events up to and with the next one called `name`."""
+        events = [await self.next()]
+        while events[-1].event != name:
+            events.append(await self.next())
+        return events
+
+    async def rest(self) -> list[Frame]:
+        """All events to the end of the stream."""
+        events = []
+        while (frame := await self.frame()) is not None:
+            events.append(frame)
+        return events
+
+    # ---- what was seen ----------
+
+    @property
+    def task_id(self) -> str:
+        return self.headers["x-task-id"]
+
+    @property
+    def text(self) -> str:
+        """What the chunks so far make up."""
+        return joined_text(self.seen)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        """The data of the events of a name so far."""
+        return [frame.data for frame in self.seen if frame.event == name]
+
+    async def until_event(self, name: str) -> dict[str, Any]:
+        """The data of the first event of a name, seen or to come."""
+        while not (found := self.named(name)):
+            await self.next()
+        return found[0]
+
+    async def until_text(self, text: str) -> None:
+        """Read until exactly this has been streamed."""
+        while self.text != text:
+            assert text.startswith(self.text), self.text
+            await self.next()
+
+
+@contextlib.asynccontextmanager
+async def events(
+    http: httpx.AsyncClient, method: str, url: str, **request: Any
+) -> AsyncIterator[EventReader]:
+    """An open event stream."""
+    async with http.stream(method, url, **request) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield EventReader(response.aiter_bytes(), response.headers)
+
+
+def frames_of(stream: bytes) -> list[Frame]:
+    """Every event of a whole native stream, as an EventReader would read them."""
+    found = []
+    frame, rest = first_frame(stream)
+    while frame is not None:
+        found.append(frame)
+        frame, rest = first_frame(rest)
+    assert not rest
+    return found
+
+
+def joined_text(frames: Iterable[Frame]) -> str:
+    """The text that the chunks of a transcript make up."""
+    return "".join(frame.data["delta"] for frame in frames if frame.event == "chunk")
+
+
+class RawStream(EventReader):
+    """One HTTP connection that reads a stream of events, or another body."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(self._chunks())
         self._reader = reader
         self._writer = writer
-        self._body = b""
-        self._over = False
         self.status = 0
-        self.headers: dict[str, str] = {}
 
     @classmethod
     async def open(
@@ -59,54 +214,25 @@ class RawStream:
             name, _, value = line.partition(": ")
             self.headers[name.lower()] = value
 
-    async def _more(self) -> bool:
-        """Read one piece of the body; False at its end, however it ends."""
-        if self._over:
-            return False
-        try:
-            if self.headers.get("transfer-encoding") == "chunked":
-                size = int(await self._reader.readuntil(b"\r\n"), 16)
-                piece = (await self._reader.readexactly(size + 2))[:-2]
-            else:
-                piece = await self._reader.readexactly(int(self.headers.get("content-length", "0")))
-                self._over = True
-        except (asyncio.IncompleteReadError, ConnectionError):
-            piece = b""
-        self._body += piece
-        self._over = self._over or not piece
-        return bool(piece)
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        """The pieces of the body to its end, however it ends."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            if self.headers.get("transfer-encoding") != "chunked":
+                yield await self._reader.readexactly(int(self.headers.get("content-length", "0")))
+                return
+            while size := int(await self._reader.readuntil(b"\r\n"), 16):
+                yield (await self._reader.readexactly(size + 2))[:-2]
 
-    async def frame(self) -> bytes | None:
-        """The next frame of any sort, comments left out; None at the end of the stream."""
-        async with asyncio.timeout(DEADLINE_S):
-            while True:
-                while self._body.startswith(b":"):
-                    end_of_line = self._body.find(b"\n")
-                    if end_of_line < 0:
-                        break
-                    self._body = self._body[end_of_line + 1 :]
-                frame, end, rest = self._body.partition(b"\n\n")
-                if end:
-                    self._body = rest
-                    return frame + end
-                if not await self._more():
-                    return None
-
-    async def logged(self) -> bytes | None:
-        """The next frame of the log."""
-        while (frame := await self.frame()) is not None and not event_id(frame):
-            pass
-        return frame
-
-    async def take(self, count: int) -> list[bytes]:
-        """So many frames with ids, fewer at the end of the stream."""
-        frames: list[bytes] = []
-        while len(frames) < count and (frame := await self.logged()) is not None:
-            frames.append(frame)
+    async def take(self, count: int) -> list[Frame]:
+        """So many events of the log, which have ids; fewer at the end of the stream."""
+        frames: list[Frame] = []
+        while len(frames) < count and (frame := await self.frame()) is not None:
+            if frame.id:
+                frames.append(frame)
         return frames
 
-    async def rest(self) -> list[bytes]:
-        """All further frames with ids."""
+    async def log(self) -> list[Frame]:
+        """All further events of the log."""
         return await self.take(1 << 40)
 
     async def whole(self, size: int) -> bytes:
@@ -136,33 +262,3 @@ class RawStream:
 
     async def __aexit__(self, *_: object) -> None:
         self.cut()
-
-
-def event_id(frame: bytes) -> str | None:
-    """The id of a frame; None when it has none, '' of a `restart`."""
-    for line in frame.split(b"\n"):
-        if line.startswith(b"id: "):
-            return line[4:].decode()
-    return None
-
-
-def event_name(frame: bytes) -> str:
-    """The type of a frame."""
-    for line in frame.split(b"\n"):
-        if line.startswith(b"event: "):
-            return line[7:].decode()
-    return "message"
-
-
-def event_data(frame: bytes) -> dict[str, Any]:
-    """The data of a frame."""
-    for line in frame.split(b"\n"):
-        if line.startswith(b"data: "):
-            data: dict[str, Any] = json.loads(line[6:])
-            return data
-    raise AssertionError(f"no data in {frame!r}")
-
-
-def joined_text(frames: Iterable[bytes]) -> str:
-    """The text that the chunks of a transcript make up."""
-    return "".join(event_data(frame)["delta"] for frame in frames if event_name(frame) == "chunk")

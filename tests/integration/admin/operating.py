@@ -3,7 +3,8 @@
 from typing import Any
 
 import httpx
-from tests.support.talk import RawWorker, Talk
+from tests.support.rawworkers import RawWorker
+from tests.support.talk import Talk
 
 
 async def change(talk: Talk, kind: str, name: str, **values: Any) -> dict[str, Any]:

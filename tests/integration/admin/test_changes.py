@@ -54,7 +54,7 @@ async def test_a_lowered_limit_holds_from_the_next_decision_on(here: Talk, there
         one, two = await at_once(worker, 2)
         await change(here, "model", "m", concurrency=1)
         await worker.answer(one, {})
-        assert (await worker.frame())["type"] == "resultAck"
+        assert (await worker.recv())["type"] == "resultAck"
         assert await worker.idle()  # two were running, one still is
         await worker.answer(two, {})
         await at_once(worker, 1)
@@ -113,7 +113,7 @@ async def test_a_paused_queue_keeps_its_tasks_and_starts_them_when_it_is_resumed
         assert (await stream).json() == {"passes": True}
         await worker.answer(task, {})
         await here.reaches(running, "completed")
-        assert [(await worker.frame())["type"] for _ in range(2)] == ["resultAck", "resultAck"]
+        assert [(await worker.recv())["type"] for _ in range(2)] == ["resultAck", "resultAck"]
         assert await worker.idle()
         assert (await here.poll(waiting))["status"] == "queued"
         answer = await change(there, "queue", "free_batch", paused=False)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.support.rawworkers import fitting
 from tests.support.servers import running_server
 from tests.support.serving import NO_TLS
-from tests.support.talk import fitting, talking
+from tests.support.talk import talking
 
 MAX_BODY = 1 << 19
 
@@ -51,7 +52,7 @@ class Background:
 
                 async def answer() -> None:
                     while True:
-                        task = await worker.next_task()
+                        task = await worker.recv(None)
                         await worker.answer(task, fitting(task))
 
                 talk.later(answer())

@@ -10,11 +10,10 @@ import pytest
 from playwright.async_api import Page
 from tests.support.browser import chromium
 from tests.support.processes import GatewayProcess, gateway_process
+from tests.support.rawworkers import worker_v1
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
-from tests.support.streams import RawStream, event_id, event_name
-from tests.support.talk import RawWorker
-from websockets.asyncio.client import connect
+from tests.support.streams import RawStream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -75,8 +74,8 @@ async def known(gateway: GatewayProcess) -> None:
 async def transcript(gateway: GatewayProcess, task_id: str) -> list[Frame]:
     """What the log holds, as a page would have got it."""
     async with await RawStream.open(gateway.url, f"/api/task/{task_id}/events") as stream:
-        frames = await stream.rest()
-    return [(event_id(f) or "", event_name(f), json.loads(f.partition(b"data: ")[2])) for f in frames]
+        frames = await stream.log()
+    return [(f.id or "", f.event, json.loads(f.partition(b"data: ")[2])) for f in frames]
 
 
 async def closed(page: Page) -> None:
@@ -97,9 +96,8 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
         gateway_process(tmp_path / "b", own_redis.url, **settings) as b,
         browser_page(page_origin) as page,
-        connect(b.ws, proxy=None) as connection,
+        worker_v1(b.ws) as worker,
     ):
-        worker = RawWorker(connection, 1)
         await known(a)
         task_id = await ask(page, a, reader)
         task = await worker.take()
@@ -142,13 +140,12 @@ async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
         browser_page(page_origin) as page,
     ):
-        async with connect(a.ws, proxy=None):
+        async with worker_v1(a.ws):
             pass  # a worker was there
         task_id = await ask(page, a, reader)
         await a.kill()
         await a.start()
-        async with connect(a.ws, proxy=None) as connection:
-            worker = RawWorker(connection, 1)
+        async with worker_v1(a.ws) as worker:
             task = await worker.take()
             for word in WORDS:
                 await worker.chunk(task, word)
@@ -170,13 +167,12 @@ async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_s
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
         browser_page(page_origin) as page,
     ):
-        async with connect(a.ws, proxy=None):
+        async with worker_v1(a.ws):
             pass  # a worker was there
         task_id = await ask(page, a, reader)
         with own_redis.client() as store:
             store.save()
-        async with connect(a.ws, proxy=None) as connection:
-            worker = RawWorker(connection, 1)
+        async with worker_v1(a.ws) as worker:
             task = await worker.take()
             for word in WORDS[:4]:
                 await worker.chunk(task, word)

@@ -11,10 +11,9 @@ from tests.integration.browser.test_event_source import SETTINGS, browser_page
 from tests.integration.workers_sdk.sdk_bench import process
 from tests.support.node import installed
 from tests.support.processes import GatewayProcess, gateway_process
+from tests.support.rawworkers import worker_v1
 from tests.support.servers import Server, free_port
 from tests.support.serving import http_client, until
-from tests.support.talk import RawWorker
-from websockets.asyncio.client import connect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -67,9 +66,7 @@ async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
         )
         await send.click()
         await expect(status).to_have_text("No worker available")
-        headers = {"Authorization": "Bearer of-w"}
-        async with connect(gateway.ws, additional_headers=headers, proxy=None) as connection:
-            worker = RawWorker(connection, 1)
+        async with worker_v1(gateway.ws, "of-w") as worker:
             await send.click()
             task = await worker.take()
             assert task["payload"]["stream"]
@@ -95,25 +92,24 @@ async def test_a_page_goes_on_where_it_was_when_its_gateway_comes_back(
 ) -> None:
     async with example(own_redis, tmp_path, REPOSITORY, "/") as (gateway, page):
         status, output = page.get_by_role("status"), page.locator("#output")
-        async with gateway_process(tmp_path / "other", own_redis.url, **SETTINGS, **KEYS) as other:
-            headers = {"Authorization": "Bearer of-w"}
-            async with connect(other.ws, additional_headers=headers, proxy=None) as connection:
-                worker = RawWorker(connection, 1)
+        async with (
+            gateway_process(tmp_path / "other", own_redis.url, **SETTINGS, **KEYS) as other,
+            worker_v1(other.ws, "of-w") as worker,
+            http_client(gateway.url, headers={"Authorization": "Bearer of-ops"}) as http,
+        ):
 
-                async with http_client(gateway.url, headers={"Authorization": "Bearer of-ops"}) as http:
+            async def known() -> bool:
+                return bool((await http.get("/api/admin/state")).json()["workers"])
 
-                    async def known() -> bool:
-                        return bool((await http.get("/api/admin/state")).json()["workers"])
-
-                    await until(known, "the other gateway's worker to be known")
-                await page.get_by_role("button").click()
-                task = await worker.take()
-                await worker.chunk(task, "Half")
-                await expect(output).to_have_text("Half")
-                await gateway.kill()
-                await expect(status).to_have_text("Connection lost, coming back")
-                await worker.chunk(task, " and half")
-                await gateway.start()
-                await expect(output).to_have_text("Half and half", timeout=30_000)
-                await worker.answer(task)
-                await expect(status).to_have_text("completed")
+            await until(known, "the other gateway's worker to be known")
+            await page.get_by_role("button").click()
+            task = await worker.take()
+            await worker.chunk(task, "Half")
+            await expect(output).to_have_text("Half")
+            await gateway.kill()
+            await expect(status).to_have_text("Connection lost, coming back")
+            await worker.chunk(task, " and half")
+            await gateway.start()
+            await expect(output).to_have_text("Half and half", timeout=30_000)
+            await worker.answer(task)
+            await expect(status).to_have_text("completed")

@@ -40,7 +40,7 @@ async def test_a_caller_who_hangs_up_is_noticed_however_large_the_body_was(
         with Caller(talk.served.url) as caller:
             await asyncio.to_thread(caller.send, request("POST", path, body=body(size, fields)))
             task = await worker.take()
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task["taskId"], "client")
         await talk.reaches(task["taskId"], "cancelled")
 

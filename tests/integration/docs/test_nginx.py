@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from tests.integration.native.keys import key, secret
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import free_port
 from tests.support.serving import WORKER_TOKEN, http_client, until
-from tests.support.talk import RawWorker, Talk
+from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
 from .blocks import ROOT, blocks
@@ -100,7 +101,7 @@ async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_
             async with connect(
                 f"wss://127.0.0.1:{port}/ws", ssl=trust, additional_headers=headers, proxy=None
             ) as link:
-                worker = RawWorker(link, 1)
+                worker = RawWorker(link)
                 headers = {"Authorization": f"Bearer {secret('alice')}"}
                 body = {"stream": True, "messages": []}
                 async with (

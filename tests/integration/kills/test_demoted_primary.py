@@ -117,7 +117,7 @@ async def test_commands_and_messages_go_over_to_the_new_primary(couple: Couple, 
                 )
             await worker.chunk(task, "after", 3)
             await worker.answer(task, None, lastSeq=3)
-            frames += await stream.rest()
+            frames += await stream.log()
         assert joined_text(frames) == "before meanwhile after"
         call = other.sync(model="m")
         task = await worker.take()

@@ -14,11 +14,10 @@ import pytest
 from tests.integration.kills.test_kill_processes import OPEN_S, results, submit
 from tests.support.ledger import ended_once, events, nothing_left
 from tests.support.processes import GatewayProcess, gateway_process, tireless
+from tests.support.rawworkers import RawWorker, worker_v1
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
-from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
-from tests.support.talk import RawWorker
-from websockets.asyncio.client import connect
+from tests.support.streams import Frame, RawStream, joined_text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -48,12 +47,6 @@ def store(own_redis: Server) -> Any:
         yield client
 
 
-@contextlib.asynccontextmanager
-async def worker_of(gateway: GatewayProcess) -> AsyncIterator[RawWorker]:
-    async with connect(gateway.ws, proxy=None) as connection:
-        yield RawWorker(connection, 1)
-
-
 def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
     return http_client(gateway.url, timeout=OPEN_S)
 
@@ -62,13 +55,13 @@ async def post_stream(gateway: GatewayProcess, **body: Any) -> RawStream:
     return await RawStream.open(gateway.url, "/api/openai", body={"messages": [], "stream": True, **body})
 
 
-async def farewell(stream: RawStream) -> tuple[list[bytes], bytes]:
+async def farewell(stream: RawStream) -> tuple[list[Frame], Frame]:
     """The logged frames up to the `bye`, and that."""
-    frames: list[bytes] = []
+    frames: list[Frame] = []
     while (frame := await stream.frame()) is not None:
-        if event_name(frame) == "bye":
+        if frame.event == "bye":
             return frames, frame
-        if event_id(frame):
+        if frame.id:
             frames.append(frame)
     raise AssertionError(f"no farewell after {frames}")
 
@@ -80,17 +73,17 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
     async with contextlib.AsyncExitStack() as stack:
         http_a = await stack.enter_async_context(caller(a))
         http_b = await stack.enter_async_context(caller(b))
-        streaming = await stack.enter_async_context(worker_of(a))
+        streaming = await stack.enter_async_context(worker_v1(a.ws))
         running = await stack.enter_async_context(await post_stream(a))
         first = await streaming.take()
         await streaming.chunk(first, "one ")
         begun = await running.take(2)
 
-        calling = await stack.enter_async_context(worker_of(a))
+        calling = await stack.enter_async_context(worker_v1(a.ws))
         call = asyncio.create_task(http_a.post("/api/openai", json={"messages": []}))
         second = await calling.take()
 
-        elsewhere = await stack.enter_async_context(worker_of(b))
+        elsewhere = await stack.enter_async_context(worker_v1(b.ws))
         other_id = await submit(http_a, 0)
         other = await elsewhere.take()
         await elsewhere.chunk(other, "there ")
@@ -99,7 +92,7 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
         )
         seen = await watching.take(2)
 
-        further = await stack.enter_async_context(worker_of(b))
+        further = await stack.enter_async_context(worker_v1(b.ws))
         call_elsewhere = asyncio.create_task(http_a.post("/api/openai", json={"messages": []}))
         third = await further.take()
         waiting = await stack.enter_async_context(await post_stream(a, who="waiting"))
@@ -116,9 +109,9 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
         for word in ("two ", "three"):  # what runs here goes on to its end
             await streaming.chunk(first, word)
         await streaming.answer(first)
-        done = begun + await running.rest()
+        done = begun + await running.log()
         assert joined_text(done) == "one two three"
-        assert event_name(done[-1]) == "done"
+        assert done[-1].event == "done"
         await calling.answer(second, {"content": "called"})
         assert (await call).json() == {"content": "called"}
         await further.answer(third, {"content": "from there"})
@@ -126,7 +119,7 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
 
         more, bye = await farewell(watching)  # the others are told to come back
         assert b"\nretry: " in bye
-        assert event_data(bye)["reason"] == "drain"
+        assert bye.data["reason"] == "drain"
         _, bye = await farewell(waiting)
         assert b"\nretry: " in bye
         answer = await queued_call
@@ -138,16 +131,16 @@ async def test_a_gateway_that_is_stopped_finishes_what_runs_and_sends_the_others
         await elsewhere.chunk(other, "and here")
         await elsewhere.answer(other)
         path = f"/api/task/{other_id}/events"
-        async with await RawStream.open(b.url, path, last=event_id(seen[-1])) as again:
-            seen += await again.rest()
+        async with await RawStream.open(b.url, path, last=seen[-1].id) as again:
+            seen += await again.log()
         assert joined_text(seen) == "there and here"
         async with await RawStream.open(b.url, path) as whole:
-            assert await whole.rest() == seen
+            assert await whole.log() == seen
 
         answering = [asyncio.create_task(answer_all(worker)) for worker in (elsewhere, further)]
         async with await RawStream.open(b.url, f"/api/task/{waiting_id}/events") as resumed:
-            frames = await resumed.rest()
-        assert event_data(frames[-1])["result"] == {"content": "waiting"}
+            frames = await resumed.log()
+        assert frames[-1].data["result"] == {"content": "waiting"}
         bodies = await results(http_b, queued)
         assert {body["status"] for body in bodies} == {"completed"}
         for task_id in [other_id, waiting_id, *queued]:
@@ -197,7 +190,7 @@ async def test_when_one_gateway_is_killed_the_other_does_its_tasks(gateways: Pai
             for task_id in ids
         ]
         lines = [await stream.take(1) for stream in streams]
-        assert {(event_id(frames[0]) or "")[-2:] for frames in lines} == {"-1"}
+        assert {(frames[0].id or "")[-2:] for frames in lines} == {"-1"}
 
         await a.kill()
         gate.set()
@@ -212,7 +205,7 @@ async def test_when_one_gateway_is_killed_the_other_does_its_tasks(gateways: Pai
         assert [body["result"] for body in bodies[10:]] == list(range(100, 200))
         assert {ended_once(store, task_id) for task_id in waiting} == {b"done"}
         for number, (stream, frames) in enumerate(zip(streams, lines, strict=True)):
-            names = [event_name(frame) for frame in frames + await stream.rest()]
+            names = [frame.event for frame in frames + await stream.log()]
             assert names == (["start", "chunk", "error"] if number % 2 else ["start", "start", "done"])
         await nothing_left(store)
 

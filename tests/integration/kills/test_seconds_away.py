@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.support.ledger import KEYS, nothing_left
 from tests.support.proxy import ChaosProxy
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
-from tests.support.talk import RawWorker, talking
+from tests.support.talk import talking
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def finish(given: list[tuple[RawWorker, dict[str, Any]]]) -> None:
         await worker.chunk(task, "after", seq)
         await worker.answer(task, None, lastSeq=seq)
     for worker, _ in given:
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["status"]) == ("resultAck", "accepted"), frame
 
 

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 from tests.support.ledger import KEYS, ended_once, nothing_left
 from tests.support.processes import tireless
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
-from tests.support.streams import RawStream, event_data, event_name, joined_text
-from tests.support.talk import RawWorker, Talk, talking
+from tests.support.streams import RawStream, joined_text
+from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -68,9 +69,9 @@ async def test_while_redis_is_stopped_new_calls_are_refused_and_streams_wait(
                 own_redis.thaw()
             await worker.chunk(task, "after")
             await worker.answer(task)
-            frames += await stream.rest()
+            frames += await stream.log()
         assert joined_text(frames) == "before 0 1 2 3 4 after"
-        assert event_name(frames[-1]) == "done"
+        assert frames[-1].event == "done"
         body = await talk.reaches(held_id, "completed", "failed")
         assert body["result"] == "finished while Redis was stopped"
         for free in (worker, second):
@@ -137,7 +138,7 @@ async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_red
                 assert answer.json()["error"] == "The store lost this task"
             names = []
             while (frame := await stream.frame()) is not None:
-                names.append(event_name(frame))
+                names.append(frame.event)
             assert names[-3:] == ["gap", "restart", "bye"]
         gone = await talk.http.get(f"/api/task/{later}")
         assert (gone.status_code, gone.json()["error"]) == (404, "Task not found or expired")
@@ -159,9 +160,9 @@ async def test_a_posted_stream_whose_task_is_lost_ends_with_a_farewell(talk: Tal
         own_redis.stop()
         own_redis.start()
         farewell = [frame for frame in [await stream.frame() for _ in range(3)] if frame]
-        assert [event_name(frame) for frame in farewell] == ["gap", "restart", "bye"]
+        assert [frame.event for frame in farewell] == ["gap", "restart", "bye"]
         bye = farewell[-1]
-        assert event_data(bye)["reconnectMs"] > 0
+        assert bye.data["reconnectMs"] > 0
 
 
 async def test_a_gateway_waits_for_a_redis_that_is_not_there_yet(own_redis: Server, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.support.ledger import nothing_left
+from tests.support.rawworkers import RawWorker, key
 from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.streams import RawStream, event_data, event_id, event_name
-from tests.support.talk import RawWorker, Talk, talking
+from tests.support.streams import Frame, RawStream
+from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +24,11 @@ class Reader:
 
     def __init__(self) -> None:
         self.last = ""
-        self.frames: list[bytes] = []
+        self.frames: list[Frame] = []
         self.restarts = 0
 
-    def take(self, frame: bytes) -> None:
-        name, id_ = event_name(frame), event_id(frame)
+    def take(self, frame: Frame) -> None:
+        name, id_ = frame.event, frame.id
         if name == "restart":
             self.restarts += 1
             self.frames = []
@@ -38,11 +39,11 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        return bool(self.frames) and event_name(self.frames[-1]) in ("done", "error", "cancelled")
+        return bool(self.frames) and self.frames[-1].event in ("done", "error", "cancelled")
 
     @property
     def texts(self) -> Texts:
-        return [event_data(frame)["delta"] for frame in self.frames if event_name(frame) == "chunk"]
+        return [frame.data["delta"] for frame in self.frames if frame.event == "chunk"]
 
     async def read(self, talk: Talk, task_id: str, *, until_texts: Texts | None = None) -> None:
         """Read to the end, coming back whenever the stream ends before; or until the texts are there."""
@@ -58,20 +59,19 @@ class Reader:
 
 async def pour(worker: RawWorker, task: dict[str, Any], texts: Texts, first: int = 1) -> None:
     """Stream texts as events of their own: neighbours of different choices are never joined."""
-    head = {"type": "taskChunk", "taskId": task["taskId"], "attempt": task["attempt"]}
     for seq, text in enumerate(texts, first):
-        await worker.send({**head, "seq": seq, "deltas": [{"index": seq % 2, "content": text}]})
+        await worker.send("taskChunk", **key(task), seq=seq, deltas=[{"index": seq % 2, "content": text}])
 
 
 async def take_again(worker: RawWorker, task_id: str) -> dict[str, Any]:
     """The task as it is given again; what the worker had of it before is cancelled, and it says that it stops."""
     while True:
-        frame = await worker.frame()
+        frame = await worker.recv()
         if frame["type"] == "task" and frame["taskId"] == task_id:
-            await worker.send({"type": "taskAck", "taskId": task_id, "attempt": frame["attempt"]})
+            await worker.ack(frame)
             return frame
         if frame["type"] == "cancel":
-            await worker.answer({"taskId": task_id, "attempt": frame["attempt"]})
+            await worker.answer(frame)
 
 
 def saved(server: Server) -> None:
@@ -186,9 +186,9 @@ async def test_what_a_worker_still_says_of_a_grant_that_was_lost_counts_for_noth
             reader = Reader()
             await reader.read(talk, task_id, until_texts=A[:2])
             roll_back(own_redis)
-            new = await worker.frame()
+            new = await worker.recv()
             while new["type"] != "task":
-                new = await worker.frame()
+                new = await worker.recv()
             assert (new["taskId"], new["attempt"] > old["attempt"]) == (task_id, True)
             await worker.chunk(old, "late", 3)
             await worker.chunk(new, "B1", 1)

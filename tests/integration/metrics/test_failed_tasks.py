@@ -34,7 +34,7 @@ async def test_a_worker_s_failure_is_told_with_request_user_and_worker(
             answer = callers.ask()
             task = await worker.expect("task")
             info = {"code": "UPSTREAM_ERROR", "retryable": False}
-            await worker.result(task, error="The upstream answered 501: no", errorInfo=info, lastSeq=0)
+            await worker.answer(task, error="The upstream answered 501: no", errorInfo=info, lastSeq=0)
             response = await answer.response()
             line = await _line(logs)
             assert line["task_id"] == task["taskId"]
@@ -55,7 +55,7 @@ async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Serv
             response = await answer.response()
             line = await _line(logs)
             assert (line["code"], line["request_id"]) == ("TIMEOUT", response.headers["x-request-id"])
-            await worker.result(task, 1, lastSeq=0)
+            await worker.answer(task, 1, lastSeq=0)
             await busy.ok()
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import RawWorker, Talk
+from tests.support.talk import Talk
 
 from .scraping import scrape, scrape_when
 

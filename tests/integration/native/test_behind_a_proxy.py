@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.proxy import Proxy, Reader, Writer
+from tests.support.rawworkers import SUBPROTOCOL
 from tests.support.serving import DEADLINE_S, http_client
-from tests.support.talk import V2, Talk
+from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -32,7 +33,7 @@ class HostRewritingProxy(Proxy):
         await super().pass_on(reader, writer, link, sends=sends)
 
 
-@pytest.mark.parametrize("subprotocols", [None, [V2]])
+@pytest.mark.parametrize("subprotocols", [None, [SUBPROTOCOL]])
 async def test_with_keys_no_worker_connects_without_a_token(
     gateway: Start, subprotocols: list[str] | None
 ) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.integration.native.keys import key, secret
-from tests.support.talk import SseReader, Talk, parse_sse
+from tests.support.streams import events, frames_of
+from tests.support.talk import Talk
 from websockets.exceptions import InvalidStatus
 
 from fairlane.gateway.accounts.secrets import with_first_start_keys
@@ -196,13 +197,12 @@ async def test_a_stream_url_reads_its_one_task_without_a_key_and_nothing_else(ga
         url, task_id = answer.json()["streamUrl"], answer.json()["taskId"]
         token = url.partition("?token=")[2]
         other = await submit(acme)
-        async with talk.http.stream("GET", url) as response:
-            assert response.status_code == 200
+        async with talk.events(url) as reader:
             await worker.answer(await worker.take(), {"a": 1})
-            events = await SseReader(response).rest()
+            events = await reader.rest()
         assert events[-1].data["result"] == {"a": 1}
         alias = await talk.http.get(f"/api/sse-stream?taskId={task_id}&token={token}")
-        assert parse_sse(alias.text)[-1].data["result"] == {"a": 1}
+        assert frames_of(alias.content)[-1].data["result"] == {"a": 1}
         assert (await talk.http.get(f"/api/task/{other}/events?token={token}")).status_code == 401
         assert (await talk.http.get(f"/api/task/{task_id}?token={token}")).status_code == 401
         assert (await talk.http.post(f"/api/task/{task_id}/cancel?token={token}")).status_code == 401
@@ -237,7 +237,7 @@ async def test_a_ticket_of_one_replica_is_good_on_another(gateway: Start) -> Non
             url = (await acme.post("/api/openai", json={"async": True})).json()["streamUrl"]
         await worker.answer(await worker.take(), {"a": 1})
         answer = await second.http.get(url)
-        assert parse_sse(answer.text)[-1].data["result"] == {"a": 1}
+        assert frames_of(answer.content)[-1].data["result"] == {"a": 1}
 
 
 # ---- the first start ----------
@@ -260,5 +260,5 @@ async def test_off_loopback_the_first_start_makes_a_caller_key_and_a_worker_toke
         async with talk.worker(secrets["worker"]) as worker, talk.client(secrets["key"]) as caller:
             task_id = await submit(caller)
             await worker.answer(await worker.take(), {"a": 1})
-            async with caller.stream("GET", f"/api/task/{task_id}/events") as response:
-                assert (await SseReader(response).rest())[-1].data["result"] == {"a": 1}
+            async with events(caller, "GET", f"/api/task/{task_id}/events") as reader:
+                assert (await reader.rest())[-1].data["result"] == {"a": 1}

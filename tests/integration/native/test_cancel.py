@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tests.support.serving import until
-from tests.support.talk import Talk, parse_sse
+from tests.support.streams import frames_of
+from tests.support.talk import Talk
 
 from fairlane.queues.ids import new_task_id
 
@@ -36,10 +37,10 @@ async def test_an_executing_task_is_cancelled_and_its_worker_told(gateway: Start
         for _ in range(2):
             answer = await talk.http.post(f"/api/task/{task_id}/cancel", json={})
             assert answer.json() == {"taskId": task_id, "status": "cancelled"}
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task_id, "client")
         await worker.answer(task, {"too": "late"})
-        assert (await worker.frame())["type"] == "resultAck"
+        assert (await worker.recv())["type"] == "resultAck"
         assert (await talk.poll(task_id))["status"] == "cancelled"
         await talk.submit(model="m", name="next")
         assert (await worker.take())["payload"]["name"] == "next"
@@ -77,7 +78,7 @@ async def test_streams_of_a_cancelled_task_end_with_cancelled(gateway: Start) ->
         assert (last.event, last.data["by"]) == ("cancelled", "client")
         await worker.chunk(task, "never seen")
         await worker.answer(task, None)
-        replayed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
+        replayed = frames_of((await talk.http.get(f"/api/task/{task['taskId']}/events")).content)
         assert replayed[-1] == last
 
 

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.support.talk import RawWorker, Talk
+from tests.support.rawworkers import RawWorker
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +23,11 @@ async def leave(call: asyncio.Task[Any]) -> None:
 
 async def cancelled(worker: RawWorker, task: dict[str, Any]) -> None:
     """A version 2 worker is told to stop, and says that it has."""
-    frame = await worker.frame()
+    frame = await worker.recv()
     assert (frame["type"], frame["taskId"], frame["attempt"]) == ("cancel", task["taskId"], task["attempt"])
     assert frame["reason"] == "client"
     await worker.answer(task, None, error="cancelled")
-    assert (await worker.frame())["type"] == "resultAck"
+    assert (await worker.recv())["type"] == "resultAck"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.support.pulse import live_loop
-from tests.support.talk import RawWorker, Talk, fitting
+from tests.support.rawworkers import RawWorker, fitting, key
+from tests.support.talk import Talk
 
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import progress_event, queued_event
@@ -36,9 +37,7 @@ async def live(talk: Talk) -> None:
 
 
 async def progress(worker: RawWorker, task: dict[str, Any], **fields: Any) -> None:
-    await worker.send(
-        {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"], **fields}
-    )
+    await worker.send("taskProgress", **key(task), **fields)
 
 
 def show(talk: Talk, task_id: str, count: int) -> None:

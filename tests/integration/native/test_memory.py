@@ -9,11 +9,10 @@ import httpx
 import pytest
 from tests.support.memory import Peak, resident, watched
 from tests.support.processes import GatewayProcess, gateway_process
-from tests.support.rawworkers import RawWorker, worker_v2
+from tests.support.rawworkers import RawWorker, fitting, worker_v2
 from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 from tests.support.streams import RawStream
-from tests.support.talk import fitting
 
 pytestmark = pytest.mark.anyio
 
@@ -112,10 +111,10 @@ class Busy:
     async def work_off(self, number: int) -> None:
         """End its task, and take and end so many more."""
         for _ in range(number):
-            await self._worker.result(self._task, fitting(self._task))
+            await self._worker.answer(self._task, fitting(self._task))
             self._task = await self._worker.skip_to("task")
             await self._worker.ack(self._task)
-        await self._worker.result(self._task, fitting(self._task))
+        await self._worker.answer(self._task, fitting(self._task))
 
 
 @pytest.mark.parametrize(
@@ -183,10 +182,10 @@ async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess)
         task = await worker.skip_to("task")
         await worker.ack(task)
         for number in range(PIECES):
-            await worker.chunk(task, number + 1, f"{number:06d}" * (PIECE // 6))
+            await worker.chunk(task, f"{number:06d}" * (PIECE // 6), number + 1)
             if number % 20 == 19:
                 await worker.nothing_more(task)
-        await worker.result(task, None, lastSeq=PIECES)
+        await worker.answer(task, None, lastSeq=PIECES)
         await worker.skip_to("resultAck")
         path = f"/api/task/{task_id}/events"
         async with watched(gateway.pid) as memory, contextlib.AsyncExitStack() as stack:

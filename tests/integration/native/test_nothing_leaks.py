@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
-from tests.support.talk import RawWorker, Talk, parse_sse
+from tests.support.streams import frames_of
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +22,7 @@ CALLERS = 150
 async def work(worker: RawWorker, chance: random.Random) -> None:
     """Answer every task in one of the ways in which workers answer."""
     while True:
-        task = await worker.next_task()
+        task = await worker.recv(None)
         number = task["payload"]["number"]
         for piece in range(chance.randrange(4)):
             await worker.chunk(task, f"{number}:{piece} ")
@@ -51,7 +53,7 @@ async def call(talk: Talk, number: int, chance: random.Random) -> str:
         body = await talk.reaches(task_id, "completed", "failed", "cancelled")
         told = body.get("result") or body
     elif way == "stream":
-        last = parse_sse(answer.text)[-1]
+        last = frames_of(answer.content)[-1]
         assert last.event in ("done", "error")
         told = last.data.get("result") or last.data
     else:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from tests.support.ids import numbered
-from tests.support.talk import RawWorker, Sse, Talk, parse_sse
+from tests.support.rawworkers import RawWorker, key
+from tests.support.streams import Frame, frames_of
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +67,7 @@ def body_for(call: str, **more: Any) -> dict[str, Any]:
     return {"type": "openaiLike", "payload": payload, **more}
 
 
-def check_stream(events: list[Sse], task_id: str, text: str, result: Any) -> None:
+def check_stream(events: list[Frame], task_id: str, text: str, result: Any) -> None:
     """The rules of a complete native stream of one attempt."""
     logged = [event for event in events if event.id is not None]
     assert numbered(event.id or "" for event in logged) == [f"1-{more}" for more in range(1, len(logged) + 1)]
@@ -107,9 +109,9 @@ async def test_the_result_is_read_as_a_stream(
             task = await worker.take()
             await behave(worker, task)
             events = await reader.rest()
-        assert reader.response.headers["x-task-id"] == task["taskId"]
-        assert reader.response.headers["cache-control"] == "no-cache, no-transform"
-        assert reader.response.headers["x-accel-buffering"] == "no"
+        assert reader.headers["x-task-id"] == task["taskId"]
+        assert reader.headers["cache-control"] == "no-cache, no-transform"
+        assert reader.headers["x-accel-buffering"] == "no"
         expected = result(task["taskId"])
         if (
             expected.get("usage") == COUNTED and call == "/api/openai"
@@ -130,7 +132,7 @@ async def test_the_result_is_read_by_polling_and_replayed(
         assert (await talk.reaches(task_id, "completed"))["result"] == result(task_id)
         for url in (f"/api/task/{task_id}/events", f"/api/sse-stream?taskId={task_id}"):
             replayed = await talk.http.get(url)
-            check_stream(parse_sse(replayed.text), task_id, text, result(task_id))
+            check_stream(frames_of(replayed.content), task_id, text, result(task_id))
 
 
 async def test_a_worker_that_answers_null_without_chunks_answers_null(gateway: Start) -> None:
@@ -140,7 +142,7 @@ async def test_a_worker_that_answers_null_without_chunks_answers_null(gateway: S
         await only_null(worker, task)
         answer = await call
         polled = await talk.poll(task["taskId"])
-        streamed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
+        streamed = frames_of((await talk.http.get(f"/api/task/{task['taskId']}/events")).content)
         assert answer.status_code == 200
         assert answer.json() == polled["result"] == streamed[-1].data["result"]
 
@@ -157,9 +159,9 @@ async def test_all_readings_of_one_task_agree_byte_for_byte(gateway: Start) -> N
                 await worker.answer(task, None)
                 live += await reader.rest()
                 joined += await second.rest()
-        replayed = parse_sse((await talk.http.get(f"/api/task/{task['taskId']}/events")).text)
-        assert [event.raw for event in live if event.id] == [event.raw for event in joined]
-        assert [event.raw for event in live if event.id] == [event.raw for event in replayed]
+        replayed = frames_of((await talk.http.get(f"/api/task/{task['taskId']}/events")).content)
+        assert [event for event in live if event.id] == joined
+        assert [event for event in live if event.id] == replayed
         assert (await talk.poll(task["taskId"]))["result"] == live[-1].data["result"]
 
 
@@ -242,11 +244,12 @@ async def test_progress_and_stages_of_a_version_2_worker_are_shown(gateway: Star
         talk.events("/api/openai", json={"model": "m", "stream": True}) as reader,
     ):
         task = await worker.take()
-        head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
-        await worker.send({**head, "pct": 40, "note": "halfway"})
+        await worker.send("taskProgress", **key(task), pct=40, note="halfway")
         *_, start, progress = await reader.until("progress")
         assert (progress.id, progress.data["pct"], progress.data["note"]) == (None, 40, "halfway")
-        await worker.send({**head, "stage": {"name": "render", "index": 1, "of": 2, "status": "running"}})
+        await worker.send(
+            "taskProgress", **key(task), stage={"name": "render", "index": 1, "of": 2, "status": "running"}
+        )
         stage = await reader.next()
         assert (stage.event, stage.data["name"], stage.data["of"]) == ("stage", "render", 2)
         assert start.id is not None
@@ -266,7 +269,7 @@ async def test_a_silent_stream_gets_keepalive_comments(gateway: Start) -> None:
                 if text.count(": keepalive\n") == 2:
                     await worker.answer(task, {})
         assert ": keepalive\n\n" not in text
-        assert parse_sse(text.replace(": keepalive\n", ""))[-1].event == "done"
+        assert frames_of(text.encode())[-1].event == "done"
 
 
 async def test_metadata_is_echoed_in_polls_and_events_and_not_sent_to_the_worker(gateway: Start) -> None:
@@ -282,5 +285,5 @@ async def test_metadata_is_echoed_in_polls_and_events_and_not_sent_to_the_worker
         assert (await talk.poll(task_id))["metadata"] == metadata
         await worker.answer(task, {})
         assert (await talk.reaches(task_id, "completed"))["metadata"] == metadata
-        events = parse_sse((await talk.http.get(f"/api/task/{task_id}/events")).text)
+        events = frames_of((await talk.http.get(f"/api/task/{task_id}/events")).content)
         assert [event.data.get("metadata") for event in events] == [metadata, metadata]

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-from tests.support.talk import Sse, Talk, parse_sse
+from tests.support.rawworkers import key
+from tests.support.streams import Frame, frames_of
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -12,14 +14,14 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 TEXTS = ["a", "b", "c", "d"]
 
 
-async def ended_task(talk: Talk) -> tuple[str, list[Sse]]:
+async def ended_task(talk: Talk) -> tuple[str, list[Frame]]:
     """A completed task with a few chunks, and its whole log."""
     async with (
         talk.worker() as worker,
         talk.events("/api/openai", json={"stream": True, "metadata": {"x": 1}}) as reader,
     ):
         task = await worker.take()
-        events: list[Sse] = []
+        events: list[Frame] = []
         for text in TEXTS:
             await worker.chunk(task, text)
             events += await reader.until("chunk")
@@ -41,8 +43,8 @@ async def test_replay_from_every_event_is_the_rest_of_the_stream(gateway: Start)
                 (f"/api/sse-stream?taskId={task_id}&after={event.id}", {}),
                 (f"/api/task/{task_id}/events?after={events[0].id}", by_header),
             ):
-                replayed = parse_sse((await talk.http.get(url, headers=headers)).text)
-                assert [one.raw for one in replayed] == [one.raw for one in events[seen:]]
+                replayed = frames_of((await talk.http.get(url, headers=headers)).content)
+                assert replayed == events[seen:]
 
 
 async def test_after_the_terminal_event_the_answer_is_204(gateway: Start) -> None:
@@ -61,7 +63,7 @@ async def test_from_latest_on_an_ended_task_is_its_terminal_event(gateway: Start
     async with gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events?fromLatest=1")
-        assert [one.raw for one in parse_sse(answer.text)] == [events[-1].raw]
+        assert frames_of(answer.content) == [events[-1]]
 
 
 async def test_from_latest_on_a_running_task_is_what_follows(gateway: Start) -> None:
@@ -87,11 +89,11 @@ async def test_a_cursor_that_is_not_in_the_log_is_told_gap_and_restart_and_gets_
     async with gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": cursor})
-        gap, restart, *rest = parse_sse(answer.text)
+        gap, restart, *rest = frames_of(answer.content)
         assert (gap.id, gap.event) == (None, "gap")
         assert (gap.data["requested"], gap.data["reason"]) == (cursor, reason)
         assert (restart.id, restart.event) == ("", "restart")
-        assert [one.raw for one in rest] == [one.raw for one in events]
+        assert rest == events
 
 
 @pytest.mark.parametrize(
@@ -119,17 +121,17 @@ async def test_a_cursor_that_is_none_is_answered_with_the_whole_log(gateway: Sta
         by_header = await talk.http.get(url, headers={b"Last-Event-ID": cursor.encode()})
         by_query = await talk.http.get(url, params={"after": cursor})
         for answer in (by_header, by_query):
-            gap, restart, *rest = parse_sse(answer.text)
+            gap, restart, *rest = frames_of(answer.content)
             assert (gap.event, gap.data["requested"], gap.data["reason"]) == ("gap", "", "lost")
             assert (restart.event, restart.id) == ("restart", "")
-            assert [one.raw for one in rest] == [one.raw for one in events]
+            assert rest == events
 
 
 async def test_an_empty_last_event_id_reads_from_the_start(gateway: Start) -> None:
     async with gateway() as talk:
         task_id, events = await ended_task(talk)
         answer = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": ""})
-        assert [one.raw for one in parse_sse(answer.text)] == [one.raw for one in events]
+        assert frames_of(answer.content) == events
 
 
 async def test_events_of_a_queued_task_begin_with_its_position(gateway: Start) -> None:
@@ -183,22 +185,21 @@ async def test_a_log_longer_than_any_buffer_is_replayed_whole_and_from_anywhere(
     async with gateway() as talk, talk.worker2(["m"]) as worker:
         task_id = await talk.submit(model="m")
         task = await worker.take()
-        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
         for seq in range(26):  # two kinds in turn are never joined: 1,300 events
             some = slice(seq * 25, seq * 25 + 25)
             pairs = zip(thoughts[some], words[some], strict=True)
             deltas = [delta for one, two in pairs for delta in ({"reasoning": one}, {"content": two})]
-            await worker.send({**head, "seq": seq + 1, "deltas": deltas})
+            await worker.send("taskChunk", **key(task), seq=seq + 1, deltas=deltas)
         async with talk.events(f"/api/task/{task_id}/events") as early:
             await worker.answer(task, None)
             live = await early.rest()
-        replayed = parse_sse((await talk.http.get(f"/api/task/{task_id}/events")).text)
+        replayed = frames_of((await talk.http.get(f"/api/task/{task_id}/events")).content)
         assert len(replayed) == 1302
-        assert [one.raw for one in live] == [one.raw for one in replayed]
+        assert live == replayed
         result = replayed[-1].data["result"]
         assert (result["reasoning"], result["content"]) == ("".join(thoughts), "".join(words))
         assert (await talk.poll(task_id))["result"] == result
         for seen in (1, 250, 500, 501, 1000, 1301):
             url = f"/api/task/{task_id}/events?after={replayed[seen - 1].id}"
-            rest = parse_sse((await talk.http.get(url)).text)
-            assert [one.raw for one in rest] == [one.raw for one in replayed[seen:]]
+            rest = frames_of((await talk.http.get(url)).content)
+            assert rest == replayed[seen:]

@@ -28,7 +28,7 @@ async def test_an_async_task_runs_no_longer_than_worker_timeout_ms_and_its_worke
         task_id = await talk.submit(model="m")
         task = await worker.take()
         assert task["timeoutMs"] <= 300
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task_id, "timeout")
         body = await talk.poll(task_id)
         assert (body["status"], body["error"], body["code"]) == ("failed", "Task timeout", "TIMEOUT")
@@ -60,7 +60,7 @@ async def test_a_model_that_does_not_begin_in_time_fails_with_its_code(gateway: 
         task = await worker.take()
         answer = await call
         assert (answer.status_code, answer.json()["code"]) == (500, "FIRST_OUTPUT_TIMEOUT")
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.talk import Talk, parse_sse, talking
+from tests.support.streams import frames_of
+from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +42,9 @@ async def test_with_redis_down_every_call_is_a_503_and_the_gateway_recovers(
             assert body["retryAfterMs"] >= 1
             assert int(answer.headers["retry-after"]) >= 1
         events = await talk.http.get(f"/api/task/{task_id}/events", headers={"Last-Event-ID": "1-1"})
-        [bye] = parse_sse(events.text)
+        [bye] = frames_of(events.content)
         assert (events.status_code, bye.event, bye.id) == (200, "bye", None)
-        assert f"retry: {bye.data['reconnectMs']}" in bye.raw
+        assert f"retry: {bye.data['reconnectMs']}" in bye.decode()
         for path in ("/v1/chat/completions", "/v1/models"):
             chat = {"model": "m", "messages": []}
             answer = await (talk.http.post(path, json=chat) if "chat" in path else talk.http.get(path))

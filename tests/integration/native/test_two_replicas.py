@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from tests.support.ids import numbered
-from tests.support.talk import Talk, parse_sse
+from tests.support.rawworkers import key
+from tests.support.streams import frames_of
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -50,10 +52,10 @@ async def test_a_stream_is_the_same_at_both(here: Talk, there: Talk) -> None:
             await worker.answer(task, None)
             seen += await first.rest()
             other = await second.rest()
-        logged = [event.raw for event in seen if event.id]
-        assert logged == [event.raw for event in other if event.id]
+        logged = [event for event in seen if event.id]
+        assert logged == [event for event in other if event.id]
         for talk in (here, there):
-            assert [event.raw for event in parse_sse((await talk.http.get(url)).text)] == logged
+            assert frames_of((await talk.http.get(url)).content) == logged
             assert (await talk.poll(task["taskId"]))["result"] == seen[-1].data["result"]
 
 
@@ -64,9 +66,7 @@ async def test_progress_reaches_a_reader_elsewhere(here: Talk, there: Talk) -> N
     ):
         task = await worker.take()
         await reader.until("start")
-        await worker.send(
-            {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"], "pct": 40}
-        )
+        await worker.send("taskProgress", **key(task), pct=40)
         assert (await reader.until("progress"))[-1].data["pct"] == 40
         await worker.answer(task, {})
         await reader.until("done")
@@ -126,7 +126,7 @@ async def test_cancelling_here_stops_the_worker_there(here: Talk, there: Talk) -
         task = await worker.take()
         answer = await here.http.post(f"/api/task/{task['taskId']}/cancel")
         assert answer.json() == {"taskId": task["taskId"], "status": "cancelled"}
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
         assert (await call).status_code == 499
 
@@ -137,7 +137,7 @@ async def test_leaving_here_stops_the_worker_there(here: Talk, there: Talk) -> N
         task = await worker.take()
         call.cancel()
         await asyncio.wait([call])
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["reason"]) == ("cancel", "client")
         assert (await there.poll(task["taskId"]))["status"] == "cancelled"
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from tests.integration.replay.conftest import MakePair, Pair
-from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
-from tests.support.talk import RawWorker, Talk
+from tests.support.rawworkers import RawWorker
+from tests.support.streams import Frame, RawStream, joined_text
+from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +31,9 @@ def path(task_id: str) -> str:
     return f"/api/task/{task_id}/events"
 
 
-async def read_all(talk: Talk, task_id: str, last: str | None = None) -> list[bytes]:
+async def read_all(talk: Talk, task_id: str, last: str | None = None) -> list[Frame]:
     async with await RawStream.open(talk.served.url, path(task_id), last=last) as stream:
-        return await stream.rest()
+        return await stream.log()
 
 
 async def play(worker: RawWorker, task: dict[str, Any], words: list[str] = WORDS) -> None:
@@ -47,7 +48,7 @@ async def cut_once(here: Talk, there: Talk, task_id: str, count: int) -> bytes:
     async with await RawStream.open(here.served.url, path(task_id)) as stream:
         frames = await stream.take(count)
         assert len(frames) == count
-    return b"".join([*frames, *await read_all(there, task_id, event_id(frames[-1]))])
+    return b"".join([*frames, *await read_all(there, task_id, frames[-1].id)])
 
 
 async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: MakePair) -> None:
@@ -60,10 +61,10 @@ async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: Mak
             await RawStream.open(a.served.url, path(task_id)) as uncut_a,
             await RawStream.open(b.served.url, path(task_id)) as uncut_b,
         ):
-            joined: list[bytes] = []
+            joined: list[Frame] = []
             for number, word in enumerate([*WORDS, None]):
                 ahead = number % 3 == 0
-                last = event_id(joined[-1]) if joined else None
+                last = joined[-1].id if joined else None
                 if ahead:
                     await (worker.answer(task) if word is None else worker.chunk(task, word))
                 reader = gateways[number % 2]
@@ -73,12 +74,12 @@ async def test_a_connection_cut_after_each_event_in_turn_loses_nothing(pair: Mak
                             joined += await stream.take(1)
                         await (worker.answer(task) if word is None else worker.chunk(task, word))
                     joined += await stream.take(1)
-            last = event_id(joined[-1])
+            last = joined[-1].id
             joined += await read_all(b, task_id, last)
             whole = b"".join(joined)
-            assert [event_name(frame) for frame in joined][-1] == "done"
-            assert whole == b"".join(await uncut_a.rest())
-            assert whole == b"".join(await uncut_b.rest())
+            assert [frame.event for frame in joined][-1] == "done"
+            assert whole == b"".join(await uncut_a.log())
+            assert whole == b"".join(await uncut_b.log())
             assert whole == b"".join(await read_all(a, task_id))
 
 
@@ -97,7 +98,7 @@ async def test_cut_after_any_number_of_events_while_it_runs_the_stream_goes_on_a
                 await worker.chunk(task, word)
                 frames += await uncut.take(1)
             await worker.answer(task)
-            frames += await uncut.rest()
+            frames += await uncut.log()
         assert len(frames) == len(WORDS) + 2
         assert set(await asyncio.gather(*readers)) == {b"".join(frames)}
 
@@ -107,12 +108,12 @@ async def test_after_the_end_any_cursor_gets_the_rest_from_either_gateway(pair: 
         task_id = await a.submit(metadata={"order": 7})
         await play(worker, await worker.take())
         frames = await read_all(a, task_id)
-        assert event_data(frames[0])["metadata"] == {"order": 7}
+        assert frames[0].data["metadata"] == {"order": 7}
         for at, frame in enumerate(frames[:-1]):
             for talk in (a, b):
-                assert await read_all(talk, task_id, event_id(frame)) == frames[at + 1 :]
+                assert await read_all(talk, task_id, frame.id) == frames[at + 1 :]
         for talk in (a, b):
-            async with await RawStream.open(talk.served.url, path(task_id), last=event_id(frames[-1])) as end:
+            async with await RawStream.open(talk.served.url, path(task_id), last=frames[-1].id) as end:
                 assert end.status == 204, "a browser would come back for ever"
 
 
@@ -125,8 +126,8 @@ async def test_a_connection_cut_at_any_byte_loses_nothing(pair: MakePair) -> Non
         for size in range(0, len(whole), 11):
             async with await RawStream.open(a.served.url, path(task_id)) as stream:
                 seen = await stream.whole(size)
-            frames = [frame + b"\n\n" for frame in seen.split(b"\n\n")[:-1]]
-            last = event_id(frames[-1]) if frames else None
+            frames = [Frame(frame + b"\n\n") for frame in seen.split(b"\n\n")[:-1]]
+            last = frames[-1].id if frames else None
             assert b"".join([*frames, *await read_all(b, task_id, last)]) == whole
 
 
@@ -143,7 +144,7 @@ async def test_the_answer_is_the_same_however_it_is_read(pair: MakePair, result:
         task_id = answer.headers["x-task-id"]
         polls = [await a.poll(task_id), await b.poll(task_id)]
         frames = await read_all(b, task_id)
-        done = event_data(frames[-1])
+        done = frames[-1].data
         assert polls[0] == polls[1]
         assert answer.json() == polls[0]["result"] == done["result"]
         assert joined_text(frames) == "".join(WORDS)
@@ -158,7 +159,7 @@ async def test_a_posted_stream_and_its_replay_are_byte_for_byte_the_same(pair: M
         async with await RawStream.open(b.served.url, "/api/openai", body={"stream": True}) as posted:
             task_id = posted.headers["x-task-id"]
             await play(worker, await worker.take())
-            live = await posted.rest()
+            live = await posted.log()
         assert live == await read_all(a, task_id) == await read_all(b, task_id)
 
 
@@ -170,20 +171,19 @@ async def test_a_reader_at_the_other_gateway_sees_queued_and_then_start(pair: Ma
         async with await RawStream.open(b.served.url, path(second)) as stream:
             frame = await stream.frame()
             assert frame is not None
-            assert event_name(frame) == "queued"
-            assert event_id(frame) is None
-            assert event_data(frame)["position"] == 1
+            assert frame.event == "queued"
+            assert frame.id is None
+            assert frame.data["position"] == 1
             await worker.answer(held, "first")
-            started = await stream.logged()
-            assert started is not None
-            assert (event_name(started), (event_id(started) or "")[-2:]) == ("start", "-1")
-            assert event_data(started)["metadata"] == {"who": "second"}
+            [started] = await stream.take(1)
+            assert (started.event, (started.id or "")[-2:]) == ("start", "-1")
+            assert started.data["metadata"] == {"who": "second"}
             await play(worker, await worker.take())
-            assert joined_text(await stream.rest()) == "".join(WORDS)
+            assert joined_text(await stream.log()) == "".join(WORDS)
         assert (await b.poll(first))["result"] == "first"
 
 
-async def ahead(talk: Talk, task_id: str, cursor: str) -> list[bytes]:
+async def ahead(talk: Talk, task_id: str, cursor: str) -> list[Frame]:
     async with await RawStream.open(talk.served.url, path(task_id), last=cursor) as stream:
         frames = []
         while (frame := await stream.frame()) is not None:
@@ -198,7 +198,7 @@ async def test_a_cursor_that_the_log_never_reached_is_told_to_begin_anew(pair: M
         whole = await read_all(a, task_id)
         for cursor in ("1-99", "7-1", "7-3"):
             frames = await ahead(b, task_id, cursor)
-            assert [event_name(frame) for frame in frames[:2]] == ["gap", "restart"], cursor
+            assert [frame.event for frame in frames[:2]] == ["gap", "restart"], cursor
             assert frames[2:] == whole
 
 

@@ -1,6 +1,7 @@
 """What the replicas tell one another may be lost or come late; what a reader sees may not."""
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 from tests.integration.replay.conftest import MakePair, Pair
 from tests.integration.replay.test_cut_streams import path, read_all
+from tests.support.rawworkers import RawWorker, key
 from tests.support.serving import until
-from tests.support.streams import RawStream, event_data, event_id, event_name, joined_text
-from tests.support.talk import RawWorker, Talk
+from tests.support.streams import Frame, RawStream, joined_text
+from tests.support.talk import Talk
 
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.streaming.hub import KEEP_EVENTS
@@ -26,9 +28,10 @@ FAST: dict[str, Any] = {"models": ["m"], "slots": 16}
 
 async def pour(worker: RawWorker, task: dict[str, Any], words: list[str]) -> None:
     """Stream words as events of their own: neighbours of different choices are never joined."""
-    head = {"type": "taskChunk", "taskId": task["taskId"], "attempt": task["attempt"]}
     for number, word in enumerate(words):
-        await worker.send({**head, "seq": number + 1, "deltas": [{"index": number % 2, "content": word}]})
+        await worker.send(
+            "taskChunk", **key(task), seq=number + 1, deltas=[{"index": number % 2, "content": word}]
+        )
 
 
 def hasten(talk: Talk) -> None:
@@ -54,7 +57,7 @@ async def test_a_reader_who_falls_behind_what_is_kept_in_memory_reads_on_from_th
             while not seen[-1].terminal:
                 seen += await reader.next(5)
         assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
-        text = "".join(event_data(b"data: " + e.data)["delta"] for e in seen if e.type == "chunk")
+        text = "".join(json.loads(e.data)["delta"] for e in seen if e.type == "chunk")
         assert text == "".join(f"{number} " for number in range(count))
 
 
@@ -67,7 +70,7 @@ async def test_a_client_who_does_not_read_for_a_while_gets_everything_afterwards
             await pour(worker, task, words)
             await worker.answer(task, {"n": len(words)}, lastSeq=len(words))
             uncut = await read_all(a, task_id)
-            assert await stalled.rest() == uncut
+            assert await stalled.log() == uncut
         assert joined_text(uncut) == "".join(words)
 
 
@@ -79,12 +82,12 @@ async def test_a_long_log_is_replayed_without_waiting_for_anything(pair: MakePai
         await pour(worker, task, [f"{number} " for number in range(1300)])
         async with await RawStream.open(b.served.url, path(task_id)) as late:
             await worker.answer(task, lastSeq=1300)
-            uncut = await late.rest()
+            uncut = await late.log()
         assert joined_text(uncut) == "".join(f"{number} " for number in range(1300))
         assert len(uncut) == 1302
         b.served.gateway.hub.silent_s = 3600.0  # nothing comes to its rescue
         assert await read_all(b, task_id) == uncut
-        middle = event_id(uncut[len(uncut) // 2])
+        middle = (uncut[len(uncut) // 2]).id
         assert await read_all(b, task_id, middle) == uncut[len(uncut) // 2 + 1 :]
 
 
@@ -100,9 +103,9 @@ async def test_events_too_large_to_publish_reach_the_other_gateway(pair: MakePai
                 await worker.chunk(task, word)
                 frames += await stream.take(1)
             await worker.answer(task, "z" * 300_000)
-            frames += await stream.rest()
+            frames += await stream.log()
         assert joined_text(frames) == "".join(words)
-        assert event_data(frames[-1])["result"] == "z" * 300_000
+        assert frames[-1].data["result"] == "z" * 300_000
         assert frames == await read_all(a, task_id)
 
 
@@ -120,7 +123,7 @@ async def test_pub_sub_connections_that_are_killed_lose_nothing(pair: MakePair, 
                 await until(lambda: b.served.gateway.channel.listening.is_set(), "the channel to be back")
             store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
             await worker.answer(task)
-            frames += await stream.rest()
+            frames += await stream.log()
         assert joined_text(frames) == "01234567"
         assert frames == await read_all(a, task_id)
 
@@ -149,9 +152,9 @@ def lossy(talk: Talk, rng: random.Random, share: float) -> Callable[[], int]:
 
 async def read_with_cuts(gateways: Pair, task_id: str, rng: random.Random) -> bytes:
     """Read to the end, losing the connection after a few events each time, at either gateway."""
-    frames: list[bytes] = []
-    while not frames or event_name(frames[-1]) != "done":
-        last = event_id(frames[-1]) if frames else None
+    frames: list[Frame] = []
+    while not frames or frames[-1].event != "done":
+        last = frames[-1].id if frames else None
         talk = gateways[rng.randrange(2)]
         async with await RawStream.open(talk.served.url, path(task_id), last=last) as stream:
             frames += await stream.take(rng.choice((1, 1, 2, 3, 5, 100)))
@@ -213,7 +216,7 @@ async def test_a_log_that_lost_its_end_is_filled_up_again_by_its_writer(pair: Ma
             frames += await stream.take(1)
             forget(store, task_id, 5)
             await worker.answer(task)
-            frames += await stream.rest()
+            frames += await stream.log()
         assert joined_text(frames) == "0123456"
         assert frames == await read_all(a, task_id) == await read_all(b, task_id)
 
@@ -231,23 +234,23 @@ async def test_readers_of_what_is_lost_for_good_are_told_and_begin_anew(pair: Ma
             forget(store, task_id, 3)
             assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
             farewell = [await stream.frame() for _ in range(3)]
-            assert [event_name(frame) for frame in farewell if frame] == ["gap", "restart", "bye"]
+            assert [frame.event for frame in farewell if frame] == ["gap", "restart", "bye"]
             assert await stream.frame() is None
-        async with await RawStream.open(b.served.url, path(task_id), last=event_id(frames[-1])) as again:
+        async with await RawStream.open(b.served.url, path(task_id), last=frames[-1].id) as again:
             told = [await again.frame(), await again.frame()]
-            assert [event_name(frame) for frame in told if frame] == ["gap", "restart"]
-            rest = await again.rest()
-        assert [event_name(frame) for frame in rest] == ["start", "chunk", "chunk", "cancelled"]
+            assert [frame.event for frame in told if frame] == ["gap", "restart"]
+            rest = await again.log()
+        assert [frame.event for frame in rest] == ["start", "chunk", "chunk", "cancelled"]
 
 
 def write_anew(store: Store, task_id: str, count: int) -> None:
     """Another attempt has written so many events where the log was; nobody was told."""
     log, record = KEYS("log", id=task_id), KEYS("task", id=task_id)
     store.delete(log)
-    for number in range(1, count + 1):
-        store.xadd(
-            log, {"type": "start" if number == 1 else "chunk", "data": chunk(task_id)}, id=f"{EPOCH}-{number}"
-        )
+    start = f'{{"taskId":"{task_id}","ts":1,"attempt":1,"model":"default","queue":"free_batch"}}'
+    store.xadd(log, {"type": "start", "data": start}, id=f"{EPOCH}-1")
+    for number in range(2, count + 1):
+        store.xadd(log, {"type": "chunk", "data": chunk(task_id)}, id=f"{EPOCH}-{number}")
     store.hset(record, mapping={"sq": count, "ep": EPOCH, "gt": "another"})
 
 
@@ -264,12 +267,12 @@ async def test_a_cursor_from_before_the_loss_is_not_taken_for_one_of_the_new_log
         task = await worker.take()
         async with await RawStream.open(a.served.url, path(task_id)) as stream:
             await worker.chunk(task, "old")
-            last = event_id((await stream.take(2))[-1])
+            last = (await stream.take(2))[-1].id
         write_anew(store, task_id, 8)
         async with await RawStream.open(b.served.url, path(task_id), last=last) as again:
             told = [await again.frame(), await again.frame()]
-            assert [event_name(frame) for frame in told if frame] == ["gap", "restart"]
-            assert [event_id(frame) for frame in await again.take(8)] == [f"{EPOCH}-{n}" for n in range(1, 9)]
+            assert [frame.event for frame in told if frame] == ["gap", "restart"]
+            assert [frame.id for frame in await again.take(8)] == [f"{EPOCH}-{n}" for n in range(1, 9)]
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -294,7 +297,7 @@ async def test_what_follows_a_log_that_was_written_anew_is_not_taken_for_its_con
             else:
                 hasten(b)
             farewell = [await stream.frame() for _ in range(3)]
-            assert [event_name(frame) for frame in farewell if frame] == ["gap", "restart", "bye"]
+            assert [frame.event for frame in farewell if frame] == ["gap", "restart", "bye"]
 
 
 async def test_a_second_reader_of_a_log_that_was_written_anew_gets_all_of_it(
@@ -310,12 +313,10 @@ async def test_a_second_reader_of_a_log_that_was_written_anew_gets_all_of_it(
             await first.take(2)
             write_anew(store, task_id, 3)
             async with await RawStream.open(b.served.url, path(task_id)) as second:
-                assert [event_id(frame) for frame in await second.take(3)] == [
-                    f"{EPOCH}-{n}" for n in (1, 2, 3)
-                ]
+                assert [frame.id for frame in await second.take(3)] == [f"{EPOCH}-{n}" for n in (1, 2, 3)]
             frame = await first.frame()
             assert frame is not None
-            assert event_name(frame) == "gap"
+            assert frame.event == "gap"
 
 
 async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: Store) -> None:
@@ -334,7 +335,7 @@ async def test_a_lost_end_is_noticed_without_any_message(pair: MakePair, store: 
             assert (await a.http.post(f"/api/task/{task_id}/cancel")).status_code == 200
             frame = await stream.frame()
             assert frame is not None
-            assert event_name(frame) == "gap"
+            assert frame.event == "gap"
 
 
 async def test_after_the_store_was_away_readers_are_registered_again(pair: MakePair, store: Store) -> None:
@@ -350,7 +351,7 @@ async def test_after_the_store_was_away_readers_are_registered_again(pair: MakeP
             await worker.chunk(task, "x")
             frames = await stream.take(1)
             await worker.answer(task)
-            assert joined_text(frames + await stream.rest()) == "x"
+            assert joined_text(frames + await stream.log()) == "x"
 
 
 async def test_a_record_that_vanished_ends_its_readers(pair: MakePair, store: Store) -> None:
@@ -363,8 +364,8 @@ async def test_a_record_that_vanished_ends_its_readers(pair: MakePair, store: St
             store.flushall()
             frame = await stream.frame()
             assert frame is not None
-            assert event_name(frame) == "gap"
+            assert frame.event == "gap"
             told = [await stream.frame() for _ in range(2)]
-            assert [event_name(frame) for frame in told if frame] == ["restart", "bye"]
+            assert [frame.event for frame in told if frame] == ["restart", "bye"]
         async with await RawStream.open(b.served.url, path(task_id), last="1-1") as gone:
             assert gone.status == 404

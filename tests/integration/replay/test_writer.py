@@ -10,7 +10,8 @@ import redis
 from tests.integration.replay.conftest import MakePair
 from tests.integration.replay.test_cut_streams import path, read_all
 from tests.support.ledger import KEYS, ended_once, events, nothing_left
-from tests.support.streams import RawStream, event_data, event_name, joined_text
+from tests.support.rawworkers import key
+from tests.support.streams import RawStream, joined_text
 from tests.support.talk import Talk
 
 from fairlane.queues.errors import StoreUnavailable
@@ -100,7 +101,7 @@ async def test_what_was_written_is_in_the_log_once_whatever_went_wrong(
             await worker.answer(task)
             first, *others = await asyncio.gather(*readers)
             assert joined_text(first) == "".join(f"{number}," for number in range(12))
-            assert event_data(first[-1])["result"]["content"] == joined_text(first)
+            assert first[-1].data["result"]["content"] == joined_text(first)
             assert others == [first, first]
             assert await read_all(b, task_id) == first
             assert ended_once(store, task_id) == b"done"
@@ -138,7 +139,7 @@ async def test_output_that_redis_does_not_take_is_given_up_when_it_grows_too_lar
             await worker.chunk(task, "x" * 1_000_000, number + 1)
         body = await b.reaches(task_id, "failed")
         assert body["code"] == "OUTPUT_TOO_LARGE"
-        cancelled = await worker.frame()
+        cancelled = await worker.recv()
         assert (cancelled["type"], cancelled["taskId"]) == ("cancel", task_id)
         assert ended_once(store, task_id) == b"error"
 
@@ -161,7 +162,7 @@ async def test_a_log_whose_lost_end_nobody_remembers_ends_in_a_clear_failure(
             assert body["code"] == "STORE_LOST"
             frame = await stream.frame()
             assert frame is not None
-            assert event_name(frame) == "gap"
+            assert frame.event == "gap"
         assert ended_once(store, task_id) == b"error"
 
 
@@ -195,11 +196,10 @@ async def test_much_output_at_once_is_written_in_calls_of_bounded_size(pair: Mak
         link.run = seen  # type: ignore[method-assign]
         task_id = await a.submit(model="m")
         task = await worker.take()
-        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
         large = [{"index": number % 2, "content": "y" * 300_000} for number in range(12)]
-        await worker.send({**head, "seq": 1, "deltas": pieces(3000)})
-        await worker.send({**head, "seq": 2, "deltas": large})
-        await worker.send({**head, "seq": 3, "deltas": pieces(3000)})
+        await worker.send("taskChunk", **key(task), seq=1, deltas=pieces(3000))
+        await worker.send("taskChunk", **key(task), seq=2, deltas=large)
+        await worker.send("taskChunk", **key(task), seq=3, deltas=pieces(3000))
         await worker.answer(task, "all", lastSeq=3)
         await b.reaches(task_id, "completed")
         assert max(count for _, count, _ in sizes) < 2 * 500 + 30
@@ -214,9 +214,8 @@ async def test_more_events_than_are_written_in_time_end_the_task(pair: MakePair,
         Flaky(a, lambda name: "lost" if name == "append" else "ok")
         task_id = await a.submit(model="m")
         task = await worker.take()
-        head = {"type": "taskChunk", "taskId": task_id, "attempt": task["attempt"]}
         for seq in (1, 2, 3):
-            await worker.send({**head, "seq": seq, "deltas": pieces(4000)})
+            await worker.send("taskChunk", **key(task), seq=seq, deltas=pieces(4000))
         assert (await b.reaches(task_id, "failed"))["code"] == "OUTPUT_TOO_LARGE"
-        cancelled = await worker.frame()
+        cancelled = await worker.recv()
         assert (cancelled["type"], cancelled["taskId"]) == ("cancel", task_id)

@@ -15,9 +15,10 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
 from tests.support.processes import gateway_process, tireless
+from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
 from tests.support.serving import http_client, until
-from tests.support.talk import RawWorker, Talk, talking
+from tests.support.talk import Talk, talking
 
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
@@ -145,7 +146,7 @@ async def test_a_queue_and_a_model_are_paused_and_resumed(talk: Talk, open_brows
             await row(page, section, key).locator("[data-action=resume]").click()
             await confirm(page)
             await worker.answer(await worker.take(), {})
-            assert (await worker.frame())["type"] == "resultAck"
+            assert (await worker.recv())["type"] == "resultAck"
             await expect(row(page, section, key).locator(".flag")).to_have_count(0)
         actions = [(entry["target"], entry["after"]["paused"]) for entry in await audit(talk)]
         assert [(target, bool(paused)) for target, paused in actions] == [
@@ -171,7 +172,7 @@ async def test_a_worker_of_another_replica_is_drained(
         await row(page, "workers", known).locator("[data-action=drain]").click()
         await expect(page.locator("dialog")).to_contain_text("Drain the worker going?")
         await confirm(page)
-        frame = await going.frame()
+        frame = await going.recv()
         assert (frame["type"], frame.get("reconnect", False)) == ("drain", False)
         await expect(row(page, "workers", known).locator(".flag")).to_have_text("drained")
         await expect(row(page, "workers", known).locator("[data-action=drain]")).to_be_disabled()
@@ -217,7 +218,7 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await accessible(page)
         await page.get_by_role("button", name="Cancel task").click()
         await confirm(page)
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["reason"]) == ("cancel", "admin")
         await expect(page.locator("#task .chip")).to_have_text("cancelled")
         await expect(page.locator("#timeline [data-step=end]")).to_contain_text("cancelled")

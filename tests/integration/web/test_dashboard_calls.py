@@ -240,10 +240,10 @@ async def test_a_drained_worker_finishes_and_gets_nothing_more(talk: Talk) -> No
                 "replica": talk.served.gateway.replica,
                 "draining": True,
             }
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["graceMs"]) == ("drain", 600_000)
         await worker.answer(task, {"content": "done"})
-        assert (await worker.frame())["type"] == "resultAck"
+        assert (await worker.recv())["type"] == "resultAck"
         later = await submit(talk, "ann", model="m")
         await old.answer(await old.take(), {})
         await talk.http.post(f"/api/admin/workers/{one}/drain")
@@ -280,7 +280,7 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
             task = await worker.take()
             await worker.chunk(task, "x")
             await worker.answer(task, {"content": "x"})
-            assert (await worker.frame())["type"] == "resultAck"
+            assert (await worker.recv())["type"] == "resultAck"
         refused = await other.http.post("/api/openai", json={"model": "unknown", "messages": []})
         assert refused.status_code in (404, 503)
         now = time.time_ns() // 1_000_000 - 60_000

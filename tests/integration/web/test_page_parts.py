@@ -79,7 +79,7 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
         async with talk.worker2(["m"], slots=4) as worker:
             ready.set()
             while True:
-                task = await worker.next_task()
+                task = await worker.recv(None)
                 if task["type"] != "task":
                     continue
                 said = task["payload"]["messages"][0]["content"]

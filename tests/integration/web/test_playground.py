@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import DEADLINE_MS, PHONE, OpenBrowser, accessible, fits
+from tests.support.rawworkers import RawWorker, key
 from tests.support.serving import until
-from tests.support.talk import RawWorker, Talk, talking
+from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
 expect.set_options(timeout=DEADLINE_MS)
@@ -212,7 +213,7 @@ async def test_cancelling_works_in_the_queue_and_while_it_streams(
         await page.locator("#cancel-task").click()
         await state(page, "cancelled")
         await expect(page.locator("#output")).to_have_text("Once")
-        frame = await worker.frame()
+        frame = await worker.recv()
         assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
         assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
 
@@ -473,8 +474,7 @@ async def test_language_and_colours_change_while_a_task_runs(talk: Talk, open_br
         await ask(page)
         task = await worker.take()
         deltas = [{"reasoning": "let me <think>"}, {"content": WORDS[0]}]
-        head = {"type": "taskChunk", "taskId": task["taskId"], "attempt": task["attempt"], "seq": 1}
-        await worker.send({**head, "deltas": deltas})
+        await worker.send("taskChunk", **key(task), seq=1, deltas=deltas)
         await expect(page.locator("#output")).to_have_text("Once")
         await page.locator("#language").select_option("zh")
         await expect(page.locator("#task-state")).to_have_text("执行中")

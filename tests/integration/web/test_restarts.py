@@ -7,9 +7,8 @@ from playwright.async_api import expect
 from tests.integration.web.conftest import OpenBrowser
 from tests.integration.web.test_playground import WORDS, plain, shows, state
 from tests.support.processes import gateway_process
-from tests.support.streams import RawStream, event_id, joined_text
-from tests.support.talk import RawWorker
-from websockets.asyncio.client import connect
+from tests.support.rawworkers import worker_v1
+from tests.support.streams import RawStream, joined_text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -22,9 +21,8 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
     async with (
         gateway_process(tmp_path / "a", redis_url, **SETTINGS) as a,
         gateway_process(tmp_path / "b", redis_url, **SETTINGS) as b,
-        connect(b.ws, proxy=None) as connection,
+        worker_v1(b.ws) as worker,
     ):
-        worker = RawWorker(connection, 1)
         page = await (await open_browser(a.url)).open()
         asked = []
         page.on("request", lambda request: asked.append(request) if "/events" in request.url else None)
@@ -58,10 +56,10 @@ async def test_the_page_outlives_a_killed_and_a_stopped_gateway(
         await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
 
         async with await RawStream.open(b.url, f"/api/task/{task['taskId']}/events") as stream:
-            frames = await stream.rest()
+            frames = await stream.log()
         assert joined_text(frames) == "".join(WORDS)
         events = await page.locator("#integrity").inner_text()
-        assert events.startswith(f"{len([frame for frame in frames if event_id(frame)])} events")
+        assert events.startswith(f"{len([frame for frame in frames if frame.id])} events")
         cursors = [(await request.all_headers()).get("last-event-id") for request in asked]
         assert cursors[0] is None
         assert last.split("event ")[1].split(".")[0] in [cursor.split("-")[1] for cursor in cursors if cursor]

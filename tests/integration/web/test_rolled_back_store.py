@@ -9,7 +9,7 @@ from tests.integration.web.conftest import OpenBrowser
 from tests.integration.web.test_playground import ask, plain, say, shows, state
 from tests.support.servers import Server
 from tests.support.serving import until
-from tests.support.streams import RawStream, event_id
+from tests.support.streams import RawStream
 from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
@@ -47,8 +47,8 @@ async def cancelled(talk: Talk, task_id: str) -> None:
 async def counts(talk: Talk, page: Page, task_id: str) -> None:
     """The page has got exactly the events of the log."""
     async with await RawStream.open(talk.served.url, f"/api/task/{task_id}/events") as stream:
-        frames = await stream.rest()
-    number = len([frame for frame in frames if event_id(frame)])
+        frames = await stream.log()
+    number = len([frame for frame in frames if frame.id])
     await expect(page.locator("#integrity")).to_contain_text(f"{number} events over")
     await expect(page.locator("#integrity")).to_contain_text("None lost, none doubled.")
 
@@ -69,9 +69,9 @@ async def test_a_task_that_is_run_again_is_shown_as_it_was_run_last(
         await plain(page)
         await shows(page, "".join(OLD))
         come_back(own_redis)
-        new = await worker.frame()
+        new = await worker.recv()
         while new["type"] != "task":
-            new = await worker.frame()
+            new = await worker.recv()
         seq = await say(worker, new, NEW)
         await worker.answer(new, None, lastSeq=seq - 1)
         await shows(page, "".join(NEW))

@@ -19,6 +19,7 @@ from tests.support.rawworkers import (
     Callers,
     RawWorker,
     after,
+    bearer,
     bystander,
     callers_of,
     key,
@@ -54,10 +55,6 @@ KEYS = {
 async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(redis_url, tmp_path, **KEYS) as served:
         yield served
-
-
-def bearer(secret: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {secret}"}
 
 
 async def handshake(url: str, **options: Any) -> websockets.Response:
@@ -105,23 +102,23 @@ async def test_a_web_page_with_a_token_is_refused_all_the_same(guarded: Served) 
 
 async def test_with_the_token_both_versions_may_work(guarded: Served) -> None:
     async with callers_of(guarded, **bearer("ck-secret")) as callers:
-        async with worker_v1(guarded.ws, additional_headers=bearer("wk-secret")) as worker:
+        async with worker_v1(guarded.ws, token="wk-secret") as worker:
             answer = callers.ask()
-            await worker.result(await worker.recv(), 1)
+            await worker.answer(await worker.recv(), 1)
             assert await answer.ok() == 1
         await until_workers(guarded, 0)
-        async with worker_v2(guarded.ws, headers=bearer("wk-secret")) as worker:
+        async with worker_v2(guarded.ws, token="wk-secret") as worker:
             answer = callers.ask()
-            await worker.result(await worker.expect("task"), 2, lastSeq=0)
+            await worker.answer(await worker.expect("task"), 2, lastSeq=0)
             assert await answer.ok() == 2
 
 
 async def test_a_token_for_some_models_offers_only_those(guarded: Served) -> None:
     async with (
         callers_of(guarded, **bearer("ck-secret")) as callers,
-        worker_v2(guarded.ws, "*", headers=bearer("wk-limited"), instance="a"),
-        worker_v2(guarded.ws, "n", "other", headers=bearer("wk-limited"), instance="b"),
-        worker_v1(guarded.ws, additional_headers=bearer("wk-limited")),
+        worker_v2(guarded.ws, "*", token="wk-limited", instance="a"),
+        worker_v2(guarded.ws, "n", "other", token="wk-limited", instance="b"),
+        worker_v1(guarded.ws, token="wk-limited"),
     ):
         await until_workers(guarded, 3)
         offered = sorted(worker.models for worker in guarded.gateway.dispatcher.pool)
@@ -131,7 +128,7 @@ async def test_a_token_for_some_models_offers_only_those(guarded: Served) -> Non
 
 
 async def test_a_token_for_none_of_the_models_is_told_so_and_closed(guarded: Served) -> None:
-    async with worker_v2(guarded.ws, register=False, headers=bearer("wk-limited")) as worker:
+    async with worker_v2(guarded.ws, register=False, token="wk-limited") as worker:
         await worker.send("register", protocols=[2], instanceId="i", name="n", models=["other"])
         await worker.expect("error", code="MODELS", fatal=True)
         assert await worker.closed() == 4400
@@ -142,12 +139,12 @@ async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served
     gateway = guarded.gateway
     async with (
         callers_of(guarded, **bearer("ck-secret")) as callers,
-        worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="stays") as stays,
+        worker_v2(guarded.ws, "m", token="wk-limited", instance="stays") as stays,
     ):
         make: Any = (
-            worker_v1(guarded.ws, additional_headers=bearer("wk-secret"))
+            worker_v1(guarded.ws, token="wk-secret")
             if version == 1
-            else worker_v2(guarded.ws, "n", headers=bearer("wk-secret"))
+            else worker_v2(guarded.ws, "n", token="wk-secret")
         )
         async with make as worker:
             await until_workers(guarded, 2)
@@ -157,15 +154,15 @@ async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served
             await gateway.reconfigure(changed, Keys(changed))
             assert await worker.closed() == 4401
         answer = callers.ask()
-        await stays.result(await stays.expect("task"), "goes on", lastSeq=0)
+        await stays.answer(await stays.expect("task"), "goes on", lastSeq=0)
         assert await answer.ok() == "goes on"
     assert (await handshake(guarded.ws, additional_headers=bearer("wk-secret"))).status_code == 401
 
 
 async def test_the_same_instance_id_with_another_token_replaces_nobody(guarded: Served) -> None:
     async with (
-        worker_v2(guarded.ws, "n", headers=bearer("wk-secret"), instance="same") as worker,
-        worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="same"),
+        worker_v2(guarded.ws, "n", token="wk-secret", instance="same") as worker,
+        worker_v2(guarded.ws, "m", token="wk-limited", instance="same"),
     ):
         await until_workers(guarded, 2)
         await worker.nothing_more()
@@ -242,18 +239,18 @@ async def test_the_workers_of_one_token_bring_so_many_new_names_a_minute(guarded
         return [f"{number}-{name}" for name in range(250)]
 
     guarded.gateway.dispatcher.pool.time = lambda: 1000.0
-    token = bearer("wk-secret")
+    token = "wk-secret"
     async with contextlib.AsyncExitStack() as stack:
         for number in range(8):
-            more = worker_v2(guarded.ws, *names(number), headers=token, instance=f"{number}")
+            more = worker_v2(guarded.ws, *names(number), token=token, instance=f"{number}")
             await stack.enter_async_context(more)
-        again = worker_v2(guarded.ws, *names(0), headers=token, instance="again")
+        again = worker_v2(guarded.ws, *names(0), token=token, instance="again")
         await stack.enter_async_context(again)  # these are known
-        async with worker_v2(guarded.ws, register=False, headers=token) as worker:
+        async with worker_v2(guarded.ws, register=False, token=token) as worker:
             await worker.send("register", protocols=[2], instanceId="i", name="n", models=["one more"])
             await worker.expect("error", code="MODELS", fatal=True)
             assert await worker.closed() == 4429
-        other = worker_v2(guarded.ws, "m", headers=bearer("wk-limited"), instance="other")
+        other = worker_v2(guarded.ws, "m", token="wk-limited", instance="other")
         await stack.enter_async_context(other)
         assert len(guarded.gateway.dispatcher.pool.models()) == 2001
 
@@ -322,7 +319,7 @@ async def tried_elsewhere(served: Served, callers: Callers, lost: RawWorker, how
     async with worker_v2(served.ws, instance="other") as other:
         how()
         again = await other.expect("task", taskId=task["taskId"], attempt=after(task))
-        await other.result(again, "elsewhere", lastSeq=0)
+        await other.answer(again, "elsewhere", lastSeq=0)
         assert await answer.ok() == "elsewhere"
 
 
@@ -404,7 +401,7 @@ async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: 
             tune(served, ack_ms=5000)
             task = await other.expect("task")
             assert len(task["payload"]["text"]) == 15 << 20
-            await other.result(task, "elsewhere", lastSeq=0)
+            await other.answer(task, "elsewhere", lastSeq=0)
             assert await answer.ok() == "elsewhere"
             await until_workers(served, 2)
         wire.cut()
@@ -422,7 +419,7 @@ async def test_what_waits_for_a_worker_that_reads_nothing_is_bounded(
         await until_workers(served, 0)
         async with worker_v2(served.ws, instance="other", slots=8) as other:
             for _ in task_ids:
-                await other.result(await other.skip_to("task"), "elsewhere", lastSeq=0)
+                await other.answer(await other.skip_to("task"), "elsewhere", lastSeq=0)
             for task_id in task_ids:
                 assert (await callers.until_status(task_id, "completed"))["result"] == "elsewhere"
         wire.cut()
@@ -440,13 +437,13 @@ async def test_a_result_that_was_not_acknowledged_is_sent_again_and_answered(
     await callers.until_status(task_id, "queued")
     async with worker_v2(served.ws, instance="same") as worker:
         again = await worker.expect("task", taskId=task_id, attempt=after(task))
-        await worker.result(task, "of the first connection", lastSeq=0)
+        await worker.answer(task, "of the first connection", lastSeq=0)
         await worker.expect("resultAck", **key(task), status="stale")
-        await worker.result(again, "of the second", lastSeq=0)
+        await worker.answer(again, "of the second", lastSeq=0)
         await worker.expect("resultAck", **key(again), status="accepted")
         assert (await callers.status(task_id))["result"] == "of the second"
     async with worker_v2(served.ws, instance="same") as worker:
-        await worker.result(again, "of the second", lastSeq=0)
+        await worker.answer(again, "of the second", lastSeq=0)
         await worker.expect("resultAck", **key(again), status="unknown")
         assert (await callers.status(task_id))["result"] == "of the second"
 
@@ -461,5 +458,5 @@ async def test_a_worker_that_closes_in_order_loses_its_task_to_another(
         async with worker_v2(served.ws, instance="b") as other:
             await worker.ws.close()
             again = await other.expect("task", taskId=task["taskId"], attempt=after(task))
-            await other.result(again, 1, lastSeq=0)
+            await other.answer(again, 1, lastSeq=0)
             assert await answer.ok() == 1

@@ -47,7 +47,7 @@ async def test_a_version_1_worker_is_let_go_when_it_has_nothing_to_do(redis_url:
             draining = asyncio.create_task(served.gateway.drain())
             assert await idle.closed() == 1012
         assert not draining.done()
-        await busy.result(task, "done")
+        await busy.answer(task, "done")
         assert await answer.ok() == "done"
         assert await busy.closed() == 1012
         await draining
@@ -63,7 +63,7 @@ async def test_a_stream_that_cannot_survive_ends_with_an_error_and_not_with_a_fa
     ):
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "half of ")
+        await worker.chunk(task, "half of ")
         await watch.until_text("half of ")
         await served.gateway.drain()
         error = await watch.until_event("error")
@@ -92,8 +92,8 @@ async def test_a_task_without_output_survives_and_its_stream_is_told_to_come_bac
             assert not watch.named("error")
             again = await other.expect("task", taskId=task["taskId"])
             rest = await elsewhere.follow(task["taskId"])
-            await other.chunk(again, 1, "whole")
-            await other.result(again, None, lastSeq=1)
+            await other.chunk(again, "whole")
+            await other.answer(again, None, lastSeq=1)
             await rest.until_event("done")
             assert rest.text == "whole"
 
@@ -107,7 +107,7 @@ async def test_a_drain_that_is_over_leaves_nothing_running(redis_url: str, tmp_p
         ids = [await callers.later(n=n) for n in range(8)]
         tasks = [await worker.expect("task") for _ in ids]
         for task in tasks[:4]:
-            await worker.chunk(task, 1, "x")
+            await worker.chunk(task, "x")
         running = served.gateway.dispatcher.attempts
         await until(lambda: sum(a.writer.has_output for a in running.values()) == 4, "their output")
         await served.gateway.drain()

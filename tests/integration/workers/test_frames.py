@@ -257,7 +257,7 @@ async def test_a_stage_has_a_name_without_control_characters(served: Served, cal
         stage = {"name": "one\0", "index": 1, "of": 2, "status": "begun"}
         await worker.send("taskProgress", **key(task), stage=stage)
         await worker.expect("error", code="INVALID_MESSAGE")
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -282,7 +282,7 @@ async def test_the_answer_to_such_a_cancel_is_no_fault(served: Served, callers: 
             stranger = {"taskId": f"00000000-0000-8000-8000-{number:012}", "attempt": 1}
             await worker.send("heartbeat", running=[stranger])
             await worker.expect("cancel", **stranger)
-            await worker.result(stranger, None, lastSeq=0)
+            await worker.answer(stranger, None, lastSeq=0)
             await worker.expect("resultAck", status="stale")
         await worker.nothing_more()
 

@@ -75,8 +75,8 @@ async def test_a_worker_that_ran_tasks_is_freed(served: Served, callers: Callers
         task = await worker.expect("task")
         if version == 2:
             await worker.ack(task)
-            await worker.chunk(task, 1, "x")
-        await worker.result(task, "x", **({} if version == 1 else {"lastSeq": 1}))
+            await worker.chunk(task, "x")
+        await worker.answer(task, "x", **({} if version == 1 else {"lastSeq": 1}))
         await answer.ok()
         if version == 2:
             await worker.expect("resultAck")

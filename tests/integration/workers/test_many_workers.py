@@ -159,7 +159,7 @@ async def test_a_model_is_offered_as_soon_as_its_worker_is_there(
             worker = await stack.enter_async_context(worker_v2(served.ws, model, instance=model))
             answer = callers.ask(model)
             task = await worker.expect("task")
-            await worker.result(task, number, lastSeq=0)
+            await worker.answer(task, number, lastSeq=0)
             assert await answer.ok() == number
 
 

@@ -31,7 +31,7 @@ async def still_works(worker: RawWorker, callers: Callers) -> None:
     """The connection is up, and a task runs on it."""
     answer = callers.ask()
     task = await worker.skip_to("task")
-    await worker.result(task, "works", lastSeq=0)
+    await worker.answer(task, "works", lastSeq=0)
     assert await answer.ok() == "works"
     await worker.expect("resultAck", status="accepted")
 
@@ -62,7 +62,7 @@ async def test_a_result_of_an_unknown_task_is_acknowledged_as_unknown(
     served: Served, callers: Callers
 ) -> None:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
-        await worker.result({"taskId": NOBODY, "attempt": 1}, 1, lastSeq=0)
+        await worker.answer({"taskId": NOBODY, "attempt": 1}, 1, lastSeq=0)
         await worker.expect("resultAck", status="unknown", taskId=NOBODY)
         await still_works(worker, callers)
 
@@ -73,12 +73,12 @@ async def test_messages_with_a_stale_attempt_change_nothing(served: Served, call
         first = await worker.expect("task")
         await worker.send("taskReject", **key(first), reason="capacity", retryAfterMs=1)
         second = await worker.expect("task", attempt=after(first))
-        await worker.chunk(second, 1, "new")
+        await worker.chunk(second, "new")
         await watch.until_text("new")
-        await worker.chunk(first, 1, "old")
-        await worker.result(first, "old", lastSeq=1)
+        await worker.chunk(first, "old")
+        await worker.answer(first, "old", lastSeq=1)
         await worker.expect("resultAck", **key(first), status="stale")
-        await worker.result(second, None, lastSeq=1)
+        await worker.answer(second, None, lastSeq=1)
         await worker.expect("resultAck", **key(second), status="accepted")
         assert (await watch.until_event("done"))["taskId"] == first["taskId"]
         assert watch.text == "new"
@@ -88,11 +88,11 @@ async def test_an_attempt_that_was_never_given_is_stale(served: Served, callers:
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.result({**task, "attempt": 7}, "forged", lastSeq=0)
+        await worker.answer({**task, "attempt": 7}, "forged", lastSeq=0)
         await worker.expect("resultAck", status="stale", attempt=7)
-        await worker.chunk({**task, "attempt": 7}, 1, "forged")
+        await worker.chunk({**task, "attempt": 7}, "forged")
         await worker.expect("error", code="UNKNOWN_TASK")
-        await worker.result(task, "true", lastSeq=0)
+        await worker.answer(task, "true", lastSeq=0)
         assert await answer.ok() == "true"
 
 
@@ -100,14 +100,14 @@ async def test_a_task_of_another_worker_cannot_be_touched(served: Served, caller
     async with worker_v2(served.ws, "m", instance="a") as owner, worker_v2(served.ws, "n") as thief:
         watch = await callers.watch()
         task = await owner.expect("task")
-        await owner.chunk(task, 1, "mine")
-        await thief.chunk(task, 2, "stolen")
+        await owner.chunk(task, "mine")
+        await thief.chunk(task, "stolen", 2)
         await thief.expect("error", code="UNKNOWN_TASK")
-        await thief.result(task, "stolen", lastSeq=2)
+        await thief.answer(task, "stolen", lastSeq=2)
         await thief.expect("resultAck", status="unknown")
         await thief.send("taskReject", **key(task), reason="badPayload")
         await thief.expect("error", code="UNKNOWN_TASK")
-        await owner.result(task, None, lastSeq=1)
+        await owner.answer(task, None, lastSeq=1)
         done = await watch.until_event("done")
         assert (watch.text, done["result"]["content"]) == ("mine", "mine")
 
@@ -118,10 +118,10 @@ async def test_chunks_after_the_result_and_a_second_result_change_nothing(
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "all")
-        await worker.result(task, None, lastSeq=1)
-        await worker.chunk(task, 2, "more")
-        await worker.result(task, "second", lastSeq=2)
+        await worker.chunk(task, "all")
+        await worker.answer(task, None, lastSeq=1)
+        await worker.chunk(task, "more", 2)
+        await worker.answer(task, "second", lastSeq=2)
         kinds = sorted([(await worker.recv())["type"] for _ in range(3)])
         assert kinds == ["error", "resultAck", "resultAck"]
         acks = sorted(f["status"] for f in worker.seen if f["type"] == "resultAck")
@@ -161,14 +161,14 @@ async def test_a_gap_in_seq_fails_the_attempt_and_stops_the_worker(served: Serve
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "one")
+        await worker.chunk(task, "one")
         await watch.until_text("one")
-        await worker.chunk(task, 3, "three")
+        await worker.chunk(task, "three", 3)
         assert (await watch.until_event("error"))["code"] == "PROTOCOL_ERROR"
         await worker.expect("cancel", **key(task))
         await worker.expect("error", code="PROTOCOL_ERROR", taskId=task["taskId"])
-        await worker.chunk(task, 4, "four")  # it had not heard yet: no further complaint
-        await worker.result(task, None, lastSeq=4)
+        await worker.chunk(task, "four", 4)  # it had not heard yet: no further complaint
+        await worker.answer(task, None, lastSeq=4)
         await worker.expect("resultAck", status="stale")
         assert watch.text == "one"
         await still_works(worker, callers)
@@ -182,9 +182,9 @@ async def test_frames_that_fail_their_tasks_one_after_the_other_leave_few_lines_
             for _ in range(60):
                 answer = callers.ask()
                 task = await worker.skip_to("task")
-                await worker.chunk(task, 2, "two")
+                await worker.chunk(task, "two", 2)
                 await answer.error("PROTOCOL_ERROR")
-                await worker.result(task, None, lastSeq=0)
+                await worker.answer(task, None, lastSeq=0)
     told = [line for line in logs if line["event"] == "bad frame from worker"]
     assert told[0]["code"] == "PROTOCOL_ERROR"
     assert 20 <= len(told) <= 40  # twenty a minute
@@ -196,8 +196,8 @@ async def test_a_result_that_counts_more_chunks_than_came_fails_the_task(
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "one")
-        await worker.result(task, "whole", lastSeq=2)
+        await worker.chunk(task, "one")
+        await worker.answer(task, "whole", lastSeq=2)
         await answer.error("PROTOCOL_ERROR")
         await worker.expect("resultAck", status="accepted")
         await still_works(worker, callers)
@@ -208,8 +208,8 @@ async def test_a_repeated_seq_is_ignored(served: Served, callers: Callers) -> No
         watch = await callers.watch()
         task = await worker.expect("task")
         for seq, text in ((1, "a"), (1, "again"), (2, "b"), (1, "again"), (2, "again"), (3, "c")):
-            await worker.chunk(task, seq, text)
-        await worker.result(task, None, lastSeq=3)
+            await worker.chunk(task, text, seq)
+        await worker.answer(task, None, lastSeq=3)
         assert (await watch.until_event("done"))["result"]["content"] == "abc"
         assert watch.text == "abc"
         await worker.expect("resultAck", status="accepted")
@@ -224,7 +224,7 @@ async def test_output_of_the_wrong_shape_fails_the_task(
         task = await worker.expect("task")
         await worker.send("taskChunk", **key(task), seq=1, deltas=[delta])
         await answer.error("PROTOCOL_ERROR")
-        await worker.result(task, None, lastSeq=1)
+        await worker.answer(task, None, lastSeq=1)
         await worker.skip_to("resultAck")
         await still_works(worker, callers)
 
@@ -288,9 +288,9 @@ async def test_frames_that_fail_the_task_they_name_do_not_end_the_connection(
             await worker.text(f'{{"taskId":"{task["taskId"]}","attempt":{task["attempt"]},{fault}}}')
             await answer.error("PROTOCOL_ERROR")
             if "taskChunk" in fault:
-                await worker.result(task, None, lastSeq=1)
+                await worker.answer(task, None, lastSeq=1)
                 await worker.skip_to("resultAck")
-        await worker.result(other, "whole", lastSeq=0)
+        await worker.answer(other, "whole", lastSeq=0)
         assert await beside.ok() == "whole"
 
 
@@ -333,7 +333,7 @@ async def test_a_result_of_almost_the_largest_size_is_fine(served: Served, calle
         answer = callers.ask()
         task = await worker.expect("task")
         text = "x" * ((16 << 20) - 1024)
-        await worker.result(task, text, lastSeq=0)
+        await worker.answer(task, text, lastSeq=0)
         assert await answer.ok() == text
 
 
@@ -367,8 +367,8 @@ async def test_a_burst_is_paused_and_forgiven(served: Served, callers: Callers) 
         watch = await callers.watch()
         task = await worker.expect("task")
         for seq in range(1, 81):
-            await worker.chunk(task, seq, f"{seq} ")
-        await worker.result(task, None, lastSeq=80)
+            await worker.chunk(task, f"{seq} ", seq)
+        await worker.answer(task, None, lastSeq=80)
         await watch.until_event("done")
         assert watch.text == "".join(f"{seq} " for seq in range(1, 81))
         await worker.expect("resultAck", status="accepted")
@@ -407,10 +407,10 @@ async def test_events_that_output_becomes_pause_the_reading(
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "one")
+        await worker.chunk(task, "one")
         await worker.send("taskChunk", **key(task), seq=2, deltas=[{"content": "x"}] * 400)
         await worker.send("taskChunk", **key(task), seq=3, deltas=[{"finishReason": ""}] * 400)
-        await worker.result(task, None, lastSeq=3)
+        await worker.answer(task, None, lastSeq=3)
         await watch.until_event("done")
     assert sum(counted) in (401, 402)  # text that waits for a reply is joined to what came before
 
@@ -439,7 +439,7 @@ async def test_three_tasks_without_acknowledgement_close_the_connection(
             assert await worker.closed() == 4408
         async with worker_v2(served.ws, instance="other") as worker:
             task = await worker.expect("task", taskId=task_id)
-            await worker.result(task, "elsewhere", lastSeq=0)
+            await worker.answer(task, "elsewhere", lastSeq=0)
             assert (await callers.until_status(task_id, "completed"))["result"] == "elsewhere"
 
 
@@ -449,10 +449,10 @@ async def test_an_unacknowledged_task_is_tried_elsewhere(served: Served, callers
         answer = callers.ask()
         task = await mute.expect("task")  # the first that came is the first that is used
         again = await other.expect("task", taskId=task["taskId"])
-        await other.result(again, "good", lastSeq=0)
+        await other.answer(again, "good", lastSeq=0)
         assert await answer.ok() == "good"
         await mute.expect("cancel", **key(task))
-        await mute.result(task, "late", lastSeq=0)
+        await mute.answer(task, "late", lastSeq=0)
         await mute.expect("resultAck", status="stale")
 
 
@@ -465,13 +465,13 @@ async def test_an_acknowledgement_between_starts_the_count_again(served: Served,
             await worker.expect("cancel")
         task = await worker.expect("task")
         await worker.ack(task)
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         assert await answer.ok() == 1
         await worker.expect("resultAck", status="accepted")
         answer = callers.ask(timeout=14_000)
         await worker.expect("task")
         await worker.expect("cancel")
-        await worker.result(await worker.expect("task"), 2, lastSeq=0)
+        await worker.answer(await worker.expect("task"), 2, lastSeq=0)
         assert await answer.ok() == 2
 
 
@@ -489,10 +489,10 @@ async def test_a_worker_that_ignores_a_cancel_gets_nothing_until_it_answers(
         await until(lambda: mine.suspended, "the worker to be suspended")
         waiting = await callers.later()
         await worker.nothing_more(task)
-        await worker.result(task, None, lastSeq=0)
+        await worker.answer(task, None, lastSeq=0)
         second = await worker.skip_to("task")
         assert second["taskId"] == waiting
-        await worker.result(second, 1, lastSeq=0)
+        await worker.answer(second, 1, lastSeq=0)
         await callers.until_status(waiting, "completed")
 
 
@@ -527,7 +527,7 @@ async def test_heartbeats_keep_a_silent_worker_alive(served: Served, callers: Ca
         while ticks() < end:
             await worker.nothing_more(task)
             await asyncio.sleep(0.1)
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         await watch.until_event("done")
 
 
@@ -546,7 +546,7 @@ async def test_a_task_that_two_heartbeats_do_not_list_is_lost_and_tried_again(
         await worker.nothing_more()
         await worker.send("heartbeat", running=[])
         again = await worker.expect("task", taskId=task["taskId"], attempt=after(task))
-        await worker.result(again, 1, lastSeq=0)
+        await worker.answer(again, 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -556,7 +556,7 @@ async def test_a_task_that_a_heartbeat_lists_but_nobody_gave_is_cancelled(
     async with bystander(served, callers), worker_v2(served.ws) as worker:
         await worker.send("heartbeat", running=[{"taskId": NOBODY, "attempt": 3}])
         await worker.expect("cancel", reason="superseded", taskId=NOBODY, attempt=3)
-        await worker.result({"taskId": NOBODY, "attempt": 3}, None, lastSeq=0)
+        await worker.answer({"taskId": NOBODY, "attempt": 3}, None, lastSeq=0)
         await worker.expect("resultAck", status="stale")
         await still_works(worker, callers)
 
@@ -573,7 +573,7 @@ async def test_a_cancelled_task_that_heartbeats_do_not_list_frees_its_slot(
         answer = callers.ask()
         await worker.send("heartbeat", running=[])
         await worker.send("heartbeat", running=[])
-        await worker.result(await worker.expect("task"), "next", lastSeq=0)
+        await worker.answer(await worker.expect("task"), "next", lastSeq=0)
         assert await answer.ok() == "next"
 
 
@@ -584,7 +584,7 @@ async def test_five_losses_give_a_worker_a_rest_also_across_connections(
         for _ in range(4):
             task_id = await callers.later()
             task = await worker.expect("task", taskId=task_id)
-            await worker.chunk(task, 1, "output, so that it is not tried again")
+            await worker.chunk(task, "output, so that it is not tried again")
             await worker.send("heartbeat", running=[])
             await worker.send("heartbeat", running=[])
             await callers.until_status(task_id, "failed")
@@ -596,7 +596,7 @@ async def test_five_losses_give_a_worker_a_rest_also_across_connections(
         await worker.nothing_more()
         async with worker_v2(served.ws, instance="sound") as other:
             task = await other.expect("task", taskId=task_id)
-            await other.result(task, 1, lastSeq=0)
+            await other.answer(task, 1, lastSeq=0)
             await callers.until_status(task_id, "completed")
         await worker.nothing_more()
 
@@ -612,7 +612,7 @@ async def test_the_same_instance_twice_leaves_the_newest(served: Served, callers
         async with worker_v2(served.ws, instance="twin") as newer:
             assert await older.closed() == 4409
             again = await newer.expect("task", taskId=task["taskId"], attempt=after(task))
-            await newer.result(again, "newest", lastSeq=0)
+            await newer.answer(again, "newest", lastSeq=0)
             assert await answer.ok() == "newest"
             await until_workers(served, 2)
 
@@ -624,6 +624,6 @@ async def test_an_older_connection_that_drains_is_left_to_finish(served: Served,
         await older.send("draining", graceMs=5000)
         async with worker_v2(served.ws, instance="twin") as newer:
             await older.nothing_more(task)
-            await older.result(task, "finished", lastSeq=0)
+            await older.answer(task, "finished", lastSeq=0)
             assert await answer.ok() == "finished"
             await still_works(newer, callers)

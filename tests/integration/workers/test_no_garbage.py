@@ -41,7 +41,7 @@ class Worker:
             if frame["type"] == "task":
                 await self.answer(frame)
             elif frame["type"] == "cancel":
-                await self.raw.result(frame)
+                await self.raw.answer(frame)
 
     async def answer(self, task: dict[str, Any]) -> None:
         raw, way = self.raw, json.dumps(task["payload"])
@@ -50,17 +50,17 @@ class Worker:
             return
         if "retry" in way and task["taskId"] not in self.refused:
             self.refused.add(task["taskId"])
-            await raw.result(task, error="no", errorInfo=BUSY)
+            await raw.answer(task, error="no", errorInfo=BUSY)
         elif "fail" in way:
-            await raw.result(task, error="no")
+            await raw.answer(task, error="no")
         elif "pieces" in way:
-            await raw.chunk(task, 1, "one ")
-            await raw.chunk(task, 2, "two")
-            await raw.result(task, lastSeq=2, usage={"inputTokens": 1, "outputTokens": 2})
+            await raw.chunk(task, "one ")
+            await raw.chunk(task, "two", 2)
+            await raw.answer(task, lastSeq=2, usage={"inputTokens": 1, "outputTokens": 2})
         elif "embed" in task["taskType"].lower():
-            await raw.result(task, {"data": [{"embedding": [0.5], "index": 0}], "model": "m"})
+            await raw.answer(task, {"data": [{"embedding": [0.5], "index": 0}], "model": "m"})
         else:
-            await raw.result(task, {"content": "all"})
+            await raw.answer(task, {"content": "all"})
 
 
 @contextlib.asynccontextmanager
@@ -260,7 +260,7 @@ async def test_a_lost_worker_leaves_no_task_for_the_collector(served: Served) ->
                     await caller.send("POST", "/api/openai", said("lost"))
                 for _ in callers:
                     task = await raw.skip_to("task")
-                    await raw.chunk(task, 1, "seen")
+                    await raw.chunk(task, "seen")
                 await until(
                     lambda: all(a.writer.has_output for a in served.gateway.dispatcher.attempts.values())
                 )
@@ -286,7 +286,7 @@ async def test_a_version_1_workers_task_leaves_nothing_for_the_collector(served:
         while True:
             task = json.loads(await raw.ws.recv())
             await raw.send("taskChunk", taskId=task["taskId"], delta="a")
-            await raw.result(task)
+            await raw.answer(task)
 
     async with worker_v1(served.ws) as raw:
         answering = asyncio.create_task(answer(raw))

@@ -79,7 +79,7 @@ async def test_a_task_whose_output_is_too_large_fails_and_its_worker_is_stopped(
         assert await log_bytes(served, task_id) < MIB + 1000
         (connected,) = served.gateway.dispatcher.pool
         assert len(connected.attempts) == 1  # its slot is not free before it has stopped
-        await worker.result(task, lastSeq=0)
+        await worker.answer(task, lastSeq=0)
         await worker.skip_to("resultAck")
         assert not connected.attempts
 
@@ -90,12 +90,12 @@ async def test_a_result_that_is_too_large_fails_its_task_and_frees_the_slot(
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.result(task, "x" * MIB, lastSeq=0)
+        await worker.answer(task, "x" * MIB, lastSeq=0)
         await worker.expect("resultAck", status="accepted")
         await answer.error("OUTPUT_TOO_LARGE")
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.result(task, "x" * (MIB - 1000), lastSeq=0)
+        await worker.answer(task, "x" * (MIB - 1000), lastSeq=0)
         assert len(await answer.ok()) == MIB - 1000
 
 
@@ -103,8 +103,8 @@ async def test_chunks_and_result_count_together(served: Served, callers: Callers
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "x" * (MIB // 2))
-        await worker.result(task, "x" * (MIB // 2), lastSeq=1)
+        await worker.chunk(task, "x" * (MIB // 2))
+        await worker.answer(task, "x" * (MIB // 2), lastSeq=1)
         await answer.error("OUTPUT_TOO_LARGE")
         assert await log_bytes(served, task["taskId"]) < MIB
 
@@ -116,7 +116,7 @@ async def test_the_usage_of_a_failure_is_left_out_where_it_is_too_large(
         answer = callers.ask()
         task = await worker.expect("task")
         usage = {"inputTokens": 3, "outputTokens": 4, "more": "x" * MIB}
-        await worker.result(task, error="no", usage=usage, lastSeq=0)
+        await worker.answer(task, error="no", usage=usage, lastSeq=0)
         await answer.error("WORKER_ERROR")
         assert await log_bytes(served, task["taskId"]) < 1000
 
@@ -145,7 +145,7 @@ async def test_what_earlier_attempts_wrote_counts_too(served: Served, callers: C
                 await stages()
                 logged += 200
                 await until(written, "the stages to be logged")
-            await worker.result(task, error="busy", errorInfo=refusal, lastSeq=0)
+            await worker.answer(task, error="busy", errorInfo=refusal, lastSeq=0)
         assert logged * 512 > MIB
         task = await worker.skip_to("task")
         await worker.ack(task)
@@ -166,9 +166,9 @@ async def test_a_version_1_workers_flood_ends_its_task_and_its_slot_is_free_when
             await worker.send("taskChunk", taskId=task["taskId"], delta="x" * 50_000)
         await answer.error("OUTPUT_TOO_LARGE")
         answer = callers.ask()
-        await worker.result(task, "late")
+        await worker.answer(task, "late")
         task = await worker.expect("task")
-        await worker.result(task, "next")
+        await worker.answer(task, "next")
         assert await answer.ok() == "next"
 
 
@@ -196,7 +196,7 @@ async def test_usage_so_far_is_an_event_and_counts_where_the_worker_says_no_more
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "seven words, as the worker counts")
+        await worker.chunk(task, "seven words, as the worker counts")
         await tell(worker, task, usage)
         told = await watch.until_event("usage")
         assert told["usage"] == usage
@@ -209,9 +209,9 @@ async def test_what_the_end_says_of_usage_counts_more(served: Served, callers: C
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "text")
+        await worker.chunk(task, "text")
         await tell(worker, task, {"outputTokens": 1})
-        await worker.result(task, usage={"outputTokens": 2}, lastSeq=1)
+        await worker.answer(task, usage={"outputTokens": 2}, lastSeq=1)
         assert (await answer.ok())["usage"] == {"outputTokens": 2}
 
 
@@ -223,7 +223,7 @@ async def test_usage_is_logged_at_most_five_times_a_second(served: Served, calle
             await tell(worker, task, {"outputTokens": number})
         await worker.nothing_more(task)
         await until(lambda: served.gateway.dispatcher.attempts.newest(task_id) is not None)
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         await worker.expect("resultAck")
         entries = await served.gateway.link.command(
             "XRANGE", served.gateway.keys("log", id=task_id), "-", "+"
@@ -241,7 +241,7 @@ async def test_usage_that_cannot_be_told_is_an_error_that_is_not_fatal(
         task = await worker.expect("task")
         await tell(worker, task, usage)
         assert "usage" in (await worker.expect("error", code="PROTOCOL_ERROR"))["message"]
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -275,7 +275,7 @@ async def test_a_result_of_too_many_parts_fails_its_task_and_not_its_worker(
             else:
                 await answer.error("OUTPUT_TOO_LARGE")
         answer = callers.ask()
-        await worker.result(await worker.skip_to("task"), "works", lastSeq=0)
+        await worker.answer(await worker.skip_to("task"), "works", lastSeq=0)
         assert await answer.ok() == "works"
 
 
@@ -290,10 +290,10 @@ async def test_a_delta_of_too_many_parts_fails_its_task_and_not_its_worker(
             answer = callers.ask()
             task = await worker.skip_to("task")
             await worker.ack(task)
-            await worker.chunk(task, 1, "x", **delta)
+            await worker.chunk(task, "x", 1, **delta)
             await worker.skip_to("cancel")
             await answer.error("OUTPUT_TOO_LARGE")
-            await worker.result(task, lastSeq=1)
+            await worker.answer(task, lastSeq=1)
         answer = callers.ask()
-        await worker.result(await worker.skip_to("task"), "works", lastSeq=0)
+        await worker.answer(await worker.skip_to("task"), "works", lastSeq=0)
         assert await answer.ok() == "works"

@@ -74,13 +74,13 @@ async def answer_all(worker: RawWorker) -> None:
         if frame["type"] == "task":
             # more than was expected: what a task did not use is given back to the pace
             usage = {"inputTokens": 10, "outputTokens": frame["payload"].get("max_tokens", 1)}
-            await worker.result(frame, "done", lastSeq=0, usage=usage)
+            await worker.answer(frame, "done", lastSeq=0, usage=usage)
 
 
 async def refuse(worker: RawWorker, task: dict[str, Any], retry_after_ms: int, **info: Any) -> None:
     """Say that the provider answered 429 and when to come again."""
     info = {**REFUSED, "retryAfterMs": retry_after_ms, **info}
-    await worker.result(task, None, lastSeq=0, error="the provider is busy", errorInfo=info)
+    await worker.answer(task, None, lastSeq=0, error="the provider is busy", errorInfo=info)
 
 
 class Answering:
@@ -143,7 +143,7 @@ async def test_while_a_model_waits_for_its_instant_nothing_is_asked(served: Serv
         await callers.later()
         first = await worker.expect("task")
         waiting = await callers.later()
-        await worker.result(first, 1, lastSeq=0)
+        await worker.answer(first, 1, lastSeq=0)
         await worker.expect("resultAck")
         counts = count_scripts(served)
         await until_swept(counts, 4)
@@ -199,7 +199,7 @@ async def test_a_timer_gives_its_task_to_the_least_recently_used_worker(
             await callers.later()
         for worker in (a, b, c, a, b, c):
             task = await worker.skip_to("task")
-            await worker.result(task, 1, lastSeq=0)
+            await worker.answer(task, 1, lastSeq=0)
 
 
 async def test_a_worker_of_several_models_works_on_the_others_while_one_is_paced(
@@ -224,7 +224,7 @@ async def test_a_waiting_task_of_a_paced_model_can_be_cancelled_and_the_next_one
         await callers.later()
         first = await worker.expect("task")
         cancelled, last = await callers.later(), await callers.later()
-        await worker.result(first, 1, lastSeq=0)
+        await worker.answer(first, 1, lastSeq=0)
         await callers.client.post(f"/api/task/{cancelled}/cancel")
         await callers.until_status(cancelled, "cancelled")
         await worker.expect("resultAck")
@@ -287,7 +287,7 @@ async def test_a_refusal_after_a_while_costs_no_try_either(served: Served, calle
 
             await until(begun, "the store to know that the worker has begun")
             await refuse(worker, task, 1)
-        await worker.result(await worker.skip_to("task"), "at last", lastSeq=0)
+        await worker.answer(await worker.skip_to("task"), "at last", lastSeq=0)
         assert (await callers.until_status(task_id, "completed"))["result"] == "at last"
         fields = await record(served, task_id)
         assert fields["at"] == "4"
@@ -301,7 +301,7 @@ async def test_other_models_of_the_worker_go_on(served: Served, callers: Callers
         await worker.expect("resultAck")
         for _ in range(3):
             answer = callers.ask("free")
-            await worker.result(await worker.skip_to("task"), "free", lastSeq=0)
+            await worker.answer(await worker.skip_to("task"), "free", lastSeq=0)
             assert await answer.ok() == "free"
         assert (await callers.status(held))["status"] == "queued"
 
@@ -313,10 +313,10 @@ async def test_another_worker_takes_over_where_one_server_is_overloaded(
         await until_workers(served, 2)
         answer = callers.ask()
         await refuse(a, await a.expect("task"), 60_000, httpStatus=503)
-        await b.result(await b.expect("task"), "b", lastSeq=0)
+        await b.answer(await b.expect("task"), "b", lastSeq=0)
         assert await answer.ok() == "b"
         answer = callers.ask()
-        await b.result(await b.skip_to("task"), "b again", lastSeq=0)
+        await b.answer(await b.skip_to("task"), "b again", lastSeq=0)
         assert await answer.ok() == "b again"
 
 
@@ -348,9 +348,9 @@ async def test_a_refusal_after_output_fails_the_task(served: Served, callers: Ca
     async with worker_v2(served.ws) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "half")
+        await worker.chunk(task, "half")
         await watch.until_text("half")
-        await worker.result(
+        await worker.answer(
             task, None, lastSeq=1, error="busy", errorInfo={**REFUSED, "retryAfterMs": 60_000}
         )
         assert (await watch.until_event("error"))["code"] == "MODEL_TOO_BUSY"

@@ -21,11 +21,11 @@ async def test_a_task_submitted_at_one_gateway_runs_on_a_worker_of_the_other(
         await until_workers(served, 1)
         watch = await elsewhere.watch()
         task = await worker.expect("task", stream=True)
-        await worker.chunk(task, 1, "across")
+        await worker.chunk(task, "across")
         await watch.until_text("across")
         await worker.send("taskProgress", **key(task), pct=50)
         assert (await watch.until_event("progress"))["pct"] == 50
-        await worker.result(task, None, lastSeq=1)
+        await worker.answer(task, None, lastSeq=1)
         await watch.until_event("done")
 
 
@@ -61,11 +61,11 @@ async def test_a_worker_lost_at_one_gateway_is_replaced_by_one_of_the_other(
         answers = [elsewhere.ask(n=n) for n in range(2)]
         tasks = await asyncio.gather(first.expect("task"), other.expect("task"))
         await first.ack(tasks[0])
-        await other.result(tasks[1], tasks[1]["payload"]["n"], lastSeq=0)
+        await other.answer(tasks[1], tasks[1]["payload"]["n"], lastSeq=0)
         first.ws.transport.abort()
         again = await other.skip_to("task")
         assert (again["taskId"], after(tasks[0])) == (tasks[0]["taskId"], again["attempt"])
-        await other.result(again, again["payload"]["n"], lastSeq=0)
+        await other.answer(again, again["payload"]["n"], lastSeq=0)
         assert sorted([await answer.ok() for answer in answers]) == [0, 1]
 
 
@@ -79,9 +79,9 @@ async def test_a_failure_that_may_pass_is_tried_at_the_other_gateway(
             await until_workers(second, 1)
             await other.nothing_more()
             busy = {"code": "MODEL_TOO_BUSY", "retryable": True}
-            await first.result(task, None, lastSeq=0, error="busy", errorInfo=busy)
+            await first.answer(task, None, lastSeq=0, error="busy", errorInfo=busy)
             again = await other.expect("task", taskId=task["taskId"], attempt=after(task))
-            await other.result(again, "good", lastSeq=0)
+            await other.answer(again, "good", lastSeq=0)
             assert await answer.ok() == "good"
 
 
@@ -97,7 +97,7 @@ async def test_a_type_that_only_the_other_gateways_worker_takes_is_brought_there
         await only_b.nothing_more()
         answer = callers.run("b", timeout=14_000)
         task = await only_b.expect("task", taskType="b")
-        await only_b.result(task, "b", lastSeq=0)
+        await only_b.answer(task, "b", lastSeq=0)
         assert await answer.ok() == "b"
         await only_a.nothing_more()
 
@@ -131,13 +131,13 @@ async def test_draining_is_told_to_workers_and_running_tasks_finish(redis_url: s
     ):
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "begun, ")
+        await worker.chunk(task, "begun, ")
         await watch.until_text("begun, ")
         draining = asyncio.create_task(served.gateway.drain())
         drain = await worker.expect("drain", reconnect=True)
         assert drain["graceMs"] >= 15_000
-        await worker.chunk(task, 2, "finished")
-        await worker.result(task, None, lastSeq=2)
+        await worker.chunk(task, "finished", 2)
+        await worker.answer(task, None, lastSeq=2)
         await worker.expect("resultAck", status="accepted")
         await watch.until_event("done")
         assert watch.text == "begun, finished"
@@ -158,7 +158,7 @@ async def test_a_draining_gateway_gives_out_nothing_and_the_other_takes_over(
         await until_workers(second, 1)
         served.gateway.dispatcher.registry.drain()
         answer = elsewhere.ask()
-        await other.result(await other.expect("task"), "taken over", lastSeq=0)
+        await other.answer(await other.expect("task"), "taken over", lastSeq=0)
         assert await answer.ok() == "taken over"
         await worker.nothing_more()
 
@@ -169,7 +169,7 @@ async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Pat
         async with callers_of(served) as callers, worker_v2(gateway.ws) as worker:
             watch = await callers.watch()
             task = await worker.expect("task")
-            await worker.chunk(task, 1, "before, ")
+            await worker.chunk(task, "before, ")
             await watch.until_text("before, ")
             gateway.signal(signal.SIGTERM)
             await worker.expect("drain", reconnect=True)
@@ -178,8 +178,8 @@ async def test_sigterm_lets_running_streams_finish(redis_url: str, tmp_path: Pat
                 return (await callers.client.get("/health/ready")).status_code == 503
 
             await until(not_ready, "the gateway to say that it is not ready")
-            await worker.chunk(task, 2, "after")
-            await worker.result(task, None, lastSeq=2)
+            await worker.chunk(task, "after", 2)
+            await worker.answer(task, None, lastSeq=2)
             await worker.expect("resultAck", status="accepted")
             await watch.until_event("done")
             assert watch.text == "before, after"

@@ -36,7 +36,7 @@ class Crew:
         for _ in range(count):
             name, task = await self.turn()
             turns.append(name)
-            await self.workers[name].result(task, name, lastSeq=0)
+            await self.workers[name].answer(task, name, lastSeq=0)
         return turns
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ async def test_one_that_is_busy_is_passed_over_and_then_first(served: Served, ca
             answer = callers.ask()
             assert await workers.do(1) == [expected]
             await answer.ok()
-        await workers.workers["a"].result(long, 1, lastSeq=0)
+        await workers.workers["a"].answer(long, 1, lastSeq=0)
         await first.ok()  # its slot is free now
         callers.ask()
         callers.ask()
@@ -122,7 +122,7 @@ async def test_a_worker_that_has_handed_its_turn_over_gets_tasks_of_its_other_mo
             callers.ask("m")
         name, task = await workers.turn()
         assert name == "a"
-        await workers.workers["a"].result(task, 1, lastSeq=0)
+        await workers.workers["a"].answer(task, 1, lastSeq=0)
         name, task = await workers.turn()
         assert name == "b"  # it came with a's end
         callers.ask("own")
@@ -168,12 +168,12 @@ async def test_a_worker_is_shared_among_its_models_as_long_as_they_have_tasks(
         for model, count in (("x", 6), ("y", 3), ("z", 1)):
             for _ in range(count):
                 await callers.later(model)
-        await workers.workers["w"].result(first, 1, lastSeq=0)
+        await workers.workers["w"].answer(first, 1, lastSeq=0)
         served_models = []
         for _ in range(10):
             _, task = await workers.turn()
             served_models.append(task["model"])
-            await workers.workers["w"].result(task, 1, lastSeq=0)
+            await workers.workers["w"].answer(task, 1, lastSeq=0)
         assert set(served_models[:5]) == {"x", "y", "z"}, (
             served_models
         )  # y, y, y, z, x at worst: by their time
@@ -188,12 +188,12 @@ async def test_a_version_1_worker_takes_any_model_in_turn(served: Served, caller
         for _ in range(3):
             for model in ("x", "y"):
                 await callers.later(model, name=model)
-        await worker.result(first, 1)
+        await worker.answer(first, 1)
         names = []
         for _ in range(6):
             task = await worker.expect("task")
             names.append(task["payload"]["name"])
-            await worker.result(task, 1)
+            await worker.answer(task, 1)
         assert set(names[:4]) == {"x", "y"}, names
         assert sorted(names) == [*"xxxyyy"]
 
@@ -209,10 +209,10 @@ async def test_a_wildcard_worker_beside_a_worker_of_one_model_leaves_no_model_wa
         for _ in range(4):
             await callers.later("x")
         await callers.later("y")
-        await workers.workers["any"].result(held["any"], 1, lastSeq=0)
+        await workers.workers["any"].answer(held["any"], 1, lastSeq=0)
         seen = []
         for _ in range(2):
             name, task = await workers.turn()
             seen.append((name, task["model"]))
-            await workers.workers[name].result(task, 1, lastSeq=0)
+            await workers.workers[name].answer(task, 1, lastSeq=0)
         assert ("any", "y") in seen

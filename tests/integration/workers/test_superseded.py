@@ -34,7 +34,7 @@ async def test_a_worker_that_gets_a_task_again_is_told_to_stop_the_first_attempt
         first = next(task for task in tasks if task is not other)
         for task in tasks:
             await worker.ack(task)
-        await worker.chunk(other, 1, "begun, ")
+        await worker.chunk(other, "begun, ")
         await beside.until_text("begun, ")
         await lapse(served, second, first)
         await worker.expect("cancel", taskId=first["taskId"], attempt=first["attempt"], reason="superseded")
@@ -51,14 +51,14 @@ async def test_a_worker_that_gets_a_task_again_is_told_to_stop_the_first_attempt
             if w["workerId"] == worker.registered["workerId"]
         ]
         assert state["running"] == 3  # the first one's slot is not free before its worker has stopped
-        await worker.result(first, "old", lastSeq=60)
+        await worker.answer(first, "old", lastSeq=60)
         await worker.expect("resultAck", taskId=first["taskId"], attempt=first["attempt"], status="stale")
 
-        await worker.result(again, "new", lastSeq=0)
+        await worker.answer(again, "new", lastSeq=0)
         await worker.expect("resultAck", attempt=again["attempt"], status="accepted")
         assert await answer.ok() == "new"
-        await worker.chunk(other, 2, "ended")
-        await worker.result(other, lastSeq=2)
+        await worker.chunk(other, "ended", 2)
+        await worker.answer(other, lastSeq=2)
         assert (await beside.until_event("done"))["result"]["content"] == "begun, ended"
 
 
@@ -74,9 +74,9 @@ async def test_a_worker_that_has_a_free_mate_does_not_get_its_task_again(
             await lapse(served, second, first)
             await worker.expect("cancel", attempt=first["attempt"], reason="superseded")
             again = await mate.expect("task", taskId=first["taskId"])
-            await worker.result(first, "old", lastSeq=0)
+            await worker.answer(first, "old", lastSeq=0)
             await worker.expect("resultAck", status="stale")
-            await mate.result(again, "new", lastSeq=0)
+            await mate.answer(again, "new", lastSeq=0)
             assert await answer.ok() == "new"
 
 
@@ -93,7 +93,7 @@ async def test_a_superseded_attempt_whose_worker_goes_frees_its_slot_and_costs_n
             again = await mate.expect("task", taskId=first["taskId"])
             await worker.ws.close()
             await until_workers(served, 1)
-            await mate.result(again, "new", lastSeq=0)
+            await mate.answer(again, "new", lastSeq=0)
             assert await answer.ok() == "new"
         await until(lambda: not len(served.gateway.dispatcher.attempts), "every attempt to be over")
 
@@ -111,12 +111,12 @@ async def test_a_version_1_worker_gets_no_task_that_it_still_runs(
             again = await mate.expect("task", taskId=first["taskId"])
             for _ in range(60):
                 await worker.send("taskChunk", taskId=first["taskId"], delta="old")
-            await worker.result(first, "old")
-            await mate.result(again, "new")
+            await worker.answer(first, "old")
+            await mate.answer(again, "new")
             assert await answer.ok() == "new"
             after = [callers.ask(), callers.ask()]  # both slots are free again
             for free in (worker, mate):
-                await free.result(await free.expect("task"), "after")
+                await free.answer(await free.expect("task"), "after")
             assert [await a.ok() for a in after] == ["after", "after"]
 
 
@@ -128,7 +128,7 @@ async def test_a_lone_version_1_worker_gets_its_task_again_when_it_has_answered(
         first = await worker.expect("task")
         await lapse(served, second, first)
         await worker.send("taskChunk", taskId=first["taskId"], delta="old")
-        await worker.result(first, "old")
+        await worker.answer(first, "old")
         await worker.expect("task", taskId=first["taskId"])
-        await worker.result(first, "new")
+        await worker.answer(first, "new")
         assert await answer.ok() == "new"

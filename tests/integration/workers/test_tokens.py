@@ -20,10 +20,6 @@ def key(secret: str, *models: str, id: str = "gpu") -> dict[str, Any]:
     return {"id": id, "sha256": hashlib.sha256(secret.encode()).hexdigest(), "models": list(models or "*")}
 
 
-def bearer(secret: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {secret}"}
-
-
 @pytest.fixture
 async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(redis_url, tmp_path, workers=[key("old", "m", "n")]) as served:
@@ -40,9 +36,7 @@ async def reread(served: Served, *keys: dict[str, Any]) -> None:
 async def connected(served: Served, version: int, secret: str = "old") -> AsyncIterator[RawWorker]:
     before = len(served.gateway.dispatcher.pool)
     make: Any = (
-        worker_v1(served.ws, additional_headers=bearer(secret))
-        if version == 1
-        else worker_v2(served.ws, "*", headers=bearer(secret))
+        worker_v1(served.ws, token=secret) if version == 1 else worker_v2(served.ws, "*", token=secret)
     )
     async with make as worker:
         await until_workers(served, before + 1)
@@ -73,7 +67,7 @@ async def test_a_token_that_covers_other_models_changes_what_its_workers_offer(
         assert (await callers.client.post("/api/openai", json={"model": "m"})).is_error
         answer = callers.ask("o")
         task = await worker.skip_to("task")
-        await worker.result(task, "o", **({} if version == 1 else {"lastSeq": 0}))
+        await worker.answer(task, "o", **({} if version == 1 else {"lastSeq": 0}))
         assert await answer.ok() == "o"
 
         async def told() -> bool:
@@ -84,20 +78,17 @@ async def test_a_token_that_covers_other_models_changes_what_its_workers_offer(
 
 
 async def test_a_token_that_covers_none_of_its_workers_models_closes_them(guarded: Served) -> None:
-    async with worker_v2(guarded.ws, "m", headers=bearer("old")) as worker:
+    async with worker_v2(guarded.ws, "m", token="old") as worker:
         await reread(guarded, key("old", "o"))
         assert await worker.closed() == 4401
 
 
 async def test_what_runs_when_a_token_loses_its_model_goes_on(guarded: Served) -> None:
-    async with (
-        worker_v2(guarded.ws, "m", "n", headers=bearer("old")) as worker,
-        callers_of(guarded) as callers,
-    ):
+    async with worker_v2(guarded.ws, "m", "n", token="old") as worker, callers_of(guarded) as callers:
         answer = callers.ask("m")
         task = await worker.expect("task")
         await reread(guarded, key("old", "n"))
-        await worker.result(task, "done", lastSeq=0)
+        await worker.answer(task, "done", lastSeq=0)
         assert await answer.ok() == "done"
         await worker.expect("resultAck", status="accepted")
 

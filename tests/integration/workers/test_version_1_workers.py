@@ -22,7 +22,7 @@ async def test_a_task_has_exactly_the_four_keys(served: Served, callers: Callers
             "taskId": task["taskId"],
             "payload": {"model": "any-model", "messages": [{"role": "user", "content": "hi"}]},
         }
-        await worker.result(task, {"answer": 1})
+        await worker.answer(task, {"answer": 1})
         assert await answer.ok() == {"answer": 1}
 
 
@@ -32,16 +32,16 @@ async def test_nothing_else_is_ever_sent_whatever_the_worker_and_the_callers_do(
     async with worker_v1(served.ws) as worker:
         await worker.text("{")
         await worker.text('{"type":"unheardOf"}')
-        await worker.result({"taskId": "nobody's"}, 1)
+        await worker.answer({"taskId": "nobody's"}, 1)
         await worker.send("taskChunk", taskId="nobody's", delta="x")
         first = await callers.later()
         task = await worker.recv()
         await callers.client.post(f"/api/task/{first}/cancel")
         answer = callers.ask()
-        await worker.result(task, "too late")
-        await worker.result(task, "twice")
+        await worker.answer(task, "too late")
+        await worker.answer(task, "twice")
         second = await worker.recv()
-        await worker.result(second, "good")
+        await worker.answer(second, "good")
         assert await answer.ok() == "good"
         assert (await callers.status(first))["status"] == "cancelled"
         for frame in worker.seen:
@@ -55,7 +55,7 @@ async def test_one_task_at_a_time(served: Served, callers: Callers) -> None:
         for i in range(3):
             task = await worker.recv()
             assert len(worker.seen) == i + 1
-            await worker.result(task, task["payload"]["number"])
+            await worker.answer(task, task["payload"]["number"])
         assert sorted([await answer.ok() for answer in answers]) == [0, 1, 2]
 
 
@@ -66,7 +66,7 @@ async def test_chunks_are_streamed_and_joined(served: Served, callers: Callers) 
         await worker.send("taskChunk", taskId=task["taskId"], delta="Hel")
         await watch.until_text("Hel")
         await worker.send("taskChunk", taskId=task["taskId"], delta="lo")
-        await worker.result(task)
+        await worker.answer(task)
         done = await watch.until_event("done")
         assert watch.text == "Hello"
         assert done["result"]["content"] == "Hello"
@@ -77,7 +77,7 @@ async def test_a_worker_error_is_final_and_told_verbatim(served: Served, callers
         await until_workers(served, 2)
         answer = callers.ask()
         first = await _whoever_gets_it(worker, other)
-        await first.result(first.seen[-1], None, error="it broke")
+        await first.answer(first.seen[-1], None, error="it broke")
         body = await answer.error("WORKER_ERROR")
         assert body["error"] == "it broke"
 
@@ -96,7 +96,7 @@ async def _whoever_gets_it(*workers: RawWorker) -> RawWorker:
 async def test_an_empty_error_string_is_success(served: Served, callers: Callers) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask()
-        await worker.result(await worker.recv(), {"fine": True}, error="")
+        await worker.answer(await worker.recv(), {"fine": True}, error="")
         assert await answer.ok() == {"fine": True}
 
 
@@ -107,10 +107,10 @@ async def test_a_late_result_is_ignored_and_the_next_task_follows(served: Served
         await callers.client.post(f"/api/task/{cancelled}/cancel")
         waiting = await callers.later()
         assert (await callers.status(waiting))["status"] == "queued"
-        await worker.result(task, "late")
+        await worker.answer(task, "late")
         second = await worker.recv()
         assert second["taskId"] == waiting
-        await worker.result(second, "in time")
+        await worker.answer(second, "in time")
         assert (await callers.until_status(waiting, "completed"))["result"] == "in time"
         assert (await callers.status(cancelled))["status"] == "cancelled"
 
@@ -133,7 +133,7 @@ async def test_a_task_too_large_for_version_1_is_not_sent_and_says_so(
         body = await callers.ask(text="x" * (1 << 20)).error("NO_WORKER")
         assert "too large" in body["error"]
         answer = callers.ask(text="small")
-        await worker.result(await worker.recv(), 1)
+        await worker.answer(await worker.recv(), 1)
         assert await answer.ok() == 1
 
 
@@ -145,7 +145,7 @@ async def test_a_task_too_large_for_version_1_goes_to_a_version_2_worker(
         for _ in range(2):  # whichever is asked first
             answer = callers.ask(text="x" * (1 << 20))
             task = await large.skip_to("task")
-            await large.result(task, "done", lastSeq=0)
+            await large.answer(task, "done", lastSeq=0)
             assert await answer.ok() == "done"
         assert not small.seen
 
@@ -160,9 +160,9 @@ async def test_a_task_too_large_for_version_1_waits_for_the_busy_version_2_worke
         async with worker_v1(served.ws):
             await until_workers(served, 2)
             answer = callers.ask(text="x" * (1 << 20))
-            await large.result(task, 1)
+            await large.answer(task, 1)
             assert await first.ok() == 1
-            await large.result(await large.skip_to("task"), 2)
+            await large.answer(await large.skip_to("task"), 2)
             assert await answer.ok() == 2
 
 
@@ -174,7 +174,7 @@ async def test_an_idle_socket_becomes_a_version_2_worker_by_registering(
         await until_workers(served, 1)
         answers = [callers.ask(number=i) for i in range(2)]
         for task in [await worker.expect("task") for _ in answers]:
-            await worker.result(task, task["payload"]["number"])
+            await worker.answer(task, task["payload"]["number"])
         assert sorted([await answer.ok() for answer in answers]) == [0, 1]
 
 
@@ -184,7 +184,7 @@ async def test_registering_takes_back_a_task_that_was_on_its_way(served: Served,
         old = await worker.recv()
         await worker.register("m")
         task = await worker.expect("task", taskId=old["taskId"])
-        await worker.result(task, "as version 2")
+        await worker.answer(task, "as version 2")
         assert await answer.ok() == "as version 2"
 
 
@@ -197,7 +197,7 @@ async def test_registering_in_the_middle_of_output_is_refused_silently(
         await worker.send("taskChunk", taskId=task["taskId"], delta="a")
         await worker.send("register", instanceId="i", name="n", models=["m"])
         await worker.send("taskChunk", taskId=task["taskId"], delta="b")
-        await worker.result(task)
+        await worker.answer(task)
         await watch.until_event("done")
         assert watch.text == "ab"
         assert len(worker.seen) == 1
@@ -212,7 +212,7 @@ async def test_an_emoji_split_between_chunks_comes_out_whole(served: Served, cal
         task = await worker.recv()
         for half in ("a\ud83d", "\ude00b", "\ud83d\ude00"):
             await worker.text(json.dumps({"type": "taskChunk", "taskId": task["taskId"], "delta": half}))
-        await worker.result(task)
+        await worker.answer(task)
         assert (await watch.until_event("done"))["result"]["content"] == "a😀b😀"
         assert watch.text == "a😀b😀"
 
@@ -225,7 +225,7 @@ async def test_half_an_emoji_without_the_other_becomes_a_replacement_character(
         task = await worker.recv()
         for half in ("a\ud83d", "b", "\ude00c", "d\ud83d"):
             await worker.text(json.dumps({"type": "taskChunk", "taskId": task["taskId"], "delta": half}))
-        await worker.result(task)
+        await worker.answer(task)
         await watch.until_event("done")
         assert watch.text == "a\ufffdb\ufffdcd\ufffd"
 
@@ -235,7 +235,7 @@ async def test_half_an_emoji_in_a_result_becomes_a_replacement_character(
 ) -> None:
     async with worker_v1(served.ws) as worker:
         answer = callers.ask()
-        await worker.result(await worker.recv(), {"a": "x\ud83d", "b": "\\ud83d", "c": "😀"})
+        await worker.answer(await worker.recv(), {"a": "x\ud83d", "b": "\\ud83d", "c": "😀"})
         assert await answer.ok() == {"a": "x\ufffd", "b": "\\ud83d", "c": "😀"}
 
 
@@ -249,7 +249,7 @@ async def test_a_result_that_is_not_valid_json_fails_its_task_at_once(
         await worker.text('{{"type":"taskResult","taskId":"{}","result":{}}}'.format(task["taskId"], result))
         await answer.error("PROTOCOL_ERROR")
         second = callers.ask()
-        await worker.result(await worker.recv(), "good")
+        await worker.answer(await worker.recv(), "good")
         assert await second.ok() == "good"
 
 
@@ -279,9 +279,9 @@ async def test_a_chunk_that_cannot_be_read_fails_its_stream_instead_of_leaving_a
         await worker.text('{{"type":"taskChunk","taskId":"{}","delta":12}}'.format(task["taskId"]))
         assert (await watch.until_event("error"))["code"] == "PROTOCOL_ERROR"
         await worker.send("taskChunk", taskId=task["taskId"], delta="more")
-        await worker.result(task)
+        await worker.answer(task)
         answer = callers.ask()
-        await worker.result(await worker.recv(), "next")
+        await worker.answer(await worker.recv(), "next")
         assert await answer.ok() == "next"
         assert watch.text == "good"
 
@@ -294,7 +294,7 @@ async def test_frames_of_unknown_types_do_not_disturb_a_running_task(
         task = await worker.recv()
         await worker.send("log", taskId=task["taskId"], line="working")
         await worker.text("not even JSON")
-        await worker.result(task, 1)
+        await worker.answer(task, 1)
         assert await answer.ok() == 1
 
 

@@ -19,11 +19,11 @@ async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers
         task = await worker.expect("task", model="m", stream=True, taskType="openaiLike")
         assert 0 < task["timeoutMs"] <= 9000
         assert task["taskId"] == watch.task_id
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         await worker.expect("resultAck", status="accepted", **key(task))
         answer = callers.ask()
         task = await worker.expect("task", stream=False)
-        await worker.result(task, 2, lastSeq=0)
+        await worker.answer(task, 2, lastSeq=0)
         assert await answer.ok() == 2
 
 
@@ -49,7 +49,7 @@ async def test_every_kind_of_delta_reaches_the_readers(served: Served, callers: 
             {"finishReason": "stop"},
         ]
         await worker.send("taskChunk", **key(task), seq=1, deltas=deltas)
-        await worker.result(task, None, lastSeq=1)
+        await worker.answer(task, None, lastSeq=1)
         done = await watch.until_event("done")
         chunks = [(c["index"], c["kind"], c["delta"]) for c in watch.named("chunk")]
         assert chunks == [
@@ -75,7 +75,7 @@ async def test_halves_of_a_character_meet_per_choice_and_kind(served: Served, ca
         ]
         for seq, deltas in enumerate(frames, 1):
             await worker.send("taskChunk", **key(task), seq=seq, deltas=deltas)
-        await worker.result(task, None, lastSeq=3)
+        await worker.answer(task, None, lastSeq=3)
         await watch.until_event("done")
         texts: dict[tuple[int, str], str] = {}
         for chunk in watch.named("chunk"):
@@ -97,7 +97,7 @@ async def test_progress_and_stages_are_shown_to_readers(served: Served, callers:
         assert stage.items() <= (await watch.until_event("stage")).items()
         again = await callers.follow(task["taskId"])
         assert stage.items() <= (await again.until_event("stage")).items()
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         await watch.until_event("done")
 
 
@@ -114,7 +114,7 @@ async def test_a_rejected_task_goes_to_another_worker_and_costs_no_try(
         async with worker_v2(served.ws, instance="b") as second:
             await first.send("taskReject", **key(task), reason=reason)
             again = await second.expect("task", taskId=task["taskId"])
-            await second.result(again, "from the other", lastSeq=0)
+            await second.answer(again, "from the other", lastSeq=0)
             assert await answer.ok() == "from the other"
             await first.nothing_more()
             record = await served.gateway.scheduler.position(task["taskId"])
@@ -128,7 +128,7 @@ async def test_a_full_worker_gets_the_task_again_when_it_said_so(served: Served,
         for _ in range(4):  # more often than there are tries
             task = await worker.expect("task")
             await worker.send("taskReject", **key(task), reason="capacity", retryAfterMs=1)
-        await worker.result(await worker.expect("task", attempt=after(task)), "at last", lastSeq=0)
+        await worker.answer(await worker.expect("task", attempt=after(task)), "at last", lastSeq=0)
         assert await answer.ok() == "at last"
 
 
@@ -162,7 +162,7 @@ async def test_a_worker_that_drains_gets_nothing_more_and_finishes_what_it_has(
         await worker.nothing_more(task)
         response = await callers.client.post("/api/openai", json={"model": "m", "async": True})
         assert (response.status_code, response.json()["error"]) == (503, "No worker available")
-        await worker.result(task, "finished", lastSeq=0)
+        await worker.answer(task, "finished", lastSeq=0)
         assert await answer.ok() == "finished"
         await worker.expect("resultAck", status="accepted")
         await worker.nothing_more()
@@ -176,7 +176,7 @@ async def test_a_structured_error_keeps_its_code_and_sentence(served: Served, ca
         watch = await callers.watch()
         task = await worker.expect("task")
         info = {"code": "CONTEXT_LENGTH", "retryable": False, "httpStatus": 400}
-        await worker.result(task, None, lastSeq=0, error="too long", errorInfo=info)
+        await worker.answer(task, None, lastSeq=0, error="too long", errorInfo=info)
         failed = await watch.until_event("error")
         assert (failed["error"], failed["code"], failed["retryable"]) == ("too long", "CONTEXT_LENGTH", False)
         await worker.expect("resultAck", status="accepted")
@@ -186,7 +186,7 @@ async def test_an_unknown_failure_code_becomes_worker_error(served: Served, call
     async with worker_v2(served.ws) as worker:
         answer = callers.ask()
         task = await worker.expect("task")
-        await worker.result(task, None, lastSeq=0, errorInfo={"code": "MY_OWN", "message": "mine"})
+        await worker.answer(task, None, lastSeq=0, errorInfo={"code": "MY_OWN", "message": "mine"})
         assert (await answer.error("WORKER_ERROR"))["error"] == "mine"
 
 
@@ -200,10 +200,10 @@ async def test_a_failure_that_may_pass_is_tried_again_on_another_worker(
         answer = callers.ask()
         task = await first.expect("task")
         async with worker_v2(served.ws, instance="b") as second:
-            await first.result(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
+            await first.answer(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
             await first.expect("resultAck", status="accepted")
             again = await second.expect("task", taskId=task["taskId"], attempt=after(task))
-            await second.result(again, "good", lastSeq=0)
+            await second.answer(again, "good", lastSeq=0)
             assert await answer.ok() == "good"
             await first.nothing_more()
 
@@ -215,7 +215,7 @@ async def test_the_only_worker_tries_again_itself_three_times_at_most(
         answer = callers.ask()
         for attempt in (1, 2, 3):
             task = await worker.expect("task")
-            await worker.result(task, None, lastSeq=0, error=f"busy {attempt}", errorInfo=BUSY)
+            await worker.answer(task, None, lastSeq=0, error=f"busy {attempt}", errorInfo=BUSY)
             await worker.expect("resultAck", status="accepted")
         assert (await answer.error("MODEL_TOO_BUSY"))["error"] == "busy 3"
         await worker.nothing_more()
@@ -228,7 +228,7 @@ async def test_when_the_tries_are_used_up_readers_are_told_that_it_is_final(
         watch = await callers.watch()
         for _ in range(3):
             task = await worker.expect("task")
-            await worker.result(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
+            await worker.answer(task, None, lastSeq=0, error="busy", errorInfo=BUSY)
             await worker.expect("resultAck", status="accepted")
         failed = await watch.until_event("error")
         assert (failed["code"], failed["retryable"]) == ("MODEL_TOO_BUSY", False)
@@ -238,9 +238,9 @@ async def test_a_failure_after_output_is_final_even_if_it_may_pass(served: Serve
     async with worker_v2(served.ws, slots=2) as worker:
         watch = await callers.watch()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "seen")
+        await worker.chunk(task, "seen")
         await watch.until_text("seen")
-        await worker.result(task, None, lastSeq=1, error="busy", errorInfo=BUSY)
+        await worker.answer(task, None, lastSeq=1, error="busy", errorInfo=BUSY)
         failed = await watch.until_event("error")
         assert (failed["code"], failed["retryable"]) == ("MODEL_TOO_BUSY", True)
         await worker.expect("resultAck", status="accepted")
@@ -254,8 +254,8 @@ async def test_a_worker_lost_after_output_ends_the_stream_with_partial_usage(
         async with worker_v2(served.ws) as worker:
             watch = await callers.watch()
             task = await worker.expect("task")
-            await worker.chunk(task, 1, "one ")
-            await worker.chunk(task, 2, "two")
+            await worker.chunk(task, "one ")
+            await worker.chunk(task, "two", 2)
             await watch.until_text("one two")
             worker.ws.transport.abort()
         failed = await watch.until_event("error")
@@ -271,8 +271,8 @@ async def test_a_worker_lost_before_output_costs_nothing_but_time(served: Served
         async with worker_v2(served.ws, instance="b") as second:
             first.ws.transport.abort()
             again = await second.expect("task", taskId=task["taskId"], attempt=after(task))
-            await second.chunk(again, 1, "from b")
-            await second.result(again, None, lastSeq=1)
+            await second.chunk(again, "from b")
+            await second.answer(again, None, lastSeq=1)
             await watch.until_event("done")
             assert watch.text == "from b"
 
@@ -292,7 +292,7 @@ async def test_a_task_that_took_two_workers_with_it_is_poison(served: Served, ca
                 failed = await callers.until_status(task_id, "failed")
                 assert (failed["code"], failed["error"]) == ("WORKER_LOST", "Worker disconnected")
         await third.nothing_more(kept)
-        await third.result(kept, 1, lastSeq=0)
+        await third.answer(kept, 1, lastSeq=0)
         assert await busy.ok() == 1
 
 
@@ -315,7 +315,7 @@ async def test_when_the_only_worker_is_lost_an_async_task_waits_for_the_next_one
         worker.ws.transport.abort()
     await callers.until_status(task_id, "queued")
     async with worker_v2(served.ws, instance="b") as worker:
-        await worker.result(await worker.expect("task", taskId=task_id), "done", lastSeq=0)
+        await worker.answer(await worker.expect("task", taskId=task_id), "done", lastSeq=0)
         assert (await callers.until_status(task_id, "completed"))["result"] == "done"
 
 
@@ -328,13 +328,13 @@ async def test_a_cancel_reaches_the_worker_and_its_answer_frees_the_slot(
     async with worker_v2(served.ws) as worker:
         task_id = await callers.later()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "a")
+        await worker.chunk(task, "a")
         await callers.client.post(f"/api/task/{task_id}/cancel")
         await worker.expect("cancel", reason="client", graceMs=5000, **key(task))
-        await worker.chunk(task, 2, "b")  # on its way when the cancel came
+        await worker.chunk(task, "b", 2)  # on its way when the cancel came
         waiting = await callers.later()
         assert (await callers.status(waiting))["status"] == "queued"
-        await worker.result(task, None, lastSeq=2)
+        await worker.answer(task, None, lastSeq=2)
         assert {(await worker.recv())["type"], (await worker.recv())["type"]} == {"resultAck", "task"}
         ack = next(frame for frame in worker.seen if frame["type"] == "resultAck")
         assert ack["status"] == "stale"
@@ -344,12 +344,12 @@ async def test_what_is_written_after_a_cancel_is_charged_too(served: Served, cal
     async with worker_v2(served.ws) as worker:
         task_id = await callers.later()
         task = await worker.expect("task")
-        await worker.chunk(task, 1, "a")
+        await worker.chunk(task, "a")
         await callers.client.post(f"/api/task/{task_id}/cancel")
         await worker.expect("cancel", reason="client", **key(task))
         for seq in range(2, 102):
-            await worker.chunk(task, seq, "b")
-        await worker.result(task, None, lastSeq=101)
+            await worker.chunk(task, "b", seq)
+        await worker.answer(task, None, lastSeq=101)
         await worker.expect("resultAck", status="stale")
         survey = await served.gateway.surveyor.survey()
         assert 2 * 101 <= sum(queue.tokens_charged for queue in survey.queues) <= 2 * 101 + 20
@@ -386,14 +386,14 @@ async def test_a_models_limits_on_silence_end_the_task_and_stop_the_worker(
         task = await worker.expect("task")
         await worker.ack(task)
         if begun:
-            await worker.chunk(task, 1, "then nothing")
+            await worker.chunk(task, "then nothing")
         failed = await watch.until_event("error")
         assert failed["code"] == ("SILENCE_TIMEOUT" if begun else "FIRST_OUTPUT_TIMEOUT")
         await worker.expect("cancel", reason="timeout", **key(task))
-        await worker.result(task, None, lastSeq=int(begun))
+        await worker.answer(task, None, lastSeq=int(begun))
         await worker.expect("resultAck", status="stale")
         answer = callers.ask()
-        await worker.result(await worker.expect("task"), 1, lastSeq=0)
+        await worker.answer(await worker.expect("task"), 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -406,7 +406,7 @@ async def test_the_silence_limit_begins_with_the_first_output(served: Served, ca
         await served.gateway.scheduler.sweep()
         served.gateway.dispatcher.upkeep.check_limits()
         await worker.nothing_more(task)
-        await worker.result(task, 1, lastSeq=0)
+        await worker.answer(task, 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -420,10 +420,10 @@ async def test_all_slots_are_used_and_no_more(served: Served, callers: Callers) 
         await worker.nothing_more(*running)
         for _ in range(4):
             done = running.pop(0)
-            await worker.result(done, done["payload"]["number"], lastSeq=0)
+            await worker.answer(done, done["payload"]["number"], lastSeq=0)
             running.append(await worker.skip_to("task"))
         for task in running:
-            await worker.result(task, task["payload"]["number"], lastSeq=0)
+            await worker.answer(task, task["payload"]["number"], lastSeq=0)
         assert sorted([await answer.ok() for answer in answers]) == list(range(7))
 
 
@@ -431,7 +431,7 @@ async def test_one_worker_serves_several_models_and_no_others(served: Served, ca
     async with worker_v2(served.ws, "a", "b") as worker:
         for model in ("a", "b"):
             answer = callers.ask(model)
-            await worker.result(await worker.skip_to("task"), model, lastSeq=0)
+            await worker.answer(await worker.skip_to("task"), model, lastSeq=0)
             assert await answer.ok() == model
         response = await callers.client.post("/api/openai", json={"model": "c"})
         assert response.status_code == 503
@@ -443,7 +443,7 @@ async def test_a_wildcard_serves_every_model(served: Served, callers: Callers) -
             answer = callers.ask(model)
             task = await worker.skip_to("task")
             assert task["model"] == model
-            await worker.result(task, 1, lastSeq=0)
+            await worker.answer(task, 1, lastSeq=0)
             assert await answer.ok() == 1
 
 
@@ -464,7 +464,7 @@ async def test_the_least_recently_used_worker_is_next(served: Served, callers: C
             await asyncio.gather(*rest, return_exceptions=True)
             task = done.pop()
             worker = waiting[task]
-            await worker.result(task.result(), 1, lastSeq=0)
+            await worker.answer(task.result(), 1, lastSeq=0)
             assert await answer.ok() == 1
             await worker.expect("resultAck")
             served_by.append(worker)
@@ -484,7 +484,7 @@ async def test_registering_again_changes_models_slots_and_task_types(
         answers = [callers.run("special", "b", n=i) for i in range(2)]
         tasks = [await worker.expect("task", taskType="special") for _ in answers]
         for task in tasks:
-            await worker.result(task, 1, lastSeq=0)
+            await worker.answer(task, 1, lastSeq=0)
         assert [await answer.ok() for answer in answers] == [1, 1]
 
 
@@ -501,10 +501,10 @@ async def test_a_worker_never_gets_a_type_it_did_not_register(served: Served, ca
             answer, other = callers.ask(), callers.run("openaiEmbedding")
             task = await chatter.skip_to("task")
             assert task["taskType"] == "openaiLike"
-            await chatter.result(task, "chat", lastSeq=0)
+            await chatter.answer(task, "chat", lastSeq=0)
             task = await embedder.skip_to("task")
             assert task["taskType"] == "openaiEmbedding"
-            await embedder.result(task, "embedding", lastSeq=0)
+            await embedder.answer(task, "embedding", lastSeq=0)
             assert (await answer.ok(), await other.ok()) == ("chat", "embedding")
 
 
@@ -513,7 +513,7 @@ async def test_a_type_that_nobody_takes_fails_with_a_sentence(served: Served, ca
         body = await callers.run("strange").error("NO_WORKER")
         assert body["error"] == "No connected worker takes tasks of type strange"
         answer = callers.ask()
-        await worker.result(await worker.expect("task"), 1, lastSeq=0)
+        await worker.answer(await worker.expect("task"), 1, lastSeq=0)
         assert await answer.ok() == 1
 
 
@@ -527,9 +527,9 @@ async def test_a_task_waits_for_the_busy_worker_that_takes_its_type(served: Serv
         task = await only_b.expect("task")
         second = callers.run("b", timeout=12_000)
         await only_a.nothing_more()
-        await only_b.result(task, 1, lastSeq=0)
+        await only_b.answer(task, 1, lastSeq=0)
         assert await first.ok() == 1
-        await only_b.result(await only_b.skip_to("task"), 2, lastSeq=0)
+        await only_b.answer(await only_b.skip_to("task"), 2, lastSeq=0)
         assert await second.ok() == 2
         assert not any(frame["type"] == "task" for frame in only_a.seen)
 
