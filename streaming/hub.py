@@ -270,7 +270,7 @@ class Reader:
         it takes is read, and the time begins anew. What it raises is raised here.
 
         Behind all of them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up
-        nobody: whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not
+        nobody: whenever it returns [] it has let others run, and all else that it returns is consumed. While Redis does not
         answer it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
         hub = self._hub
