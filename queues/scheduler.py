@@ -57,6 +57,9 @@ MOST_RENEWED = 500
 
 NEVER_READ = Version()
 
+_GRANT = msgspec.msgpack.Decoder(Grant, strict=False)
+"""Reads a grant as the scripts describe it: its fields in their order, numbers as text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ends:
@@ -159,7 +162,7 @@ class Scheduler:
         outcome = reply[0].decode()
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
-            grants = [_grant(g) for g in reply[4]]
+            grants = [_GRANT.decode(packed) for packed in reply[4]]
             return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), reply[6].decode())
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3])
@@ -180,7 +183,7 @@ class Scheduler:
     @staticmethod
     def taken(reply: Any) -> Taken:
         """What `take` answered."""
-        return Taken([_grant(g) for g in reply[0]], _later(reply[1]))
+        return Taken([_GRANT.decode(packed) for packed in reply[0]], _later(reply[1]))
 
     def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `appended`."""
@@ -239,7 +242,7 @@ class Scheduler:
     @staticmethod
     def finished(reply: Any) -> Finished:
         """What `finish` answered."""
-        grants = [_grant(g) for g in reply[2]]
+        grants = [_GRANT.decode(packed) for packed in reply[2]]
         return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], _later(reply[4]))
 
     async def requeue(
@@ -577,34 +580,6 @@ def _record_of(task: TaskSpec) -> list[Arg]:
     if task.request_id:
         fields += ("rq", task.request_id)
     return fields
-
-
-def _grant(raw: list[Any]) -> Grant:
-    epoch, _, start_seq = raw[12].partition(b"-")
-    return Grant(
-        raw[0].decode(),
-        int(raw[1]),
-        int(epoch),
-        raw[2].decode(),
-        raw[3].decode(),
-        raw[4].decode(),
-        raw[5].decode(),
-        raw[6].decode(),
-        raw[7].decode(),
-        raw[8] == b"1",
-        int(raw[9]),
-        int(raw[10]),
-        int(raw[11]),
-        int(start_seq),
-        raw[13],
-        raw[14] == b"1",
-        raw[15].decode(),
-        int(raw[16]),
-        raw[17],
-        raw[18].decode(),
-        raw[19].decode(),
-        raw[20].decode(),
-    )
 
 
 def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:

@@ -60,7 +60,7 @@ class TaskSpec:
 
 
 class Grant(NamedTuple):
-    """The right to run one task once. Fields as `describe` in granting.lua gives them."""
+    """The right to run one task once. Fields in the order in which `describe` in granting.lua gives them."""
 
     task_id: str
     attempt: int
@@ -81,11 +81,10 @@ class Grant(NamedTuple):
     enqueued_ms: int
     start_seq: int
     """Sequence number of the `start` event, the top of the log."""
-    metadata: bytes
     waiting: bool
     readers: str
     granted_ms: int
-    start: bytes
+    start: str
     """Data of the `start` event, as it is logged."""
     traceparent: str = ""
     asked: str = ""
@@ -246,11 +245,10 @@ class Record(NamedTuple):
             tries=0,
             enqueued_ms=self.number("en"),
             start_seq=1,
-            metadata=b"",
             waiting=False,
             readers="",
             granted_ms=self.number("ga"),
-            start=b"",
+            start="",
         )
 
 

@@ -89,7 +89,7 @@ script('submit', nil, function(ARGV)
     local grant = { replica = replica, worker = worker, nonce = nonce, number = 1, ms = grant_ms }
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
-    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.ep .. '-' .. t.sq, data) }, {}, m }
+    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m }
   end
 
   call('HSET', key, 'st', 'queued', unpack(fields))

@@ -32,7 +32,7 @@ def test_a_name_that_nobody_offers_is_scheduled_with_all_such_and_kept_for_peopl
     assert (answer.state, answer.model) == (State.EXECUTING, ANY)
     (grant,) = answer.grants
     assert (grant.model, grant.asked) == (ANY, "never:heard/of é")
-    assert '"model":"never:heard\\/of é"'.encode() in grant.start, "the start event names what was asked for"
+    assert '"model":"never:heard\\/of é"' in grant.start, "the start event names what was asked for"
     record = drive(pool.scheduler.position("a"))
     assert record is not None
     assert record.model == "never:heard/of é"

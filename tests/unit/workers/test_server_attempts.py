@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 def grant(task_id: str = "t1", attempt: int = 1, task_type: str = "openaiLike", model: str = "m") -> Grant:
     return Grant(
         task_id, attempt, attempt, f"token{task_id}{attempt}", model, "q", task_type, "u", "", True, 1000, attempt - 1,
-        0, 1, b"", True, "", 0, b"{}",
+        0, 1, True, "", 0, "{}",
     )  # fmt: skip
 
 

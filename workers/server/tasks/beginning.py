@@ -115,7 +115,7 @@ class Beginnings:
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
         self._pool.touch(worker)
-        endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start)])
+        endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt
 
     async def _fetch_payload(self, attempt: Attempt) -> None:
