@@ -65,9 +65,9 @@ script('submit', nil, function(ARGV)
   call('ZADD', keys.recent(), NOW_TEXT, id)
   local t = { q = q, m = m, u = u, en = NOW_TEXT, ['or'] = order }
   local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload) }
+  local last = #fields
   local function put(name, value)
-    fields[#fields + 1] = name
-    fields[#fields + 1] = value
+    fields[last + 1], fields[last + 2], last = name, value, last + 2
     t[name] = value
   end
   for i = 19, #ARGV, 2 do put(ARGV[i], ARGV[i + 1]) end
