@@ -141,12 +141,28 @@ class App(FastAPI):
     def _begin(self, request: Request) -> Awaitable[None]:
         """The call that answers, after everything that is asked of a request before. Raises ApiError."""
         gateway = self.gateway
-        call, request.path_params = self.calls.find(request.method, request.path)
+        call, request.path_params = self._find(request)
         request.route = call.path
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
         caller = gateway.entrance.let_in(request, call.access, call.submits)
         return call.answer(gateway.tasks, caller, request)
+
+    def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
+        """The call of a request; where there is none at its path, that of the path without its last slashes."""
+        method = request.method
+        try:
+            return self.calls.find(method, request.path)
+        except ApiError as error:
+            bare = request.path.rstrip("/")
+            if error.status != 404 or not bare or bare == request.path:
+                raise
+            try:
+                found = self.calls.find(method, bare)
+            except ApiError as other:
+                raise (error if other.status == 404 else other) from None
+            request.path = request.scope["path"] = bare
+            return found
 
     async def _framed(self, tasks: object, caller: object, request: Request) -> None:  # noqa: ARG002
         """A call that is a route of FastAPI."""
@@ -175,7 +191,7 @@ class App(FastAPI):
                 unavailable.why = self.gateway.store.trouble
             return unavailable
         # the task, if there is one, ends by its own rules; the caller is told that we failed
-        log.exception("a call failed", path=request.path, method=request.method)
+        log.exception("a call failed", path=request.path, method=request.method, request_id=request.id.decode())
         return ApiError(500, "INTERNAL", "Internal error")
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
@@ -196,6 +212,6 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_headers=["*"],
         expose_headers=[
             *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
-            *("X-Replay-From", "X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms"),
+            *("X-Replay-From", "X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms", "OpenAI-Processing-Ms"),
         ],
     )

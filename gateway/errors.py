@@ -57,11 +57,37 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 _OPENAI_CALL = re.compile(r"/(?:chat/completions|completions|embeddings|models)(?=/*$)")
 
 
+_FEATURES = {
+    "responses": "the Responses API",
+    "messages": "Anthropic's Messages API",
+    "assistants": "the Assistants API",
+    "threads": "the Assistants API",
+    "realtime": "the Realtime API",
+    "batches": "the Batch API",
+    "files": "files",
+    "audio": "audio",
+    "images": "images",
+    "videos": "videos",
+    "moderations": "moderations",
+    "fine_tuning": "fine-tuning",
+    "vector_stores": "vector stores",
+    "rerank": "reranking",
+}
+"""What clients of OpenAI's API may look for and is not here, by the first part of the path behind /v1."""
+
+
 def no_such_path(method: str, path: str) -> ApiError:
-    """A path that is none. Where it ends as a call of OpenAI's does, the client's base URL is wrong, and the answer says so."""
+    """A path that is none. Where it ends as a call of OpenAI's does, the client's base URL is wrong, and the answer says so; else
+    it says what there is instead."""
     sentence = f"There is no {method} {path[:200]}"
     if speaks_openai(path) and (call := _OPENAI_CALL.search(path)):
         sentence += f". The call is /v1{call[0]}: the client's base URL must be the gateway's address and /v1"
+    elif path.startswith("/v1/"):
+        feature = _FEATURES.get(path.split("/")[2])
+        sentence += f": this gateway does not offer {feature}" if feature else ""
+        sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models"
+    else:
+        sentence += ". All calls are listed at /docs, and in /openapi.json"
     return ApiError(404, "NOT_FOUND", sentence)
 
 

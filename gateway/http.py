@@ -1,6 +1,7 @@
 """Raw ASGI, as much of it as the hot calls need: headers, a bounded body, an answer in two messages."""
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ SSE_HEADERS: Headers = [
 ]
 BODY_S = 30.0
 MAX_QUERY_FIELDS = 20
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 DEPARTURE_CHECK_S = 0.05
 AT_ONCE = 128 * 1024
 """Bytes of an answer that are written at once."""
@@ -118,7 +120,8 @@ class Request:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.path_params: dict[str, str] = {}
-        self.id = b"req_" + random_bytes(12).hex().encode()
+        self._headers: dict[bytes, bytes] | None = None
+        self.id = _caller_id(scope) or b"req_" + random_bytes(12).hex().encode()
         self.started = False
         self.status = 499
         """Of the answer; 499 until it begins: the caller left before."""
@@ -133,8 +136,14 @@ class Request:
         self.revoked = False
         """Whether the caller's key was taken away while the call was open."""
         self.on_revoked: Callable[[], None] | None = None
-        self._headers: dict[bytes, bytes] | None = None
         self._query: dict[str, list[str]] | None = None
+
+    def _own_headers(self) -> Headers:
+        """What each answer has: the request's id; on OpenAI's calls also how long it took until now, ms, as there."""
+        named = (b"x-request-id", self.id)
+        if not self.path.startswith("/v1/"):
+            return [named]
+        return [named, (b"openai-processing-ms", b"%d" % round((time.monotonic() - self.began) * 1000))]
 
     def header(self, name: bytes) -> str | None:
         """A header's value; `name` in lower case."""
@@ -225,11 +234,7 @@ class Request:
         self.started = True
         self.status = status
         await self.send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, (b"x-request-id", self.id)],
-            }
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self._own_headers()]}
         )
 
     def begin(self, status: int, headers: Headers) -> bool:
@@ -259,7 +264,7 @@ class Request:
         if isinstance(whole, Whole):
             self.started, self.status = True, status
             fields = headers if status in (204, 304) else [*headers, length]
-            if whole.respond(status, [*fields, (b"x-request-id", self.id)], body):
+            if whole.respond(status, [*fields, *self._own_headers()], body):
                 return
         await self.start(status, headers if status in (204, 304) else [*headers, length])
         await self.send({"type": "http.response.body", "body": body})
@@ -279,6 +284,14 @@ class Request:
                 piece = bytes(view[at : at + AT_ONCE])
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         await self.send({"type": "http.response.body", "body": b""})
+
+
+def _caller_id(scope: Scope) -> bytes | None:
+    """The caller's own id of a request, if it is one that a log line may hold."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return bytes(value) if _REQUEST_ID.fullmatch(value) else None
+    return None
 
 
 def _too_large(limit: int) -> ApiError:

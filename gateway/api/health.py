@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from fairlane import __version__
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import TheHealth, answer
 from fairlane.gateway.errors import at_most_a_minute, retry_headers
@@ -12,6 +13,8 @@ router = APIRouter(tags=["health"])
 MISSING: dict[int | str, dict[str, Any]] = {503: {"model": models.NotReady}}
 
 
+@router.head("/livez", operation_id="livez_head", response_model=None)
+@router.get("/livez", operation_id="livez", response_model=models.Live)
 @router.head("/health/live", operation_id="live_head", response_model=None)
 @router.get("/health/live", operation_id="live", response_model=models.Live)
 async def live() -> Response:
@@ -19,6 +22,16 @@ async def live() -> Response:
     return answer({"status": "live"}, {})
 
 
+@router.get("/version", operation_id="version", response_model=models.Version)
+async def version() -> Response:
+    """The release that answers."""
+    return answer({"version": __version__}, {})
+
+
+@router.head("/health", operation_id="health_head", response_model=None, responses={503: {}})
+@router.get("/health", operation_id="health", response_model=models.Ready, responses=MISSING)
+@router.head("/readyz", operation_id="readyz_head", response_model=None, responses={503: {}})
+@router.get("/readyz", operation_id="readyz", response_model=models.Ready, responses=MISSING)
 @router.head("/health/ready", operation_id="ready_head", response_model=None, responses={503: {}})
 @router.get("/health/ready", operation_id="ready", response_model=models.Ready, responses=MISSING)
 async def ready(health: TheHealth) -> Response:

@@ -312,6 +312,10 @@ class Live(Answer):
     status: Literal["live"]
 
 
+class Version(Answer):
+    version: str
+
+
 class Ready(Answer):
     status: Literal["ready"]
     workers: int = Field(description="connected here")
@@ -453,6 +457,7 @@ class Task(Answer):
     key: str | None
     type: str | None
     code: str | None
+    request_id: str | None = Field(description="of the call that submitted it: its `x-request-id`")
     enqueued_at: Ms | None
     started_at: Ms | None
     first_output_at: Ms | None

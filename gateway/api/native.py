@@ -23,6 +23,7 @@ from fairlane.gateway.intake import (
 )
 from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.streams import serve
+from fairlane.gateway.tasks.models import DEFAULT_MODEL
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.submit import task_info
@@ -37,8 +38,6 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.views.native import NativeStreamView
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.sse import KEEPALIVE, native_frame
-
-DEFAULT_MODEL = "default"
 
 
 async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:

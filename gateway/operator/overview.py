@@ -105,6 +105,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "key": fields.get("k") or None,
         "type": fields.get("ty"),
         "code": fields.get("co") or None,
+        "requestId": fields.get("rq") or None,
         "enqueuedAt": number("en"),
         "startedAt": number("ga"),
         "firstOutputAt": number("fo"),

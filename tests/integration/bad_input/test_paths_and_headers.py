@@ -17,7 +17,6 @@ TASK = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 PATHS = [
     "/api",
     "/api/",
-    "/api/openai/",
     "/api/openai/chat",
     "/API/OPENAI",
     "//api/openai",
@@ -25,17 +24,14 @@ PATHS = [
     "/api/task/",
     "/api/task//events",
     "/api/task/x/y/z",
-    "/api/task/x/events/",
     "/v1",
     "/v1/",
     "/v1/nothing",
     "/v1/chat",
     "/v1/chat/completions/x",
     "/v1/responses",
-    "/health",
     "/favicon.png",
     "/static",
-    "/dashboard/",
     "/%00",
     "/%ff%fe",
     "/api/%2e%2e",
@@ -50,8 +46,7 @@ def test_a_path_that_is_none_is_a_404(http: httpx.Client, method: str, path: str
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/chat/completions", "/v1/chat/completions/", "/v1//chat/completions", "/openai/v1/chat/completions"],
+    "path", ["/chat/completions", "/v1//chat/completions", "/openai/v1/chat/completions"]
 )
 def test_a_call_of_openai_at_a_wrong_path_is_told_the_right_one(http: httpx.Client, path: str) -> None:
     answer = http.post(path, json={})

@@ -178,6 +178,7 @@ export class Task {
     const facts = [
       ["task.user", task.user],
       ["task.key", task.key],
+      ["task.request", task.requestId],
       ["task.queue", task.queue],
       ["task.model", task.model],
       ["task.type", task.type],

@@ -1,0 +1,135 @@
+"""What load generators, balancers and dashboards look for: health, models, request ids, times, and what is not here."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import openai
+import pytest
+from structlog.testing import capture_logs
+from tests.support.serving import NO_TLS
+from tests.support.talk import Talk, talking
+
+from fairlane import __version__
+from fairlane.gateway.tasks.submit import Submit
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+CHAT = "/v1/chat/completions"
+
+
+async def test_health_has_the_names_that_probes_ask_for(gateway: Start) -> None:
+    async with gateway() as talk:
+        for name, as_well in (
+            ("/health", "/health/ready"),
+            ("/readyz", "/health/ready"),
+            ("/livez", "/health/live"),
+        ):
+            answer = await talk.http.get(name)
+            assert (answer.status_code, answer.json()) == (200, (await talk.http.get(as_well)).json())
+            head = await talk.http.head(name)
+            assert (head.status_code, head.content) == (200, b"")
+        assert (await talk.http.get("/version")).json() == {"version": __version__}
+        await talk.served.gateway.drain()
+        for name, status in (("/health", 503), ("/readyz", 503), ("/livez", 200)):
+            assert (await talk.http.get(name)).status_code == status
+
+
+async def test_models_are_never_an_empty_list_while_a_worker_takes_any(gateway: Start) -> None:
+    async with gateway() as talk:
+
+        async def listed() -> list[str]:
+            return [row["id"] for row in (await talk.http.get("/v1/models")).json()["data"]]
+
+        assert await listed() == []
+        async with talk.worker():
+            assert await listed() == ["default"]
+            async with talk.worker2(["m"]):
+                assert await listed() == ["m"]
+
+
+async def test_a_configured_model_was_created_when_it_was_configured(redis_url: str, tmp_path: Path) -> None:
+    async with talking(redis_url, tmp_path, models={"m": {}}) as talk, talk.worker():
+        row = (await talk.http.get("/v1/models/m")).json()
+        times = talk.served.gateway.tasks.settings.times
+        assert row == {
+            "id": "m",
+            "object": "model",
+            "created": times.modified_ms // 1000,
+            "owned_by": "fairlane",
+        }
+
+
+async def test_a_callers_request_id_is_taken_over(gateway: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        mine = {"X-Request-Id": "trace-7"}
+        call = talk.later(talk.http.post("/api/openai", json={}, headers=mine))
+        task = await worker.take()
+        await worker.answer(task, None, error="It fell over")
+        assert (await call).headers["x-request-id"] == "trace-7"
+        shown = (await talk.http.get(f"/api/admin/tasks/{task['taskId']}")).json()
+        assert shown["requestId"] == "trace-7"
+        for odd in (b"", b"a b", b"x" * 129, b"\xff", b"a\tb"):
+            answer = await talk.http.get("/api/caller", headers={"X-Request-Id": odd})
+            assert answer.headers["x-request-id"].startswith("req_")
+
+        async def broken(*_: object, **__: object) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(Submit, "__call__", broken)
+        with capture_logs() as lines:
+            assert (
+                await talk.http.post("/api/openai", json={"async": True}, headers=mine)
+            ).status_code == 500
+        assert [line["request_id"] for line in lines if line["event"] == "a call failed"] == ["trace-7"]
+
+
+async def test_answers_of_v1_say_how_long_they_took(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        body = {"model": "m", "messages": []}
+        for more in ({}, {"stream": True}):
+            call = talk.later(talk.http.post(CHAT, json={**body, **more}))
+            await worker.answer(await worker.take(), "Hello")
+            assert int((await call).headers["openai-processing-ms"]) >= 0
+        for answer in (await talk.http.get("/v1/models"), await talk.http.post(CHAT, json={})):
+            assert int(answer.headers["openai-processing-ms"]) >= 0
+
+
+async def test_a_slash_at_the_end_changes_nothing(gateway: Start) -> None:
+    async with gateway(models={"m": {}}) as talk, talk.worker():
+        submitted = await talk.submit()
+        for path in ("/v1/models", "/health", f"/api/task/{submitted}", "/api/admin/state", "/dashboard"):
+            bare, slashed = await talk.http.get(path), await talk.http.get(path + "/")
+            assert (bare.status_code, slashed.status_code) == (200, 200), path
+            assert bare.headers["content-type"] == slashed.headers["content-type"]
+        assert (await talk.http.post(CHAT + "/", json={})).json()["error"]["param"] == "messages"
+        assert (await talk.http.get(CHAT + "/")).status_code == 405
+        assert (await talk.http.get("/nothing/")).status_code == 404
+
+
+async def test_without_a_content_type_the_answer_says_what_to_send(gateway: Start) -> None:
+    async with gateway() as talk:
+        for path in (CHAT, "/api/openai", "/api/tasks"):
+            answer = await talk.http.post(path, content=b"{}")
+            assert answer.status_code == 415
+            assert "Send JSON with the header Content-Type: application/json" in answer.text
+
+
+async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
+    async with gateway() as talk:
+        async with openai.DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS) as http:
+            sdk = openai.AsyncOpenAI(
+                base_url=f"{talk.served.url}/v1", api_key="none", http_client=http, max_retries=0
+            )
+            with pytest.raises(openai.NotFoundError) as caught:
+                await sdk.responses.create(model="m", input="hi")
+            assert (
+                "does not offer the Responses API. Of OpenAI's calls there are /v1/chat/compl"
+                in caught.value.message
+            )
+            with pytest.raises(openai.NotFoundError, match="does not offer moderations"):
+                await sdk.moderations.create(input="hi")
+        assert "does not offer" not in (await talk.http.get("/v1/what")).text
+        assert "/v1/models" in (await talk.http.get("/v1/what")).json()["error"]["message"]
+        assert "/docs" in (await talk.http.get("/api/what")).json()["error"]
