@@ -21,7 +21,14 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.api import account, health, hot, metrics, operators, pages
 from fairlane.gateway.api.framing import REQUEST, invalid
 from fairlane.gateway.calls import Call, Calls
-from fairlane.gateway.errors import ApiError, ClientGone, native_answer, openai_answer, speaks_openai
+from fairlane.gateway.errors import (
+    ApiError,
+    ClientGone,
+    TaskFailed,
+    native_answer,
+    openai_answer,
+    speaks_openai,
+)
 from fairlane.gateway.http import JSON, Message, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.tracing import end_request, trace_request
@@ -194,7 +201,24 @@ class App(FastAPI):
         log.exception("a call failed", path=request.path, method=request.method, request_id=request.id.decode())
         return ApiError(500, "INTERNAL", "Internal error")
 
+    def _log_refusal(self, request: Request, error: ApiError) -> None:
+        """A call that may come again later has a line in the log: a failed task has one of its own, a wrong call none."""
+        if error.status in (429, 503) and not isinstance(error, TaskFailed):
+            caller = request.caller
+            whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
+            self.gateway.metrics.refused_call(
+                error.code,
+                status=error.status,
+                request_id=request.id.decode(),
+                route=request.route,
+                retry_after_ms=error.retry_after_ms,
+                why=error.message,
+                **whose,
+                **error.facts,
+            )
+
     async def _refuse(self, request: Request, error: ApiError) -> None:
+        self._log_refusal(request, error)
         answer = openai_answer(error) if speaks_openai(request.path) else native_answer(error)
         await request.respond(answer.status, answer.body, [JSON, *answer.headers])
 

@@ -7,7 +7,7 @@ clients that it is not).
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,10 +20,11 @@ class ApiError(Exception):
     """An answer other than success. `code` names the cause for programs; the message is a sentence for people.
 
     `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
-    the status asks for beside. `why`: what an operator is told beside the message.
+    the status asks for beside. `why`: what an operator is told beside the message. `facts`: what the log says of it beside.
     """
 
     why = ""
+    facts: Mapping[str, str] = {}
 
     def __init__(
         self,

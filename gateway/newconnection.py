@@ -47,6 +47,8 @@ class NewConnection:
         if refused:
             raise StoreRefused(refused)
         self._tickets.take(await self._secret(link))
+        if self.server != before:
+            await self._warn_of_memory_only(link)
         if before and not await link.command("EXISTS", self._keys("queues")):
             log.error(
                 "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
@@ -55,6 +57,16 @@ class NewConnection:
                 address=self._address,
             )
         await self._configuration.bring(link)
+
+    async def _warn_of_memory_only(self, link: RedisLink) -> None:
+        persists = _parse_info(await link.command("INFO", "persistence"))
+        if persists.get("aof_enabled") == "0":
+            log.warning(
+                "Redis keeps no journal: when it ends, what was queued since its last snapshot is lost; set appendonly yes",
+                replica=self._replica,
+                address=self._address,
+                snapshots=bool(await _config(link, "save")),
+            )
 
     async def _secret(self, link: RedisLink) -> bytes:
         """The configured secret of stream tickets, or the one that all replicas of this Redis share."""

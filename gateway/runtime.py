@@ -37,7 +37,7 @@ from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.replicas import Replicas, here
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
-from fairlane.gateway.storewatch import StoreWatch, address_of
+from fairlane.gateway.storewatch import StoreWatch
 from fairlane.gateway.streams import Closing
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
@@ -56,6 +56,7 @@ from fairlane.queues.scheduler import Ends, Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment
+from fairlane.queues.wire import address_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
@@ -224,8 +225,8 @@ class Gateway:
         self.stopping = False
         self._parts: list[Part] = [
             loop_watch,
-            self.link,
             self.store,
+            self.link,
             self.channel,
             *([SnapshotServer(siblings, self.scrape.own)] if siblings.size > 1 else []),
             self.hub,

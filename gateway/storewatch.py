@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -12,10 +11,13 @@ from fairlane.gateway.errors import ApiError, store_unavailable
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.link import RedisLink
+from fairlane.queues.wire import address_of
 
 log = structlog.get_logger("fairlane.gateway")
 
 LOOK_S = 1.0
+FIRST_LOOK_S = 0.25
+"""Until there was a first connection: who starts a gateway waits for a word."""
 AGAIN_S = 60.0
 """How often the log repeats what lasts."""
 QUIET_S = 2.0
@@ -35,11 +37,13 @@ class StoreWatch:
         self._told_at = 0.0
         self._reasons: set[str] = set()
         self.address = address_of(url)
+        self._starting = True
         self.down_since: float | None = None
         """When the connection was lost, s since 1970; None while there is one."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, before the link does."""
+        self.down_since = time.time()
         self._task = asyncio.create_task(self._watch(), name="store-watch")
 
     async def close(self) -> None:
@@ -79,7 +83,9 @@ class StoreWatch:
         """The connection is there, or lost. `going`: this gateway gives it up itself."""
         if up:
             since = self.down_since
-            away = {} if since is None else {"away_s": round(time.time() - since, 1)}
+            quiet = since is None or self._starting
+            away = {} if quiet else {"away_s": round(time.time() - (since or 0), 1)}
+            self._starting = False
             log.info("connected to Redis", replica=self._replica, address=self.address, **away)
             self.down_since = None
             return
@@ -97,7 +103,7 @@ class StoreWatch:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(FIRST_LOOK_S if self._starting else LOOK_S)
             if self.down_since is not None:
                 self._look_at_connection(self.down_since)
             else:
@@ -106,10 +112,13 @@ class StoreWatch:
 
     def _look_at_connection(self, since: float) -> None:
         """Say it again now and then, and at once when the reason is a new one: Redis may be back, and unfit."""
+        if self._starting and not self._link.trouble:
+            return
         now = time.time()
         news = self._link.trouble not in self._reasons and len(self._reasons) < MOST_REASONS
         if news or now - self._told_at >= AGAIN_S:
-            self._tell("still no connection to Redis", away_s=round(now - since, 1))
+            event = "no connection to Redis yet" if self._starting else "still no connection to Redis"
+            self._tell(event, away_s=round(now - since, 1))
 
     async def _look_at_writes(self) -> None:
         refusals, now = self._link.refusals, time.time()
@@ -127,9 +136,3 @@ class StoreWatch:
                 log.info("Redis takes writes again", **lasts)
                 self._refused_since = None
                 refusals.over()
-
-
-def address_of(url: str) -> str:
-    """Where a URL of Redis leads to, without names and passwords."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] or parts.path

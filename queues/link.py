@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import hiredis
 from redis.asyncio import Connection
@@ -32,7 +33,7 @@ from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.metrics import Metrics, Recorder
 from fairlane.queues.refusals import Refusals
 from fairlane.queues.scripts import LIBRARIES, Library
-from fairlane.queues.wire import Backoff, Reply, Wire, connect, disconnect
+from fairlane.queues.wire import Backoff, Reply, Wire, address_of, connect, disconnect
 
 Arg = bytes | str | int | float
 
@@ -167,8 +168,10 @@ class RedisLink:
             raise self._fatal
         if not self.up:
             await self.close()
-            why = f" ({self.trouble})" if self._trouble else ""
-            raise StoreUnavailable(f"no answer from Redis within {wait_ms} ms{why}", sent=False)
+            where, why = address_of(self._url), self.trouble or "it does not answer"
+            raise StoreUnavailable(
+                f"Redis at {where} could not be used within {wait_ms} ms: {why}", sent=False
+            )
 
     async def close(self) -> None:
         """Disconnect. Calls under way fail."""
@@ -252,7 +255,7 @@ class RedisLink:
                 finally:
                     await disconnect(connection)
             except (StoreRefused, AuthenticationError, NoPermissionError) as error:
-                refused = error if isinstance(error, StoreRefused) else _not_let_in(error)
+                refused = error if isinstance(error, StoreRefused) else self._not_let_in(error)
                 if not served_before and not self._served:
                     self._fatal = refused
                     return
@@ -372,7 +375,10 @@ class RedisLink:
                 if isinstance(reply, _ELSEWHERE):
                     raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
                 if forbidden:  # a permission was taken away: what else is missing is seen when connecting
-                    raise _not_let_in(reply)
+                    raise self._not_let_in(reply)
+
+    def _not_let_in(self, error: Exception) -> StoreRefused:
+        return _not_let_in(error, self._url)
 
     async def _watch(self) -> None:
         """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
@@ -402,10 +408,18 @@ class _Unready:
         return self._link._run(name, args)
 
 
-def _not_let_in(error: Exception) -> StoreRefused:
+def _not_let_in(error: Exception, url: str) -> StoreRefused:
     """What an operator changes where Redis refuses the user as such, or one of the first commands."""
+    where, parts = address_of(url), urlsplit(url)
+    secret = parts.password or "password=" in parts.query
+    if isinstance(error, AuthenticationError) and not secret:
+        return StoreRefused(
+            f"Redis at {where} wants a password, and redis_url has none: redis://:<password>@<host>:<port>"
+        )
+    if isinstance(error, AuthenticationError) and "without any password" in str(error):
+        return StoreRefused(f"redis_url has a password, and Redis at {where} has none: {error}")
     if isinstance(error, AuthenticationError):
-        return StoreRefused(f"Redis refuses the user or the password of redis_url: {error}")
+        return StoreRefused(f"Redis at {where} refuses the user or the password of redis_url: {error}")
     return StoreRefused(f"the user of redis_url lacks permissions in Redis: {error}. {_NEEDED}")
 
 

@@ -342,8 +342,11 @@ class Scheduler:
         if reply[4]:
             self.metrics.dropped(reply[4])
             self._dropped.add(reply[4])
+        sentences = {
+            end.code: b"{%b}" % end.rest for end in (ends.worker_lost, ends.timeout, ends.queue_timeout)
+        }
         for account in reply[3]:
-            end = _task_end(account)
+            end = _task_end(account, sentences.get(account[4].decode(), b"{}"))
             if end.state in TERMINAL:
                 self.metrics.ended(end)
             else:

@@ -38,6 +38,8 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self._gateway = gateway
+        self.speaks = False
+        """Whether it says where it listens and what to do next."""
         gateway.connections.open = self.server_state.connections
 
     @contextlib.contextmanager
@@ -49,6 +51,23 @@ class Server(uvicorn.Server):
         for listener in sockets or ():
             notice_vanished_peers(listener)
         await super().startup(sockets=sockets)
+        if self.speaks and self.started:
+            self._say_where()
+
+    def _say_where(self) -> None:
+        settings = self._gateway.current.settings
+        host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - shown, not bound
+        url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+        is_open = self._gateway.current.callers.open
+        log.info(
+            "Fairlane serves",
+            url=url,
+            callers="anybody on this machine, without a key" if is_open else "with a key",
+            store=f"Redis at {self._gateway.store.address}"
+            if settings.redis_url
+            else f"its own, in {settings.data_dir}",
+            next=f"connect a worker: fairlane worker echo --gateway {url}; then open {url}",
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if not self.force_exit:
@@ -112,6 +131,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     async with open_gateway(settings, callers, redis_url, siblings) as gateway:
         server = make_server(gateway, settings)
+        server.speaks = siblings is None or siblings.index == 0
 
         def stop() -> None:
             if server.should_exit:

@@ -67,7 +67,9 @@ class Submit:
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
-            raise refusal(answer, task, known_model=task.model in self._current.settings.models)
+            error = refusal(answer, task, known_model=task.model in self._current.settings.models)
+            error.facts = {"queue": task.queue, "model": task.model}
+            raise error
         self._metrics.accepted(task.queue, answer.model)
         return answer
 

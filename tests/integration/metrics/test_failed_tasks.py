@@ -1,5 +1,6 @@
 """Who has nothing but the log finds each task that failed, and the request that brought it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from tests.support.rawworkers import Callers, callers_of, worker_v2
 from tests.support.serving import Served, serving, until
 
 import fairlane.gateway.shutdown
+from fairlane.gateway.accounts.callers import Callers as Accounts
+from fairlane.gateway.runtime import Gateway
+from fairlane.gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -55,13 +59,44 @@ async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Serv
             response = await answer.response()
             line = await _line(logs)
             assert (line["code"], line["request_id"]) == ("TIMEOUT", response.headers["x-request-id"])
+            assert line["error"] == "Task timeout"
             await worker.answer(task, 1, lastSeq=0)
             await busy.ok()
 
 
-async def _line(logs: list[Any]) -> Any:
+async def test_who_is_refused_and_what_is_cancelled_is_told(redis_url: str, tmp_path: Path) -> None:
+    async with serving(redis_url, tmp_path) as served, callers_of(served) as callers:
+        with capture_logs() as logs:
+            response = await callers.ask().response()
+            line = await _line(logs, "call refused")
+            assert (response.status_code, line["code"], line["status"]) == (503, "NO_WORKER", 503)
+            assert (line["model"], line["request_id"]) == ("m", response.headers["x-request-id"])
+            assert line["user"]
+            async with worker_v2(served.ws) as worker:
+                task_id = await callers.later()
+                await worker.expect("task")
+                await callers.client.post(f"/api/task/{task_id}/cancel")
+                line = await _line(logs, "task cancelled")
+                assert (line["task_id"], line["code"], line["model"]) == (task_id, "CANCELLED", "m")
+
+
+async def test_a_gateway_without_redis_says_so_before_it_gives_up(tmp_path: Path) -> None:
+    settings = Settings(port=0, data_dir=tmp_path)
+    with capture_logs() as logs:
+        start = Gateway(settings, Accounts(settings), "redis://:hunter2@127.0.0.1:1/0")
+        starting = asyncio.create_task(start.start())
+        line = await _line(logs, "no connection to Redis yet")
+        assert not starting.done()
+        assert (line["address"], "connecting to" in line["why"]) == ("127.0.0.1:1", True)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await start.stop()
+    assert "hunter2" not in str(logs)
+
+
+async def _line(logs: list[Any], event: str = "task failed") -> Any:
     def failed() -> list[Any]:
-        return [line for line in logs if line["event"] == "task failed"]
+        return [line for line in logs if line["event"] == event]
 
     await until(lambda: len(failed()) == 1, "the line")
     return failed()[0]

@@ -26,7 +26,7 @@ def end(code: str = "WORKER_LOST", sentence: str = "Worker disconnected") -> Tas
 def lines(failed: FailedTasks, *ends: TaskEnd) -> list[Any]:
     with capture_logs() as logs:
         for each in ends:
-            failed.tell(each)
+            failed.told(each)
         failed.add_up()
     return logs
 

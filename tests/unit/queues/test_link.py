@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from redis.exceptions import AuthenticationError
 from tests.support.direct import sample_ends
 from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
@@ -16,7 +17,7 @@ from tests.support.servers import Server, redis_binary, running_server, valkey_b
 from fairlane.queues.channel import Channel
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import RedisLink
+from fairlane.queues.link import RedisLink, _not_let_in
 from fairlane.queues.scheduler import Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec
@@ -394,6 +395,21 @@ def test_a_server_that_is_not_there_is_named_with_its_trouble() -> None:
             await link.start(wait_ms=200)
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("redis://db:6379/0", "Authentication required.", "wants a password"),
+        ("redis://:secret@db:6379", "invalid username-password pair", "refuses the user or the password"),
+        ("redis://:secret@db:6379", "AUTH <password> called without any password configured", "has none"),
+    ],
+)
+def test_a_missing_password_is_told_from_a_wrong_one(url: str, error: str, said: str) -> None:
+    sentence = str(_not_let_in(AuthenticationError(error), url))
+    assert said in sentence
+    assert "db:6379" in sentence
+    assert "secret" not in sentence
 
 
 def test_a_refused_server_ends_the_start_but_not_a_running_link(redis_server: Server) -> None:
