@@ -198,7 +198,9 @@ class App(FastAPI):
                 unavailable.why = self.gateway.store.trouble
             return unavailable
         # the task, if there is one, ends by its own rules; the caller is told that we failed
-        log.exception("a call failed", path=request.path, method=request.method, request_id=request.id.decode())
+        log.exception(
+            "a call failed", path=request.path, method=request.method, request_id=request.id.decode()
+        )
         return ApiError(500, "INTERNAL", "Internal error")
 
     def _log_refusal(self, request: Request, error: ApiError) -> None:
