@@ -45,8 +45,9 @@ class Options:
     on_disconnect: Any = None
     result_ttl_ms: Any = None
     metadata: bytes = b""
-    at_once: bool = False
-    """A caller who leaves has left for good: its connection cannot be resumed."""
+    on_v1: bool = False
+    """It came by an OpenAI client: who leaves has left for good, as the connection cannot be resumed, and who stays waits for long.
+    """
 
 
 def split_payload(body: bytes, fields: Members) -> tuple[bytes, bytes]:
@@ -151,7 +152,7 @@ def make_task(
             timeout = 0
             wait_ms = settings.pending_ttl_ms
             run_ms = settings.run_limit_ms
-        elif options.stream:
+        elif options.stream or options.on_v1:
             timeout = settings.max_task_timeout_ms
         else:
             timeout = settings.task_timeout_ms
@@ -235,7 +236,7 @@ def _linger(settings: Settings, options: Options) -> int:
     """How long the task outlives its last reader; 0 = for ever."""
     if not _cancels(options):
         return 0
-    resumable = options.stream and not options.at_once
+    resumable = options.stream and not options.on_v1
     return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
 
 

@@ -140,7 +140,7 @@ def _task(
         on_disconnect=request.header(b"x-fairlane-on-disconnect"),
         result_ttl_ms=_number(request, b"x-fairlane-result-ttl"),
         metadata=_metadata(request),
-        at_once=True,
+        on_v1=True,
     )
     task = make_task(
         tasks.settings,

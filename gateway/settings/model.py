@@ -144,7 +144,8 @@ class QueueSettings(_Part):
     """
 
     admission: Literal["fixed", "adaptive"] = "fixed"
-    """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait. `adaptive`:
+    """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait, or its caller's
+    time would be over even after the shortest wait that is to be expected. `adaptive`:
     when the predicted wait exceeds `max_wait_ms` (or `max_queue_wait_ms`) or the caller's own deadline,
     whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
     prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
@@ -253,16 +254,16 @@ class Settings(BaseModel):
     """Gateway processes on this machine, each a replica of its own. One is enough for most models' speed."""
 
     task_timeout_ms: Ms = MINUTE_MS
-    """Milliseconds from submission to the end for a sync call that gives no `timeout`. 60 s, as HTTP clients
-    and proxies rarely wait longer.
+    """Milliseconds from submission to the end for a native sync call that gives no `timeout`. 60 s, as HTTP
+    clients and proxies rarely wait longer; on `/v1` it is `max_task_timeout_ms`.
     """
 
     min_task_timeout_ms: Ms = 5 * SECOND_MS
     """A caller's `timeout` below this is raised to it, in milliseconds."""
 
     max_task_timeout_ms: Ms = 10 * MINUTE_MS
-    """A caller's `timeout` above this is lowered to it; also the limit of a stream that gives none.
-    Milliseconds.
+    """A caller's `timeout` above this is lowered to it; also the limit of a stream, and of a call on `/v1`, that
+    gives none: OpenAI's SDKs wait for 10 minutes. Milliseconds.
     """
 
     max_queue_length: Count = 1000

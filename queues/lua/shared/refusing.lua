@@ -29,11 +29,17 @@ end
 --      holds more than would leave within that time, and the user is in line already. Tasks that failed or came back count as if
 --      they had not left; for a user who is not in line yet only where the failures are of several users: no one shuts out others.
 --      Where no pace is known yet, as in 2.
+--   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known
 -- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
 -- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
   local function interval() return interval_of(q, m, lane.drain, lane.mean_ms) end
+  local function ahead()
+    local own, users = call('ZCOUNT', keys.flow(q, m, u), '-inf', order), call('ZCARD', keys.flows(q, m))
+    local k = call('ZRANK', keys.flows(q, m), u) or users
+    return math.min(own * math.max(users, 1) + k, lane.waiting), own
+  end
   if ruled then -- 1
     local cap = num(call('HGET', keys.model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
@@ -46,13 +52,10 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     local pace = departed >= 1 and interval_of(q, m, lane.drain, lane.mean_ms) or nil
     local longest = wait_ms > 0 and (timeout_ms > 0 and math.min(wait_ms, timeout_ms) or wait_ms) or timeout_ms
     if pace and longest > 0 then
-      local flow, flows = keys.flow(q, m, u), keys.flows(q, m)
-      local own = call('ZCOUNT', flow, '-inf', order)
+      local before, own = ahead()
       local failed, changes = failed_until_now(call('HGET', keys.model(m), 'X:' .. q))
       pace = pace * (departed + 1) / (math.max(departed - (own > 0 and failed or changes), 0) + 1)
-      local k = call('ZRANK', flows, u) or call('ZCARD', flows)
-      local ahead = math.min(own * math.max(call('ZCARD', flows), 1) + k, lane.waiting)
-      local wait = (ahead + 1) * pace + math.max(lane.held - NOW, 0)
+      local wait = (before + 1) * pace + math.max(lane.held - NOW, 0)
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)
       if own > 0 and lane.waiting >= fits then
@@ -64,5 +67,10 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   if length.waiting >= length.most then -- 2
     local over = own_in_queue(q, m, u) - (2 * length.most - length.waiting)
     if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
+  end
+  local departed, took_ms = read_drain(lane.drain)
+  if timeout_ms > 0 and departed >= 1 and lane.waiting * took_ms > timeout_ms * departed then -- 4: most are not looked at further
+    local _, wait, least = unpack(place_of(ahead() + 1, interval(), math.max(lane.held - NOW, 0)))
+    if least > timeout_ms then return { 'too_long', wait, timeout_ms, in_ms(least - timeout_ms) } end
   end
 end

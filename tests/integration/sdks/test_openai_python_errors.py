@@ -117,7 +117,7 @@ async def test_a_handler_that_raises_is_an_internal_server_error_tried_once(kind
 
 
 async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, kind: str) -> None:
-    async with staged(redis_url, tmp_path, task_timeout_ms=300) as stage:
+    async with staged(redis_url, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage:
         async with python_sdk(kind, stage.base_url, max_retries=2) as sdk:
             with pytest.raises(openai.InternalServerError) as caught:
                 await sdk.call(CHAT, model="patient", messages=MESSAGES)

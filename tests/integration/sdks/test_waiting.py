@@ -153,3 +153,18 @@ async def test_a_caller_who_leaves_the_queue_leaves_nothing(crowded: Stage) -> N
     reading.cancel()
     await crowded.queued(0)
     assert len(crowded.cast.seen) == 1
+
+
+async def test_a_call_waits_as_long_as_the_sdk_does_and_no_shorter(redis_url: str, tmp_path: Path) -> None:
+    async with staged(redis_url, tmp_path, slots=1, task_timeout_ms=300) as stage:
+        stage.beside(stage.fill())
+        await stage.reached(stage.cast.begun, "the running task")
+        async with python_sdk("async", stage.base_url) as sdk:
+            waiting = stage.beside(sdk.call(CHAT, model="talk", messages=MESSAGES))
+            await stage.queued(1)
+            async with http_client(stage.served.url) as http:  # a native call has less time
+                native = await http.post("/api/openai", json={"model": "talk", "messages": MESSAGES})
+            assert (native.status_code, native.json()["code"]) == (500, "TIMEOUT")
+            stage.cast.release.set()
+            completion = await asyncio.wait_for(waiting, DEADLINE_S)
+    assert completion.choices[0].message.content == "Hello wörld"

@@ -158,6 +158,32 @@ def test_pace_recovers_when_a_lane_moves_again(world: World) -> None:
     assert pool.place("t79").wait_ms < slow / 4
 
 
+def test_whose_time_would_be_over_in_any_case_is_told_at_once_in_every_queue(world: World) -> None:
+    pool = Pool(world, limit=1)
+    flowing(pool)
+    for n in range(30):
+        pool.submit(f"t{n}", user="u")
+    late = pool.submit("late", user="u", timeout_ms=8000)
+    assert isinstance(late, Refused)
+    assert (late.reason, late.limit) == ("too_long", 8000)
+    assert late.waiting > 25_000
+    assert 0 < late.retry_ms < late.waiting
+    assert isinstance(pool.submit("patient", user="u", timeout_ms=60_000), Submitted)
+    assert isinstance(pool.submit("perhaps", user="u", timeout_ms=20_000), Submitted), (
+        "an estimate may be wrong"
+    )
+    assert isinstance(pool.submit("other", user="v", timeout_ms=8000), Submitted), (
+        "the flooder's wait is his own"
+    )
+
+
+def test_without_a_pace_nobody_is_refused_for_a_short_time(world: World) -> None:
+    pool = Pool(world, limit=1)
+    pool.run("runs")
+    for n in range(30):
+        assert isinstance(pool.submit(f"t{n}", timeout_ms=5000), Submitted)
+
+
 def failing(pool: Pool, running: Grant, number: int, *, users: int) -> Grant:
     """The next so many tasks that leave the lane fail, one each second; they are of so many users."""
     for n in range(number + 2):
