@@ -46,7 +46,7 @@ class Options:
     result_ttl_ms: Any = None
     metadata: bytes = b""
     on_v1: bool = False
-    """It came by an OpenAI client: who leaves has left for good, as the connection cannot be resumed, and who stays waits for long.
+    """It came by an OpenAI client: who leaves has left for good, as it cannot resume, and who stays waits for long.
     """
 
 
