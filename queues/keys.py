@@ -61,6 +61,8 @@ KEYS = (
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
+    Key("failure", "F:{id}", "hash", "of a task that failed or was cancelled: its record without content", "PX, a day"),
+    Key("failures", "failures", "zset", "the last 10,000 of them -> ended (ms)", "trimmed as they end"),
     Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "PX, renewed by offer"),
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
@@ -127,6 +129,7 @@ RECORD = {
     "ed": "ended, ms",
     "ti": "id of the terminal event",
     "co": "failure code",
+    "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
     "ng": "tasks granted by the call named in fn or by its submit",
 }

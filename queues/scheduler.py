@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -362,7 +363,7 @@ class Scheduler:
 
     async def search(
         self,
-        source: Literal["running", "recent"],
+        source: Literal["running", "recent", "failed"],
         wanted: Mapping[str, str],
         *,
         after: str = "",
@@ -371,12 +372,18 @@ class Scheduler:
     ) -> tuple[list[tuple[str, dict[str, str]]], str]:
         """Tasks whose record has the `wanted` fields, newest first, with their records; at most `most`, of at most `look_at`.
 
-        `running`: all that hold a slot; `recent`: the last 10,000 that were submitted. The second value is the task behind
+        `running`: all that hold a slot; `recent`: the last 10,000 that were submitted; `failed`: the last 10,000 that failed or
+        were cancelled, those that ended last first, a day long and without their content. The second value is the task behind
         which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.
         """
         args = [text for pair in wanted.items() for text in pair]
         reply = await self._link.run("search", source, after, look_at, most, *args)
         return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
+
+    async def remembered(self, task_id: str) -> Record | None:
+        """What is kept for a day of a task that failed or was cancelled; None of any other."""
+        reply = await self._link.command("HGETALL", self._keys("failure", id=task_id))
+        return Record(Place(0, 0, 0, 0), time.time_ns() // 1_000_000, _fields(reply)) if reply else None
 
     async def note(
         self, who: str, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]

@@ -44,6 +44,7 @@ SHARED = (
     "eligible",
     "waking",
     "granting",
+    "remembering",
     "ending",
     "placing",
     "refusing",

@@ -269,9 +269,9 @@ class Reader:
         Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here; what
         it takes is read, and the time begins anew. What it raises is raised here.
 
-        Behind all of them comes the newest notice, if it is new to a reader who wants notices. Who calls it in a loop holds up
-        nobody: whenever it returns [] it has let others run, and all else that it returns is consumed. While Redis does not
-        answer it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
+        Behind all of them comes the newest notice, if it is new to a reader who wants it. Who calls it in a loop holds up nobody:
+        whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
+        it waits, also for what lies only there. Raises Lost, and Interrupted when there is nothing more to return.
         """
         hub = self._hub
         self._timeout = timeout

@@ -458,12 +458,20 @@ class Task(Answer):
     type: str | None
     code: str | None
     request_id: str | None = Field(description="of the call that submitted it: its `x-request-id`")
+    error: str | None
     enqueued_at: Ms | None
     started_at: Ms | None
     first_output_at: Ms | None
     ended_at: Ms | None
     attempt: int | None
     attempts: list[Attempt]
+
+
+class AllCancelled(Answer):
+    """How many tasks a call has cancelled, and whether more match."""
+
+    cancelled: int
+    more: bool
 
 
 class TaskDetail(Task):
@@ -480,7 +488,7 @@ class TaskDetail(Task):
     attempt_deadline_at: Ms | None
     kept_for_ms: Ms | None
     events: int
-    stream_url: str
+    stream_url: str | None
     metadata: JsonValue
     position: int = 1
     estimated_wait_ms: Ms = 0

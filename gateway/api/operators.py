@@ -113,7 +113,8 @@ async def find_tasks(
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
 ) -> Response:
-    """Tasks that match, newest first: with `state=executing` every one that runs, else among the last 10,000 that were submitted.
+    """Tasks that match, newest first: with `state=executing` every one that runs; with `failed`, `cancelled` or a `code` the last
+    10,000 of a day that failed or were cancelled, with the `error`'s sentence; else among the last 10,000 that were submitted.
 
     `next` is the `after` that goes on, null at the end.
     """
@@ -127,11 +128,41 @@ async def find_tasks(
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
+@router.post("/api/admin/tasks/cancel", response_model=models.AllCancelled)
+async def cancel_all(
+    operator: TheOperator,
+    caller: TheCaller,
+    state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
+    user: Filter = "",
+    queue: Filter = "",
+    model: Filter = "",
+    worker: Filter = "",
+    limit: Annotated[int, Query(ge=1, le=1000), Count] = 1000,
+) -> Response:
+    """Ends tasks that wait or run and match, at most `limit` of those among the last 10,000 that were submitted.
+
+    One of user, queue, model and worker must be given. `more`: call again for the rest. Written to the audit record as one entry.
+    """
+    if state not in ("", State.QUEUED, State.EXECUTING):
+        raise bad_request(f"state must be {State.QUEUED} or {State.EXECUTING}", "state")
+    given = {"user": user, "queue": queue, "model": model, "worker": worker}
+    wanted = {FILTERS[name]: value for name, value in given.items() if value}
+    if not wanted:
+        raise bad_request("one of user, queue, model and worker must be given", "user")
+    if state:
+        wanted["st"] = state
+    cancelled, more = await operator.cancel_all(wanted, limit, caller.key_id or NOBODY)
+    return answer({"cancelled": len(cancelled), "more": more})
+
+
 @router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
 async def task(operator: TheOperator, task_id: str) -> Response:
-    """Everything of a task but its payload and output. `streamUrl` is a link to its events."""
-    record = await operator.poll.record(task_id)
-    return answer(describe(task_id, record) | {"streamUrl": operator.links.url(task_id)})
+    """Everything of a task but its payload and output. `streamUrl` is a link to its events, null when they are no longer kept.
+
+    A task that failed or was cancelled is known for a day, without its metadata.
+    """
+    record, kept = await operator.known(task_id)
+    return answer(describe(task_id, record) | {"streamUrl": operator.links.url(task_id) if kept else None})
 
 
 @router.post("/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404))

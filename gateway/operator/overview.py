@@ -106,6 +106,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "type": fields.get("ty"),
         "code": fields.get("co") or None,
         "requestId": fields.get("rq") or None,
+        "error": fields.get("er") or None,
         "enqueuedAt": number("en"),
         "startedAt": number("ga"),
         "firstOutputAt": number("fo"),

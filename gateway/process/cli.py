@@ -1,4 +1,4 @@
-"""The command `fairlane`: serve, demo, check, key, status, queues, models, worker.
+"""The command `fairlane`: serve, demo, check, key, status, cancel, queues, models, worker.
 
 Mistakes of the user end in one sentence on stderr and exit code 2. The server is imported only by the
 commands that run it, so that `fairlane worker` stays small.
@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 import structlog
 import typer
@@ -221,6 +222,39 @@ def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -
         typer.echo(raw)
     else:
         print_state(state, Console())
+
+
+@app.command()
+def cancel(
+    user: Annotated[str, typer.Option(help="The user whose tasks they are, as the task list names it.")] = "",
+    queue: Annotated[str, typer.Option(help="The queue, such as free_stream.")] = "",
+    model: Annotated[str, typer.Option(help="The model that they ask for.")] = "",
+    worker: Annotated[str, typer.Option(help="The id of the worker that runs them.")] = "",
+    state: Annotated[str, typer.Option(help="queued or executing. [default: both]")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Cancel no more than so many.")] = 1000,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel the tasks that wait or run and match all that is given. Written to the audit record.
+
+    fairlane cancel --user flooder --state queued
+    """
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    if not (user or queue or model or worker):
+        stop("say whose or which tasks: --user, --queue, --model or --worker")
+    wanted = {"user": user, "queue": queue, "model": model, "worker": worker, "state": state, "limit": limit}
+    query = urlencode({name: value for name, value in wanted.items() if value})
+    try:
+        reply = call(gateway, key, f"/api/admin/tasks/cancel?{query}", method="POST")
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        typer.echo(reply.text)
+    else:
+        told = reply.json()
+        typer.echo(f"{told['cancelled']} cancelled{'; there are more, call again' if told['more'] else ''}")
 
 
 if __name__ == "__main__":

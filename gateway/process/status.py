@@ -121,13 +121,13 @@ def base_url(gateway: str) -> str:
 
 
 def call(
-    gateway: str, admin_key: str | None, path: str, change: dict[str, Any] | None = None
+    gateway: str, admin_key: str | None, path: str, change: dict[str, Any] | None = None, *, method: str = ""
 ) -> httpx.Response:
-    """An answer to GET, or to PATCH with `change`, that is good. Raises StatusError."""
+    """An answer to GET, to PATCH with `change`, or to another `method`, that is good. Raises StatusError."""
     url = base_url(gateway)
     headers = {"Authorization": f"Bearer {admin_key}"} if admin_key else {}
     proxies = not is_loopback(urlsplit(url).hostname or "")
-    method = "GET" if change is None else "PATCH"
+    method = method or ("GET" if change is None else "PATCH")
     try:
         with httpx.Client(timeout=TIMEOUT_S, trust_env=proxies) as client:
             answer = client.request(method, url + path, headers=headers, json=change)

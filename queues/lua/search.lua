@@ -1,6 +1,7 @@
 -- search: a part of the tasks that an operator looks for, newest first; changes nothing
 -- KEYS[1]  prefix of the pool
--- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted
+-- ARGV[1]  'running': all that hold a slot (of very many, those of the models used last) | 'recent': the last ones that were submitted |
+--          'failed': those that failed or were cancelled, as long as they are remembered, by when they ended
 -- ARGV[2]  task behind which to go on; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
@@ -14,12 +15,15 @@ script('search', 'no-writes', function(ARGV)
     values[#values + 1] = ARGV[i + 1]
   end
 
+  local line, record_of = keys.recent(), keys.task
+  if ARGV[1] == 'failed' then line, record_of = keys.failures(), keys.failure end
+
   local function matches(id)
     if #fields == 0 then return true end
-    local found = call('HMGET', keys.task(id), unpack(fields))
+    local found = call('HMGET', record_of(id), unpack(fields))
     for i = 1, #fields do
       local other = found[i] ~= values[i]
-      if other and fields[i] == 'm' then other = call('HGET', keys.task(id), 'an') ~= values[i] end
+      if other and fields[i] == 'm' then other = call('HGET', record_of(id), 'an') ~= values[i] end
       if other then return false end
     end
     return true
@@ -36,10 +40,10 @@ script('search', 'no-writes', function(ARGV)
     end
     table.sort(ids, function(a, b) return a > b end) -- ids begin with the time of their submission
   else
-    local rank = after ~= '' and call('ZREVRANK', keys.recent(), after)
+    local rank = after ~= '' and call('ZREVRANK', line, after)
     local from = after == '' and 0 or rank and rank + 1
     if not from then return { '' } end
-    ids = call('ZREVRANGE', keys.recent(), from, from + most_looked)
+    ids = call('ZREVRANGE', line, from, from + most_looked)
   end
 
   local reply = { '' }
@@ -49,7 +53,7 @@ script('search', 'no-writes', function(ARGV)
       break
     end
     if matches(id) then
-      local record = call('HGETALL', keys.task(id))
+      local record = call('HGETALL', record_of(id))
       if #record > 0 then reply[#reply + 1] = { id, record } end
     end
   end

@@ -837,6 +837,7 @@ class Life(RuleBasedStateMachine):
             "pool",
             "queues",
             "recent",
+            "failures",
             "clock",
             "model",
             "models",

@@ -131,6 +131,7 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
   call('HSET', keys.task(id), 'st', state, 'ed', NOW_TEXT, 'sq', seq, 'ti', event_id, 'co', code, 'fn', nonce)
   t.st, t.sq, t.ed, t.co = state, seq, NOW_TEXT, code
+  if state ~= 'completed' then remember(id, kind == 'error' and sentence_in(data, code)) end
   if stop_until then
     call('ZADD', keys.slots(t.m), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
