@@ -56,6 +56,7 @@ from fairlane.queues.scheduler import Ends, Limits, Scheduler
 from fairlane.queues.scripts import load_scripts
 from fairlane.queues.survey import Surveyor
 from fairlane.queues.tasks import Fragment
+from fairlane.queues.users import UserReader
 from fairlane.queues.wire import address_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
@@ -186,7 +187,7 @@ class Gateway:
         )
 
         # what operators see and do
-        history = History(self.link, keys, replica, self.metrics)
+        history = History(self.link, keys, replica, self.metrics, self.surveyor.waiting)
         state = StateReader(self.link, keys, self.store, self.surveyor, lambda: current.settings.queues)
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
@@ -195,6 +196,7 @@ class Gateway:
             bodies=bodies,
             scheduler=self.scheduler,
             state=state,
+            users=UserReader(self.link, self.surveyor),
             history=history,
             live=live,
             audit=audit,

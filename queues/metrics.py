@@ -69,6 +69,8 @@ class TaskEnd(NamedTuple):
     used: tuple[int, int] = (-1, -1)
     """Tokens of input and output; -1 = unknown."""
     task: EndedTask | None = None
+    user: str = ""
+    """Whose it was: for those who count by user, which metrics do not."""
 
 
 class Metrics(Protocol):

@@ -605,6 +605,7 @@ def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:
         total_ms,
         ran_ms,
         task=EndedTask(task_id, request_id, user, asked, worker, int(attempt), sentence_of(error)),
+        user=user,
     )
 
 

@@ -35,6 +35,7 @@ NAMES = (
     "offer",
     "present",
     "survey",
+    "users",
     "rights",
 )
 SHARED = (

@@ -266,6 +266,13 @@ class Surveyor:
         time, present = await _all(self._link.command("TIME"), self._replicas())
         return await self._workers(_alive(present, _ms(time)))
 
+    async def waiting(self) -> int:
+        """How many tasks wait, in all queues together. Raises StoreError."""
+        counts = await _all(
+            *(self._link.command("HGET", self._keys("queue", queue=name), "n") for name in self._queues())
+        )
+        return sum(int(count or 0) for count in counts)
+
     async def offered(self) -> list[str]:
         """The models that some worker offers now, by the store's clock (`*`: any). Raises StoreError."""
         time, offered = await _all(

@@ -6,9 +6,10 @@ path nothing that grows, survives restarts, and shows the dead replica's part to
 """
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -33,6 +34,9 @@ PAGE = 1000
 LATE_MS = 1000
 """How long after its end a bucket is shown: until then every replica has told its part."""
 MOST_CODES = 50
+MOST_USERS = 100
+USERS_MS = 600_000
+"""Over how long users' tokens are told."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _GAMMA = 1.05
@@ -78,12 +82,18 @@ class Bucket(msgspec.Struct, omit_defaults=True):
     accepted: int = 0
     completed: int = 0
     cancelled: int = 0
+    waiting: int = 0
+    """Tasks that waited when it was over, on all replicas together: each tells the same."""
     failures: dict[str, int] = {}
     refusals: dict[str, int] = {}
+    arrived: dict[str, int] = {}
+    """Accepted, by model; the survey shows no more of them."""
     ended: dict[str, int] = {}
-    """By model; the survey shows no more of them."""
+    """By model."""
     tokens: dict[str, int] = {}
     """Of output, by model."""
+    users: dict[str, int] = {}
+    """Tokens of input and output, by user, of tasks that ended."""
     wait: Sketch = msgspec.field(default_factory=Sketch)
     first: Sketch = msgspec.field(default_factory=Sketch)
     total: Sketch = msgspec.field(default_factory=Sketch)
@@ -97,11 +107,14 @@ class Bucket(msgspec.Struct, omit_defaults=True):
         self.accepted += other.accepted
         self.completed += other.completed
         self.cancelled += other.cancelled
+        self.waiting = max(self.waiting, other.waiting)
         for counts, more, most in (
             (self.failures, other.failures, MOST_CODES),
             (self.refusals, other.refusals, MOST_CODES),
+            (self.arrived, other.arrived, MOST_MODELS),
             (self.ended, other.ended, MOST_MODELS),
             (self.tokens, other.tokens, MOST_MODELS),
+            (self.users, other.users, MOST_USERS),
         ):
             for name, number in more.items():
                 count(counts, name, number, most=most)
@@ -132,6 +145,7 @@ class HourRecorder(Recorder):
     def accepted(self, queue: str, model: str) -> None:
         super().accepted(queue, model)
         self._bucket.accepted += 1
+        count(self._bucket.arrived, model, most=MOST_MODELS)
 
     def refused(self, queue: str, model: str, reason: str) -> None:
         super().refused(queue, model, reason)
@@ -151,6 +165,8 @@ class HourRecorder(Recorder):
         count(bucket.ended, end.model, most=MOST_MODELS)
         if end.used[1] > 0:
             count(bucket.tokens, end.model, end.used[1], most=MOST_MODELS)
+        if end.user and (used := sum(max(tokens, 0) for tokens in end.used)):
+            count(bucket.users, end.user, used, most=MOST_USERS)
         if end.state is State.COMPLETED:
             bucket.completed += 1
             bucket.total.add(end.total_ms)
@@ -168,11 +184,21 @@ class HourRecorder(Recorder):
 class History:
     """Writes this replica's buckets, and reads everybody's. `start` begins the writing, `close` ends it with the last part."""
 
-    def __init__(self, link: RedisLink, keys: Keys, replica: str, recorder: HourRecorder) -> None:
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        recorder: HourRecorder,
+        waiting: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`waiting`: how many tasks wait on all replicas now; raises StoreError."""
         self._link = link
         self._key = keys("history")
         self._replica = replica
         self._recorder = recorder
+        self._count_waiting = waiting
+        self._waiting = 0
         self._unsent: dict[int, Bucket] = {}
         self._task: asyncio.Task[None] | None = None
         self._hour = Hour()
@@ -200,12 +226,19 @@ class History:
             now = _now_ms()
             begun = now // BUCKET_MS * BUCKET_MS
             await asyncio.sleep((begun + BUCKET_MS - now) / 1000)
+            await self._look()
             self._collect(begun)
             await self._send()
+
+    async def _look(self) -> None:
+        """See how many tasks wait. While Redis is away, as many as before: none begins or ends."""
+        with contextlib.suppress(StoreError):
+            self._waiting = await self._count_waiting()
 
     def _collect(self, at: int) -> None:
         """Put aside what came together in the bucket that began at `at`."""
         bucket = self._recorder.take()
+        bucket.waiting = self._waiting
         if bucket.empty:
             return
         if at in self._unsent:
@@ -244,6 +277,14 @@ class History:
                 self._answer = msgspec.json.encode({"now": now, **self._hour.draw(end)})
                 self._answer_end = end
             return self._answer
+
+    async def tokens_by_user(self) -> dict[str, int]:
+        """Input and output of the tasks that ended in the last USERS_MS; of very many users some are counted as OTHER, which is
+        left out. Raises StoreError."""
+        async with self._lock:
+            now = _now_ms()
+            await self._catch_up(now - SPAN_MS - BUCKET_MS)
+            return self._hour.tokens_by_user(now - USERS_MS)
 
     async def _catch_up(self, oldest: int) -> None:
         """Add up what was written since the last time, by whomever."""
@@ -307,13 +348,18 @@ class Hour:
             "failed": [sum(bucket.failures.values()) for bucket in buckets],
             "cancelled": [bucket.cancelled for bucket in buckets],
             "refused": [sum(bucket.refusals.values()) for bucket in buckets],
+            "waiting": [bucket.waiting for bucket in buckets],
             **{
                 name: {quantile: [span[i][j] for span in spans] for j, quantile in enumerate(QUANTILES)}
                 for i, name in enumerate(_DURATIONS)
             },
             "models": {
-                model: {"endedLastMinute": ended, "outputTokensLastMinute": minute.tokens.get(model, 0)}
-                for model, ended in sorted(minute.ended.items())
+                model: {
+                    "acceptedLastMinute": minute.arrived.get(model, 0),
+                    "endedLastMinute": minute.ended.get(model, 0),
+                    "outputTokensLastMinute": minute.tokens.get(model, 0),
+                }
+                for model in sorted(minute.arrived.keys() | minute.ended.keys())
             },
             "total": {
                 "accepted": whole.accepted,
@@ -329,6 +375,16 @@ class Hour:
                 "refusals": _ranked(whole.refusals),
             },
         }
+
+    def tokens_by_user(self, since: int) -> dict[str, int]:
+        """Of the buckets that began then or later."""
+        whole: dict[str, int] = {}
+        for at, bucket in self._buckets.items():
+            if at >= since:
+                for user, tokens in bucket.users.items():
+                    whole[user] = whole.get(user, 0) + tokens
+        whole.pop(OTHER, None)
+        return whole
 
     def _quantiles_of(self, at: int) -> list[list[float | None]]:
         """The quantiles of a bucket, which seldom changes once it is over."""

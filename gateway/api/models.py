@@ -568,7 +568,24 @@ class CodeCount(Answer):
     count: int
 
 
+class TopUser(Answer):
+    user: str
+    waiting: int
+    running: int
+    tokens: int
+    share: float | None
+    model: str | None
+
+
+class TopUsers(Answer):
+    now: Ms
+    users: list[TopUser]
+    number: int
+    complete: bool
+
+
 class ModelMinute(Answer):
+    accepted_last_minute: int
     ended_last_minute: int
     output_tokens_last_minute: int
 
@@ -595,6 +612,7 @@ class History(Answer):
     failed: list[int]
     cancelled: list[int]
     refused: list[int]
+    waiting: list[int]
     wait_ms: Percentiles
     first_output_ms: Percentiles
     total_ms: Percentiles

@@ -95,10 +95,22 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
 async def history(operator: TheOperator) -> Response:
     """The last hour of all replicas in buckets of 10 s, and as a whole (`total`).
 
-    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; and waitMs (to the first
-    grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended), within 2.5 %.
+    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (at its end);
+    and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended),
+    within 2.5 %. `models`: what each did in the last minute.
     """
     return answer(await operator.history.read())
+
+
+@router.get("/api/admin/users", response_model=models.TopUsers)
+async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200), Count] = 10) -> Response:
+    """Users with the most waiting tasks; of equal ones those with the most running tasks, then with the most tokens.
+
+    `tokens`: input and output of tasks that ended in the last ten minutes, and `share`: of all users'. `model`: for which most of
+    the user's tasks wait. `number`: of users who have tasks or tokens. With more than 10,000 users in line, or 1,000 running
+    tasks of a model, not all are looked at (`complete`).
+    """
+    return answer(await operator.top_users(limit))
 
 
 @router.get("/api/admin/tasks", response_model=models.FoundTasks)

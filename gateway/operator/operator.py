@@ -13,12 +13,14 @@ from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.state import StateReader
+from fairlane.gateway.operator.users import top_users
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
+from fairlane.queues.users import UserReader
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.dashboard_history import History
 
@@ -34,6 +36,7 @@ class Operator:
     bodies: Bodies
     scheduler: Scheduler
     state: StateReader
+    users: UserReader
     history: History
     live: SharedFeed
     audit: AuditRecord
@@ -85,6 +88,10 @@ class Operator:
         if remembered is not None:
             record.fields["er"] = remembered.fields.get("er", "")
         return record, True
+
+    async def top_users(self, limit: int) -> dict[str, Any]:
+        """See `users.top_users`."""
+        return await top_users(self.users, self.history, limit)
 
     async def change(self, kind: Kind, name: str, fields: Mapping[str, Any], who: str) -> dict[str, Any]:
         """See `changes.change`."""

@@ -157,6 +157,43 @@ async def test_a_queue_and_a_model_are_paused_and_resumed(talk: Talk, open_brows
         ]
 
 
+async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with busy(talk) as (worker, task):
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        users = page.locator("#users tbody tr")
+        await expect(users.first.locator("th")).to_have_text("ben")
+        await expect(cell(page, "users", "ben", "Waiting")).to_have_text("3")
+        await expect(cell(page, "users", "ann", "Running")).to_have_text("1")
+        await expect(cell(page, "models", "m", "Drained in")).to_contain_text(
+            "not as it is"
+        )  # nothing has ended
+        await expect(page.locator("[data-figure=drain]")).to_have_text("not as it is")
+
+        await row(page, "users", "ben").locator("[data-action=throttle]").click()
+        await page.locator("#setting-max_waiting_per_user").fill("5")
+        await confirm(page)
+        await confirm(page)
+        await expect(page.locator(".toast").last).to_contain_text("m is changed")
+        assert (await talk.state())["models"][0]["maxWaitingPerUser"] == 5
+
+        await cell(page, "users", "ben", "Waiting").locator("a").click()
+        await expect(page.locator("#tasks tbody tr")).to_have_count(3)
+        await page.locator("[data-view=overview]").click()
+        await row(page, "users", "ben").locator("[data-action=cancel]").click()
+        await confirm(page)
+        await expect(page.locator(".toast").last).to_contain_text("3 tasks of ben are cancelled.")
+        await expect(page.locator("[data-figure=drain]")).to_have_text("–")
+        await expect(row(page, "users", "ben")).to_have_count(0)
+        assert {row["user"]: row["status"] for row in (await talk.state())["tasks"]} == {
+            "ann": "executing",
+            "ben": "cancelled",
+        }
+        await worker.answer(task, {})
+        await accessible(page)
+
+
 async def test_a_worker_of_another_replica_is_drained(
     talk: Talk, redis_url: str, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
@@ -425,7 +462,7 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
         "refusals": {"full": 3},
     }
     told |= {"wait": [{"50": 11}], "first": [{"60": 10}], "total": [{"100": 11}]}
-    told |= {"ended": {"m": 7, HOSTILE: 4}, "tokens": {"m": 1200}}
+    told |= {"ended": {"m": 7, HOSTILE: 4}, "tokens": {"m": 1200}, "arrived": {"m": 10}, "waiting": 40}
     for replica in ("one", "two"):
         await command("XADD", key, "*", "from", replica, "at", now - 30_000, "bucket", json.dumps(told))
     page = await (await open_browser(talk.served.url)).open("/dashboard")
@@ -434,16 +471,25 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
     history = (await talk.http.get("/api/admin/history")).json()
     assert history["total"]["completed"] == 16
     assert history["total"]["totalMs"]["p50"] == pytest.approx(1.05**100, rel=0.03)
-    assert history["models"]["m"] == {"endedLastMinute": 14, "outputTokensLastMinute": 2400}
-    assert history["models"][HOSTILE] == {"endedLastMinute": 8, "outputTokensLastMinute": 0}
+    assert history["models"]["m"] == {
+        "acceptedLastMinute": 20,
+        "endedLastMinute": 14,
+        "outputTokensLastMinute": 2400,
+    }
+    assert history["models"][HOSTILE] == {
+        "acceptedLastMinute": 0,
+        "endedLastMinute": 8,
+        "outputTokensLastMinute": 0,
+    }
     async with talk.worker2(["m"]):
         await expect(page.locator("#models tbody tr")).to_contain_text("14 tasks/min40 tokens/s")
     await expect(page.locator("#codes li")).to_have_count(3)
     await expect(page.locator("#codes")).to_contain_text(HOSTILE)
-    await expect(page.locator(".plot canvas")).to_have_count(2)
-    await expect(page.locator(".plot-key").nth(1)).to_contain_text("p50 128ms")
+    assert max(history["waiting"]) == 40  # each replica tells of all
+    await expect(page.locator(".plot canvas")).to_have_count(3)
+    await expect(page.locator(".plot-key").nth(2)).to_contain_text("median 128ms")
     await page.locator("label", has_text="Waiting").click()
-    await expect(page.locator(".plot-key").nth(1)).to_contain_text("11ms")
+    await expect(page.locator(".plot-key").nth(2)).to_contain_text("11ms")
     await accessible(page)
 
 
@@ -470,7 +516,8 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
             browser.context.on("request", lambda request: asked.append(request.url.removeprefix(gateway.url)))
             page = await browser.open("/dashboard")
             await expect(page.locator("[data-figure=waiting]")).to_have_text("196")
-            assert [url for url in asked if "/api/admin" in url] == ["/api/admin/feed", "/api/admin/history"]
+            calls = {url.partition("?")[0] for url in asked if "/api/admin" in url}
+            assert calls == {"/api/admin/feed", "/api/admin/history", "/api/admin/users"}
             readers = [await stack.enter_async_context(reading(http)) for _ in range(9)]
             watched = await cpu_share(gateway.pid, 8.0)  # their coming included
             assert all(len(pictures) > 3 for pictures in readers)
@@ -480,7 +527,7 @@ async def test_ten_open_tabs_cost_little(redis_url: str, tmp_path: Path, open_br
 
 @contextlib.asynccontextmanager
 async def reading(http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
-    """What an open tab asks of the gateway: the feed, and the last hour every ten seconds. Yields its pictures."""
+    """What an open tab asks of the gateway: the feed; the last hour and the users every ten seconds. Yields its pictures."""
     pictures: list[str] = []
 
     async def feed() -> None:
@@ -490,7 +537,8 @@ async def reading(http: httpx.AsyncClient) -> AsyncIterator[list[str]]:
 
     async def history() -> None:
         while True:
-            assert (await http.get("/api/admin/history")).status_code == 200
+            for call in ("history", "users"):
+                assert (await http.get(f"/api/admin/{call}")).status_code == 200
             await asyncio.sleep(10)
 
     tasks = [asyncio.create_task(feed()), asyncio.create_task(history())]

@@ -13,6 +13,8 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.queues import users
+
 pytestmark = pytest.mark.anyio
 
 KEYS: list[dict[str, Any]] = [
@@ -25,6 +27,7 @@ CALLS = [
     ("GET", "/api/admin/feed"),
     ("GET", "/api/admin/history"),
     ("GET", "/api/admin/tasks"),
+    ("GET", "/api/admin/users"),
     ("GET", f"/api/admin/tasks/{UNKNOWN}"),
     ("POST", f"/api/admin/tasks/{UNKNOWN}/cancel"),
     ("POST", "/api/admin/workers/0123456789abcdef/drain"),
@@ -289,7 +292,9 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
             history._collect(now)
             await history._send()
         answer = (await talk.http.get("/api/admin/history")).json()
-        assert answer["models"] == {"m": {"endedLastMinute": 2, "outputTokensLastMinute": 2}}
+        assert answer["models"] == {
+            "m": {"acceptedLastMinute": 2, "endedLastMinute": 2, "outputTokensLastMinute": 2}
+        }
         total = answer["total"]
         assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
         assert total["refusals"] == [{"code": "no_worker", "count": 1}]
@@ -298,3 +303,69 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
         assert same == total
         command, key = talk.served.gateway.link.command, talk.served.gateway.keys("history")
         assert 0 < await command("PTTL", key) <= 7_200_000
+
+
+async def test_the_users_with_the_most_tasks_come_first(
+    talk: Talk, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "PAGE", 2)  # their line is read in several parts
+    async with talking(redis_url, tmp_path / "other") as other, talk.worker2(["m", "n"], slots=2) as worker:
+        await talk.http.patch("/api/admin/models/m", json={"max_running_per_user": 1})
+        await submit(talk, "ann")
+        ended = await worker.take()
+        await worker.answer(ended, {"content": "x", "usage": {"prompt_tokens": 30, "completion_tokens": 12}})
+        for user, number in (("flooder", 6), ("ben", 2), ("cid", 1), ("dan", 1), ("eve", 1)):
+            for _ in range(number):
+                await submit(other, user)
+        await submit(other, "ben", model="n")
+        for _ in range(2):
+            await worker.take()
+        history = talk.served.gateway.operator.history
+        history._collect(time.time_ns() // 1_000_000)
+        await history._send()
+
+        async def told(**query: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = (await other.http.get("/api/admin/users", params=query)).json()
+            return answer
+
+        async def all_counted() -> bool:
+            return sum(row["waiting"] + row["running"] for row in (await told())["users"]) == 12
+
+        await until(all_counted, "the survey to be new")
+        answer = await told()
+        assert (answer["number"], answer["complete"]) == (6, True)
+        rows = {row["user"]: row for row in answer["users"]}
+        assert answer["users"][0]["user"] == "flooder"
+        assert (rows["flooder"]["waiting"], rows["flooder"]["running"], rows["flooder"]["model"]) == (
+            5,
+            1,
+            "m",
+        )
+        assert (rows["ann"]["waiting"], rows["ann"]["tokens"], rows["ann"]["share"]) == (0, 42, 1.0)
+        assert rows["ann"]["model"] is None
+        assert sum(row["running"] for row in rows.values()) == 2
+        assert [row["user"] for row in (await told(limit=1))["users"]] == ["flooder"]
+        assert (await talk.http.get("/api/admin/users", params={"limit": 0})).status_code == 400
+        monkeypatch.setattr(users, "MOST_LOOKED", 2)
+        answer = await told()
+        assert not answer["complete"]
+        assert "flooder" in {row["user"] for row in answer["users"]} or answer["number"] < 6
+
+
+async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
+    history = talk.served.gateway.operator.history
+    at = (time.time_ns() // 1_000_000 - 60_000) // 10_000 * 10_000
+    async with talk.worker2(["m"]) as worker:
+        for _ in range(4):
+            await submit(talk, "ann")
+        await worker.take()
+        await history._look()
+        history._collect(at)
+        history._collect(at + 10_000)  # nothing came or ended, and they wait all the same
+        await history._send()
+        told = (await talk.http.get("/api/admin/history")).json()
+        assert [told["waiting"][told["at"].index(when)] for when in (at - 10_000, at, at + 10_000)] == [
+            0,
+            3,
+            3,
+        ]

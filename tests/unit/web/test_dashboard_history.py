@@ -68,12 +68,13 @@ def test_what_is_measured_goes_into_the_bucket_of_the_moment() -> None:
     recorder.refused("q", "m", "full")
     recorder.granted("q", "m", 30)
     recorder.began_output("m", "openaiLike", 50)
-    recorder.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 100))
+    recorder.ended(TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 100, used=(3, 4), user="ann"))
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, "TIMEOUT", 900))
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.CANCELLED, "CANCELLED", 5))
     bucket = recorder.take()
     assert (bucket.accepted, bucket.completed, bucket.cancelled) == (1, 1, 1)
     assert (bucket.failures, bucket.refusals) == ({"TIMEOUT": 1}, {"full": 1})
+    assert (bucket.arrived, bucket.ended, bucket.users) == ({"m": 1}, {"m": 3}, {"ann": 7})
     assert [sum(s.bins.values()) for s in (bucket.wait, bucket.first, bucket.total)] == [1, 1, 2]
     assert recorder.take().empty
     assert recorder.accepted_tasks.values == {("q", "m"): 1}
@@ -114,3 +115,19 @@ def test_each_of_many_models_keeps_its_name() -> None:
     whole.merge(recorder.take())
     assert len(whole.ended) == len(whole.tokens) == 3 * MOST_CODES
     assert OTHER not in whole.ended
+
+
+def test_what_waits_is_told_by_each_replica_and_counted_once() -> None:
+    hour = Hour()
+    for replica, waiting in (("a", 40), ("b", 41)):
+        hour.add(replica, END - BUCKET_MS, Bucket(waiting=waiting))
+    assert hour.draw(END)["waiting"][-2:] == [0, 41]
+    assert not Bucket(waiting=1).empty  # a queue in which nothing moves is told, too
+
+
+def test_users_are_added_up_over_minutes_and_without_those_that_have_no_name() -> None:
+    hour = Hour()
+    hour.add("a", END - 3 * BUCKET_MS, Bucket(users={"ann": 5}))
+    hour.add("a", END - 2 * BUCKET_MS, Bucket(users={"ann": 1, "ben": 2, OTHER: 9}))
+    hour.add("b", END - BUCKET_MS, Bucket(users={"ann": 1}))
+    assert hour.tokens_by_user(END - 2 * BUCKET_MS) == {"ann": 2, "ben": 2}

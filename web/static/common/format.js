@@ -48,6 +48,10 @@ export const clock = ms => new Date(ms).toLocaleTimeString(language(), { hourCyc
 /** The same without seconds. */
 export const hourMinute = ms => new Date(ms).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
+/** The reader's time zone, in which all times are told: UTC, GMT+2, CET. */
+export const timeZone = () =>
+  new Intl.DateTimeFormat(language(), { timeZoneName: "short" }).formatToParts().find(({ type }) => type === "timeZoneName").value;
+
 /** Date and time of day. */
 export const dateTime = ms => new Date(ms).toLocaleString(language(), { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 

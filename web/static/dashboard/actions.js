@@ -72,6 +72,33 @@ export async function cancel(task, after) {
   }, after);
 }
 
+const MOST_CANCELLED = 2000;
+
+/** Cancel all tasks of a user that wait: the newest first, and no more than MOST_CANCELLED at a time. */
+export async function cancelWaiting({ user, waiting }, after) {
+  const sure = await askAgain({
+    title: t("ask.cancel.waiting", { n: waiting, user }),
+    text: t("ask.cancel.waiting.text", { n: waiting, user }),
+    action: t("do.cancel.waiting"),
+    danger: true,
+  });
+  if (!sure) return;
+  await carryOut(async () => {
+    let cancelled = 0;
+    const query = new URLSearchParams({ state: "queued", user, limit: 200 });
+    while (cancelled < MOST_CANCELLED) {
+      const { tasks, next } = await call(`/api/admin/tasks?${query}`);
+      for (let at = 0; at < tasks.length; at += 10) {
+        const some = tasks.slice(at, at + 10).map(task => call(`/api/admin/tasks/${task.taskId}/cancel`, { method: "POST", body: {} }));
+        cancelled += (await Promise.all(some)).filter(({ status }) => status === "cancelled").length;
+      }
+      if (!next) break;
+      query.set("after", next);
+    }
+    return t("done.cancel.waiting", { n: cancelled, user });
+  }, after);
+}
+
 /** A setting's value in words. */
 export function valueText(value) {
   if (value === null || value === undefined) return t("value.none");

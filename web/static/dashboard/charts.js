@@ -1,11 +1,13 @@
-// The plots of the last hour, by uPlot: throughput, and latency percentiles.
+// The plots of the last hour, by uPlot: waiting tasks, throughput, and latency percentiles.
 
 import { h, replace, setText } from "../common/dom.js";
-import { clock, duration, hourMinute, number, wholeUnits } from "../common/format.js";
+import { clock, duration, hourMinute, number, timeZone, wholeUnits } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import uPlot from "../vendor/uplot/uPlot.js";
 
 const HEIGHT = 190;
+const LEAST_MS = 600_000; // a gateway that is new shows ten minutes, not an empty hour with a line at its edge
+const MINUTE_MS = 60_000;
 const STEPS_MS = [1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000];
 
 /** What a CSS colour of the page comes to: a canvas knows no variables. */
@@ -26,11 +28,13 @@ const decade = (low, high) => [STEPS_MS.findLast(step => step <= (low ?? 1)) ?? 
  * `series`: { label (string key), tone (CSS variable), dash }; `format(value)` makes the text of a value; `log`: the axis.
  */
 class Plot {
-  constructor({ series, format, log = false, label }) {
+  constructor({ series, format, log = false, label, now = () => t("plot.whole") }) {
     this._series = series;
     this._format = format;
     this._log = log;
     this._label = label;
+    this._now = now;
+    this._means = null;
     this._data = null;
     this._rest = [];
     this._plot = null;
@@ -56,8 +60,12 @@ class Plot {
     this._plot = null;
   }
 
-  /** `data`: [times in s, values of each series…], null where there is none; `rest`: what the key says of each series meanwhile. */
-  update(data, rest) {
+  /**
+   * `data`: [times in s, values of each series…], null where there is none; `rest`: what the key says of each series meanwhile;
+   * `means`: beside it, over all that is shown.
+   */
+  update(data, rest, means = null) {
+    this._means = means;
     const first = this._data === null;
     this._data = data;
     this._rest = rest;
@@ -135,24 +143,52 @@ class Plot {
       const swatch = h("span", { class: "swatch" });
       swatch.style.setProperty("--tone", `var(${tone})`);
       const value = values[index];
-      return h("li", {}, swatch, t(label), " ", h("b", {}, value === null || value === undefined ? "–" : this._format(value)));
+      const text = value === null || value === undefined ? "–" : this._format(value);
+      const mean = at === null && this._means ? h("span", { class: "muted" }, t("plot.mean", { value: this._format(this._means[index]) })) : null;
+      return h("li", {}, swatch, t(label), " ", h("b", {}, text), mean);
     });
-    const when = at === null ? t("plot.whole") : clock(this._data[0][at] * 1000);
-    replace(this._key, items, h("li", { class: "muted" }, when));
+    const when = at === null ? this._now() : clock(this._data[0][at] * 1000);
+    replace(this._key, items, h("li", { class: "muted" }, when, " · ", timeZone()));
   }
 }
 
+/** What is drawn: from the first bucket on in which something happened, and at least the last ten minutes. */
+function shown(history) {
+  const counts = ["accepted", "completed", "failed", "cancelled", "refused", "waiting"];
+  const first = history.at.findIndex((_, index) => counts.some(name => history[name][index]));
+  const latest = Math.max(history.at.length - LEAST_MS / history.bucketMs, 0);
+  const from = first < 0 ? latest : Math.min(Math.max(first - 1, 0), latest);
+  return { times: history.at.slice(from).map(at => at / 1000), column: values => values.slice(from) };
+}
+
+const sum = values => values.reduce((all, value) => all + value, 0);
+
+const WAITING = [{ label: "figure.waiting", tone: "--c2", of: "waiting", fill: true }];
 const RATES = [
+  { label: "rate.accepted", tone: "--c1", of: "accepted" },
   { label: "rate.completed", tone: "--c3", of: "completed", fill: true },
   { label: "rate.failed", tone: "--c5", of: "failed" },
   { label: "rate.cancelled", tone: "--c6", of: "cancelled" },
   { label: "rate.refused", tone: "--c2", of: "refused", dash: [4, 3] },
 ];
 const QUANTILES = [
-  { label: "p50", tone: "--c1", of: "p50" },
-  { label: "p95", tone: "--c4", of: "p95" },
-  { label: "p99", tone: "--c2", of: "p99", dash: [4, 3] },
+  { label: "quantile.p50", tone: "--c1", of: "p50" },
+  { label: "quantile.p95", tone: "--c4", of: "p95" },
+  { label: "quantile.p99", tone: "--c2", of: "p99", dash: [4, 3] },
 ];
+
+/** The waiting tasks of an answer of GET /api/admin/history. */
+export class WaitingPlot extends Plot {
+  constructor() {
+    super({ series: WAITING, format: value => number(value), label: () => t("plot.waiting.long"), now: () => t("plot.now") });
+  }
+
+  show(history) {
+    const { times, column } = shown(history);
+    const waiting = column(history.waiting);
+    this.update([times, waiting], [waiting.at(-1)], [sum(waiting) / waiting.length]);
+  }
+}
 
 /** The throughput of an answer of GET /api/admin/history. */
 export class RatePlot extends Plot {
@@ -161,17 +197,17 @@ export class RatePlot extends Plot {
       series: RATES,
       format: value => t("rate.unit", { n: number(value, value < 1 ? 2 : value < 10 ? 1 : 0) }),
       label: () => t("plot.rate.long"),
+      now: () => t("plot.minute"),
     });
   }
 
   show(history) {
+    const { times, column } = shown(history);
     const perSecond = count => (count * 1000) / history.bucketMs;
-    const seconds = (history.at.length * history.bucketMs) / 1000;
-    const data = [history.at.map(at => at / 1000), ...RATES.map(({ of }) => history[of].map(perSecond))];
-    this.update(
-      data,
-      RATES.map(({ of }) => history.total[of] / seconds),
-    );
+    const columns = RATES.map(({ of }) => column(history[of]).map(perSecond));
+    const minute = MINUTE_MS / history.bucketMs;
+    const mean = values => sum(values) / values.length;
+    this.update([times, ...columns], columns.map(values => mean(values.slice(-minute))), columns.map(mean));
   }
 }
 
@@ -186,7 +222,8 @@ export class LatencyPlot extends Plot {
   show(history, what, short) {
     this._choose(short);
     const positive = value => (value === null ? null : Math.max(value, 1)); // a logarithm has no zero
-    const data = [history.at.map(at => at / 1000), ...QUANTILES.map(({ of }) => history[what][of].map(positive))];
+    const { times, column } = shown(history);
+    const data = [times, ...QUANTILES.map(({ of }) => column(history[what][of]).map(positive))];
     this.update(
       data,
       QUANTILES.map(({ of }) => history.total[what][of]),

@@ -5,8 +5,8 @@ import { h, later, replace, setText } from "../common/dom.js";
 import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
-import { change, drain, pause, settingName } from "./actions.js";
-import { LatencyPlot, RatePlot } from "./charts.js";
+import { cancelWaiting, change, drain, pause, settingName } from "./actions.js";
+import { LatencyPlot, RatePlot, WaitingPlot } from "./charts.js";
 import { LiveTable, gauge, meter, rowButton } from "./table.js";
 
 const HISTORY_MS = 10_000;
@@ -15,9 +15,10 @@ const MEASURES = [
   ["waitMs", "wait"],
   ["firstOutputMs", "first"],
 ];
+const MOST_USERS = 10;
 const MOST_CODES = 6;
 const MANY = 0.02;
-const NOTHING = { endedLastMinute: 0, outputTokensLastMinute: 0 };
+const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, outputTokensLastMinute: 0 };
 
 const sentence = key => h("p", { dataset: { t: key } }, t(key));
 
@@ -27,35 +28,55 @@ function firstWorker() {
   return [sentence("workers.empty"), sentence("workers.first"), h("p", {}, h("code", { class: "command" }, command), " ", copyButton(() => command))];
 }
 
+/**
+ * A model's row, with how long its waiting tasks will take if none is added (`drainMs`, null: it does not end) and by how many tasks
+ * a minute its queue grows (`growth`). By what ended in the last minute; if all that waits came within it, by slots and mean run.
+ */
+function withDrain(row) {
+  if (!row.waiting) return { ...row, drainMs: 0, growth: 0 };
+  const { acceptedLastMinute: came, endedLastMinute: ended } = row.done ?? NOTHING;
+  const slots = Math.min(row.limit ?? row.slots, row.slots);
+  const fresh = !row.done || row.waiting <= came;
+  const perMinute = fresh && row.meanRunMs ? Math.max(ended, (60_000 * slots) / row.meanRunMs) : ended;
+  const stopped = row.paused || !row.workers || !perMinute;
+  return { ...row, drainMs: stopped ? null : (60_000 * row.waiting) / perMinute, growth: came - ended };
+}
+
 export class Overview {
   constructor() {
     this._history = null;
     this._picture = null;
     this._measure = 0;
     this._figures = new Figures();
+    this._backlog = new WaitingPlot();
     this._rates = new RatePlot();
     this._times = new LatencyPlot();
-    this._codes = h("div");
-    this._tables = [queueTable(), modelTable(), workerTable()];
-    this._empties = [sentence("queues.empty"), sentence("models.empty"), firstWorker()].map(content => h("div", { class: "empty", hidden: true }, content));
-    this._counts = ["queues", "models", "workers"].map(() => h("span", { class: "muted small" }));
+    this._codes = h("div", { class: "codes-lists" });
+    this._tables = TABLES.map(({ make }) => make(() => this._readUsers()));
+    this._empties = TABLES.map(({ empty }) => empty()).map(content => h("div", { class: "empty", hidden: true }, content));
+    this._counts = TABLES.map(() => h("span", { class: "muted small" }));
     this.element = h(
       "div",
       { class: "grid" },
       this._figures.element,
-      h("div", { class: "grid plots" }, this._ratePanel(), this._timePanel(), this._codePanel()),
-      ["queues", "models", "workers"].map((name, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
+      h("div", { class: "grid plots" }, plotPanel("waiting", this._backlog), plotPanel("rate", this._rates), this._timePanel(), this._codePanel()),
+      TABLES.map(({ name }, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
     );
     this._stopped = false;
     this._calledOff = () => {};
+    this._usersCalledOff = () => {};
+    this._users = null;
     this._forget = onLanguage(() => this._redraw());
     this._readHistory();
+    this._readUsers();
   }
 
   close() {
     this._stopped = true;
     this._calledOff();
+    this._usersCalledOff();
     this._forget();
+    this._backlog.close();
     this._rates.close();
     this._times.close();
     for (const table of this._tables) table.close();
@@ -64,14 +85,17 @@ export class Overview {
   /** Show a picture of the feed. */
   show(picture) {
     this._picture = picture;
-    this._figures.show(picture, this._history);
     const known = picture.asOf !== null;
-    this._fill(0, picture.queues, row => row.queue, known);
     const done = this._history?.models ?? {};
     const none = done.other ? null : NOTHING; // with very many models some are counted together
-    this._fill(1, picture.models.map(row => ({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? none) })), row => row.model, known);
+    const models = picture.models.map(row => withDrain({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? none) }));
+    this._figures.show(picture, this._history, models);
+    this._fill(0, this._users?.users ?? [], row => row.user, this._users !== null);
+    if (this._users) setText(this._counts[0], this._users.number > this._users.users.length || !this._users.complete ? t("users.of", { n: this._users.number }) : "");
+    this._fill(1, picture.queues, row => row.queue, known);
+    this._fill(2, models, row => row.model, known);
     const silentMs = 2 * picture.gateway.heartbeatMs;
-    this._fill(2, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica, silent: row.version >= 2 && row.heartbeatAgeMs > silentMs })), row => row.workerId);
+    this._fill(3, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica, silent: row.version >= 2 && row.heartbeatAgeMs > silentMs })), row => row.workerId);
   }
 
   _fill(index, rows, keyOf, known = true) {
@@ -99,8 +123,21 @@ export class Overview {
     if (!this._stopped) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
   }
 
+  async _readUsers() {
+    this._usersCalledOff();
+    try {
+      this._users = await call(`/api/admin/users?limit=${MOST_USERS}`);
+      if (this._stopped) return;
+      if (this._picture) this.show(this._picture);
+    } catch {
+      // the banner tells what is wrong
+    }
+    if (!this._stopped) this._usersCalledOff = later(() => this._readUsers(), HISTORY_MS);
+  }
+
   _drawHistory() {
     if (this._history === null) return;
+    this._backlog.show(this._history);
     this._rates.show(this._history);
     this._times.show(this._history, ...MEASURES[this._measure]);
     this._drawCodes();
@@ -111,10 +148,6 @@ export class Overview {
     if (this._history === null) return;
     const { failures, refusals } = this._history.total;
     replace(this._codes, codeList("codes.failures", failures, "--bad", true), codeList("codes.refusals", refusals, "--warn", false));
-  }
-
-  _ratePanel() {
-    return h("section", { class: "panel", "aria-labelledby": "rate-title" }, h("div", { class: "panel-head" }, heading("rate-title", "plot.rate")), this._rates.element);
   }
 
   _timePanel() {
@@ -140,6 +173,9 @@ export class Overview {
   }
 }
 
+const plotPanel = (name, plot) =>
+  h("section", { class: "panel", "aria-labelledby": `${name}-title` }, h("div", { class: "panel-head" }, heading(`${name}-title`, `plot.${name}`)), plot.element);
+
 const heading = (id, key) => h("h2", { id, dataset: { t: key } }, t(key));
 
 const panel = (key, name, ...children) =>
@@ -151,10 +187,7 @@ function codeList(key, entries, tone, linked) {
     const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
   });
-  return [
-    h("h3", { class: "codes-head" }, t(key)),
-    items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, t("codes.none")),
-  ];
+  return h("div", {}, h("h3", { class: "codes-head" }, t(key)), items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, t("codes.none")));
 }
 
 // ---- the figures at the top ----------
@@ -163,18 +196,23 @@ class Figures {
   constructor() {
     this._cells = new Map();
     this.element = h("dl", { class: "panel figures" });
-    for (const name of ["waiting", "running", "rate", "total", "failed", "refused", "workers"]) {
+    for (const name of ["waiting", "drain", "running", "rate", "total", "failed", "refused", "workers"]) {
       const cell = { value: h("dd", { dataset: { figure: name } }), more: h("dd", { class: "more" }) };
       this._cells.set(name, cell);
       this.element.append(h("div", {}, h("dt", { dataset: { t: `figure.${name}` } }, t(`figure.${name}`)), cell.value, cell.more));
     }
   }
 
-  show(picture, history) {
+  show(picture, history, models) {
     const { counts, queues, workers, replicas } = picture;
     const oldest = Math.max(0, ...queues.map(row => row.oldestWaitMs ?? 0));
     const slots = workers.reduce((sum, row) => sum + (row.draining ? 0 : row.slots), 0);
     this._set("waiting", number(counts.queued), counts.queued && oldest ? t("figure.waiting.more", { age: duration(oldest) }) : "");
+    const waiting = models.filter(row => row.waiting);
+    const growth = waiting.reduce((sum, row) => sum + row.growth, 0);
+    const drainMs = waiting.some(row => row.drainMs === null) ? null : Math.max(0, ...waiting.map(row => row.drainMs));
+    const trend = waiting.length && history ? growthText(growth) : "";
+    this._set("drain", waiting.length ? drainText(drainMs) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
     const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
     const about = t("figure.workers.more", { n: replicas.length }) + (overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "");
@@ -209,6 +247,9 @@ const changedFlag = overrides => {
 
 const seconds = ms => Math.ceil(ms / 1000) * 1000;
 
+const drainText = ms => (ms === null ? t("drain.never") : duration(seconds(ms)));
+const growthText = growth => t(growth > 0 ? "drain.grows" : growth < 0 ? "drain.shrinks" : "drain.steady", { n: number(Math.abs(growth)) });
+
 /** A duration in whole seconds. */
 const about = ms => wholeUnits(seconds(ms));
 
@@ -223,6 +264,43 @@ function limitButtons(kind, name, paused) {
 }
 
 const fullTone = share => (share >= 0.9 ? "var(--bad)" : share >= 0.6 ? "var(--warn)" : null);
+
+const userTable = changed =>
+  new LiveTable(
+    [
+      { name: "task.user", sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, h("b", {}, row.user)) },
+      {
+        name: "queue.waiting",
+        class: "num",
+        sign: row => row.waiting,
+        draw: row => h("a", { href: `#/tasks?state=queued&user=${encodeURIComponent(row.user)}` }, number(row.waiting)),
+      },
+      { name: "queue.running", class: "num", sign: row => number(row.running) },
+      { name: "user.tokens", class: "num", sign: row => number(row.tokens) },
+      {
+        name: "user.share",
+        class: "num",
+        sign: row => (row.share === null ? "–" : percent(row.share, 1)),
+        draw: row => (row.share === null ? "–" : h("span", { title: t("user.share.long") }, gauge(percent(row.share, 1), row.share))),
+      },
+      { name: "user.model", sign: row => row.model ?? "–" },
+      {
+        name: "",
+        class: "end",
+        sign: row => `${row.model} ${row.waiting > 0}`,
+        draw: (row, current) =>
+          row.waiting
+            ? h(
+                "div",
+                {},
+                rowButton("throttle", t("action.throttle"), () => change("model", row.model), { label: t("action.throttle.label", { name: row.model }) }),
+                rowButton("cancel", t("action.cancel.waiting"), () => cancelWaiting(current(), changed), { label: t("action.cancel.waiting.label", { name: row.user }), danger: true }),
+              )
+            : null,
+      },
+    ],
+    "users.title",
+  );
 
 const queueTable = () =>
   new LiveTable(
@@ -304,6 +382,15 @@ const modelTable = () =>
         },
       },
       { name: "model.waiting", class: "num", sign: row => number(row.waiting) },
+      {
+        name: "model.drain",
+        class: "num",
+        sign: row => (row.waiting ? `${drainText(row.drainMs)} ${row.growth}` : "–"),
+        draw: row =>
+          row.waiting
+            ? [h("span", { title: t("drain.long") }, drainText(row.drainMs)), row.done ? h("span", { class: row.growth > 0 ? "sub warn" : "sub" }, growthText(row.growth)) : null]
+            : "–",
+      },
       {
         name: "model.rate",
         class: "num",
@@ -392,3 +479,11 @@ const workerTable = () =>
     ],
     "workers.title",
   );
+
+/** The tables in their order; `make` is given what to call when a row was changed. */
+const TABLES = [
+  { name: "users", make: userTable, empty: () => sentence("users.empty") },
+  { name: "queues", make: queueTable, empty: () => sentence("queues.empty") },
+  { name: "models", make: modelTable, empty: () => sentence("models.empty") },
+  { name: "workers", make: workerTable, empty: firstWorker },
+].map(table => ({ ...table, empty: () => h("div", { class: "empty", hidden: true }, table.empty()) }));

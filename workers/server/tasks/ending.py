@@ -261,6 +261,7 @@ class Endings:
                 (now - attempt.first_output_at) * 1000 if attempt.first_output_at else -1,
                 used,
                 self._ended_task(attempt) if state is State.FAILED else None,
+                grant.user,
             )
         )
 
