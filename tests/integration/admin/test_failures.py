@@ -37,7 +37,7 @@ async def test_a_failure_can_be_looked_at_when_its_result_is_gone(gateway: Start
         cancelled = await talk.submit(model="m")
         await talk.http.post(f"/api/task/{cancelled}/cancel")
         fine = await talk.submit(model="m")
-        await worker.frame()  # the cancelled one
+        await worker.recv()  # the cancelled one
         for task_id in (failed, quoting, cancelled):
             store.delete(KEYS("task", id=task_id), KEYS("log", id=task_id))
         rows = await found(talk, state="failed")
