@@ -42,8 +42,9 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # time
     FailureRow(504, "TIMEOUT"),
     FailureRow(504, "QUEUE_TIMEOUT"),
-    FailureRow(504, "FIRST_OUTPUT_TIMEOUT"),
-    FailureRow(504, "SILENCE_TIMEOUT"),
+    FailureRow(504, "FIRST_OUTPUT_TIMEOUT", retry=True),
+    FailureRow(504, "SILENCE_TIMEOUT", retry=True),
+    FailureRow(504, "UPSTREAM_TIMEOUT", retry=True),
     # the upstream
     FailureRow(503, "MODEL_TOO_BUSY", retry=True),
     FailureRow(502, "UPSTREAM_ERROR", retry=True),

@@ -24,6 +24,9 @@ FATAL_CLOSE_CODES = frozenset({CLOSE_PROTOCOL, CLOSE_UNAUTHORIZED, CLOSE_VERSION
 
 FAILURE_CODES: dict[str, bool] = {
     "MODEL_TOO_BUSY": True,
+    "FIRST_OUTPUT_TIMEOUT": True,
+    "SILENCE_TIMEOUT": True,
+    "UPSTREAM_TIMEOUT": True,
     "UPSTREAM_ERROR": True,
     "UPSTREAM_TRUNCATED": True,
     "UPSTREAM_AUTH": False,
@@ -115,6 +118,7 @@ class Register(_Message, tag="register"):
     protocols: Annotated[list[int], Meta(max_length=16)] = msgspec.field(default_factory=lambda: [VERSION])
     slots: Annotated[int, Meta(ge=1, le=1024)] = 1
     task_types: Annotated[list[Name], Meta(max_length=256)] | None = None
+    unhealthy: Annotated[str, Meta(max_length=500, pattern=PRINTABLE)] | None = None
     sdk: Sdk | None = None
     tags: (
         Annotated[dict[Name, Annotated[str, Meta(max_length=200, pattern=PRINTABLE)]], Meta(max_length=64)]

@@ -416,6 +416,8 @@ class Worker(Answer):
     task_types: list[str] | None
     slots: int
     draining: bool
+    unhealthy: str | None = None
+    """Why it cannot work, in its own words or those of its last tasks."""
     running: int = 0
     heartbeat_age_ms: Ms = 0
 

@@ -51,7 +51,9 @@ STORE_GAUGES = (
     StoreGauge(
         "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
     ),
-    StoreGauge("fairlane_workers", ("state",), "Connected workers, of all replicas: ready or draining"),
+    StoreGauge(
+        "fairlane_workers", ("state",), "Connected workers, of all replicas: ready, unhealthy or draining"
+    ),
     StoreGauge("fairlane_redis_memory_bytes", (), "Memory that Redis takes"),
     StoreGauge("fairlane_redis_memory_max_bytes", (), "Memory that Redis may take; 0: no limit is set"),
     StoreGauge(
@@ -112,13 +114,12 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_paused", name, float(model.paused))
         put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
         put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))
-    for state in ("ready", "draining"):
-        drains = state == "draining"
-        put(
-            "fairlane_workers",
-            (state,),
-            sum(bool(worker.get("draining")) is drains for worker in survey.workers),
-        )
+    states = [
+        "draining" if worker.get("draining") else "unhealthy" if worker.get("unhealthy") else "ready"
+        for worker in survey.workers
+    ]
+    for state in ("ready", "unhealthy", "draining"):
+        put("fairlane_workers", (state,), states.count(state))
     put("fairlane_replicas", (), len(survey.replicas))
     for replica, where in survey.hosts.items():
         put("fairlane_replica_info", (replica, where.host, str(where.pid), where.version), 1)

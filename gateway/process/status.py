@@ -72,6 +72,7 @@ class WorkerRow(msgspec.Struct, rename="camel"):
     replica: str = ""
     heartbeat_age_ms: int | None = None
     draining: bool = False
+    unhealthy: str | None = None
 
 
 class ConfigurationRow(msgspec.Struct, rename="camel"):
@@ -200,10 +201,15 @@ def print_state(state: State, console: Console) -> None:
         add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots)
     console.print(models if state.models else "no models yet")
 
+    for worker in state.workers:
+        if worker.unhealthy:
+            ill = f"{worker.name or worker.worker_id} is unhealthy: {worker.unhealthy}"
+            console.print(Text(ill, style="bold red"), soft_wrap=True)
     workers = make_table("worker", "replica", "running", "slots", "models", "last seen")
     for worker in state.workers:
         heard = "-" if worker.heartbeat_age_ms is None else f"{seconds(worker.heartbeat_age_ms)} ago"
-        name = (worker.name or worker.worker_id) + (" (draining)" if worker.draining else "")
+        name = worker.name or worker.worker_id
+        name += " (draining)" if worker.draining else " (unhealthy)" if worker.unhealthy else ""
         add_row(workers, name, worker.replica, worker.running, worker.slots, " ".join(worker.models), heard)
     console.print(workers if state.workers else "no workers are connected")
 

@@ -7,9 +7,11 @@
 | a content filter's refusal                       | CONTENT_FILTERED   | no        |
 | 401, 403                                         | UPSTREAM_AUTH      | no        |
 | 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
-| 408, 425, 429, 503, 529, `overloaded`, time-outs | MODEL_TOO_BUSY     | yes       |
+| 408, 425, 429, 503, 529, `overloaded`            | MODEL_TOO_BUSY     | yes       |
 | 409, 500, 502, 504, 520 to 524, a broken connection | UPSTREAM_ERROR  | yes       |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
+| a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
+| no output, silence, no end in time (`openai.py`) | FIRST_OUTPUT_TIMEOUT, SILENCE_TIMEOUT, UPSTREAM_TIMEOUT | yes |
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
 
@@ -74,6 +76,21 @@ _AUTH_CODES = frozenset(
 _REFUSED_CODES = frozenset({"invalid_request_error", "model_not_found", "not_found_error", "badrequesterror"})
 
 
+_MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked of whom: the call's address, without credentials; the model's name there; whether the caller chose that
+    name, through a worker of any model. `secret` is kept out of sentences.
+    """
+
+    url: str
+    model: str
+    callers_choice: bool = False
+    secret: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
     """What an error body says: its sentence and the names that it gives the error, in lower case."""
@@ -93,22 +110,28 @@ def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
     return _from_value(value)
 
 
-def from_status(status: int, body: bytes, pause_s: float | None, secret: str | None = None) -> TaskError:
-    """The failure for an answer that is not a success. `secret` is kept out of the message."""
-    return _failure(read_error(body), status, pause_s, secret)
+def from_status(status: int, body: bytes, pause_s: float | None, asked: Asked) -> TaskError:
+    """The failure for an answer that is not a success."""
+    return _failure(read_error(body), status, pause_s, asked)
 
 
-def from_stream(error: msgspec.Raw, secret: str | None = None) -> TaskError:
+def from_stream(error: msgspec.Raw, asked: Asked) -> TaskError:
     """The failure for an `error` object inside a successful answer; its own `code` may be a status."""
     said = read_error(error)
-    return _failure(said, said.status, None, secret)
+    return _failure(said, said.status, None, asked)
+
+
+def what_is_wrong(status: int, body: bytes) -> str:
+    """Why an upstream that answers so to a question for its models does not work; '' when it does, or need not answer that."""
+    if status < 500 or status not in RETRY_STATUSES | BUSY_STATUSES:
+        return ""
+    message = read_error(body).message
+    return f"answered {status}: {message}" if message else f"answered {status}"
 
 
 def from_transport(error: httpx.HTTPError, *, streaming: bool) -> TaskError:
     """The failure for a broken or refused connection; `streaming`: after the answer had begun."""
     sentence = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, httpx.TimeoutException):
-        return TaskError("MODEL_TOO_BUSY", f"The upstream did not answer in time ({sentence}).")
     if isinstance(error, httpx.UnsupportedProtocol):
         return TaskError("UPSTREAM_ERROR", f"The upstream's address is wrong ({sentence}).", retryable=False)
     if isinstance(error, httpx.DecodingError):
@@ -123,15 +146,22 @@ def unreadable(what: str) -> TaskError:
     return TaskError("JSON_PARSE_FAILED", f"The upstream's answer is not what it should be: {what}.")
 
 
-def _failure(said: UpstreamError, status: int | None, pause_s: float | None, secret: str | None) -> TaskError:
+def _failure(said: UpstreamError, status: int | None, pause_s: float | None, asked: Asked) -> TaskError:
     code, retryable = _classify(said, status)
+    misdirected = _misdirected(said, status)
+    no_model = code == "BAD_REQUEST" and not misdirected and (status == 404 or said.names & _MODEL_CODES)
+    if no_model and not asked.callers_choice:
+        code = "UPSTREAM_ERROR"
     too_many = status == 429 or (status is None and said.names & _RATE_CODES)
     if pause_s is None and retryable and too_many:
         pause_s = DEFAULT_PAUSE_S
-    message = said.message.replace(secret, "***") if secret else said.message
+    message = said.message.replace(asked.secret, "***") if asked.secret else said.message
     sentence = "The upstream failed" if status is None else f"The upstream answered {status}"
-    if _misdirected(said, status):
-        sentence = "The worker's base URL may be wrong (most end with /v1). " + sentence
+    if misdirected:
+        sentence = f"The worker's base URL may be wrong (most end with /v1): {asked.url} answered {status}"
+    elif code == "UPSTREAM_ERROR" and no_model:
+        answered = "refused it" if status is None else f"answered {status}"
+        sentence = f"The worker offers a model that its upstream may not have: asked for {asked.model}, {asked.url} {answered}"
     return TaskError(
         code,
         shorten(f"{sentence}: {message}" if message else f"{sentence}."),

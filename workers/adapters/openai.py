@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,9 +20,17 @@ from fairlane.workers.adapters.chunks import (
     of_the_answer,
     usage_of,
 )
-from fairlane.workers.adapters.failures import from_status, from_stream, from_transport, unreadable
+from fairlane.workers.adapters.failures import (
+    Asked,
+    from_status,
+    from_stream,
+    from_transport,
+    unreadable,
+    what_is_wrong,
+)
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
+from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
@@ -35,16 +44,28 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LINGER_S = 0.25
+CHECK_TIMEOUT_S = 5.0
+DOUBTFUL = frozenset(
+    {
+        "UPSTREAM_ERROR",
+        "UPSTREAM_TRUNCATED",
+        "MODEL_TOO_BUSY",
+        "FIRST_OUTPUT_TIMEOUT",
+        "SILENCE_TIMEOUT",
+        "UPSTREAM_TIMEOUT",
+    }
+)
+"""Failures after which the upstream is asked whether it works."""
 
 Output = Delta | Usage | Result
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long an upstream may take, in milliseconds; past a limit the task fails with MODEL_TOO_BUSY.
+    """How long an upstream may take, in milliseconds.
 
-    `ttft_ms` to the first output and `idle_ms` between two signs of life hold for streams, `total_ms` for all
-    tasks; the task's own remaining time shortens them.
+    `ttft_ms` to the first output (FIRST_OUTPUT_TIMEOUT) and `idle_ms` between two signs of life (SILENCE_TIMEOUT) hold for
+    streams, `total_ms` for all tasks (UPSTREAM_TIMEOUT); the task's own remaining time shortens them.
     """
 
     ttft_ms: int = 60_000
@@ -61,6 +82,9 @@ class OpenAIAdapter:
     stream, `stream_options.include_usage`. A payload with a member that would steer the upstream to another
     server, key or model fails with BAD_REQUEST (`steering.py`), unless `allow_fields` names it. `transport`
     replaces httpx's own, for tests or for speed. A cancelled task closes its upstream connection at once.
+
+    Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
+    until it answers again; meanwhile the worker says that it is unhealthy.
     """
 
     def __init__(
@@ -86,10 +110,17 @@ class OpenAIAdapter:
         self._allowed = frozenset(allow_fields)
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
+        self._watch: Watch | None = None
+        self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
 
     def attach(self, worker: Worker) -> None:
         """Make this adapter a handler of `worker` and let its connections end with the worker."""
         worker.handler(models=self.models, task_types=list(PATHS))(self)
+
+        @worker.on_startup
+        async def begin(_: SimpleNamespace) -> None:
+            self._watch = Watch(self.check, worker.report, random.Random())  # noqa: S311 (spreads questions)
+            await self._watch.begin()
 
         @worker.on_shutdown
         async def close(_: SimpleNamespace) -> None:
@@ -97,9 +128,38 @@ class OpenAIAdapter:
 
     async def aclose(self) -> None:
         """Close the connections to the upstream; a later task opens new ones."""
+        if self._watch is not None:
+            self._watch.close()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    async def check(self) -> str:
+        """Why the upstream does not work, in its own words; '' when it does. It has CHECK_TIMEOUT_S to answer what models it has.
+
+        Any answer will do but a server's failure: not every upstream has that call, and not every key may make it.
+        """
+        where = f"{self._shown_url}/models"
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                request = self._http().build_request("GET", self._base_url + "/models")
+                response = await self._http().send(request, stream=True)
+                try:
+                    body = b""
+                    async for part in response.aiter_bytes():
+                        body += part
+                        if len(body) > MAX_ERROR_BYTES:
+                            break
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            return f"{where} did not answer within {CHECK_TIMEOUT_S:.0f} s"
+        except httpx.HTTPError as error:
+            return f"{where}: {from_transport(error, streaming=False).message}"
+        wrong = what_is_wrong(response.status_code, body)
+        if self._api_key:
+            wrong = wrong.replace(self._api_key, "***")
+        return f"{where} {wrong}" if wrong else ""
 
     async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
         """Run one task. Raises `TaskError` with the codes of `failures`."""
@@ -113,21 +173,28 @@ class OpenAIAdapter:
             content=self._body(task, stream),
             headers={"traceparent": task.traceparent} if task.traceparent else None,
         )
-        response = await self._send(request, clock)
+        asked = self._asked(task)
         try:
-            if response.status_code != 200:
-                body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
-                pause_s = requested_pause(response.headers)
-                raise from_status(response.status_code, body, pause_s, self._api_key)
-            if stream and "json" not in response.headers.get("Content-Type", ""):
-                async with contextlib.aclosing(self._stream(response, clock)) as items:
-                    async for item in items:
+            response = await self._send(request, clock)
+            try:
+                if response.status_code != 200:
+                    body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
+                    raise from_status(response.status_code, body, requested_pause(response.headers), asked)
+                if stream and "json" not in response.headers.get("Content-Type", ""):
+                    async with contextlib.aclosing(self._stream(response, clock, asked)) as items:
+                        async for item in items:
+                            yield item
+                else:
+                    for item in self._whole(await self._read_all(response, clock, MAX_ANSWER_BYTES), asked):
                         yield item
-            else:
-                for item in self._whole(await self._read_all(response, clock, MAX_ANSWER_BYTES)):
-                    yield item
-        finally:
-            await response.aclose()
+            finally:
+                await response.aclose()
+        except TaskError as error:
+            if self._watch is not None and error.code in DOUBTFUL and error.http_status != 429:
+                self._watch.doubt()
+            raise
+        if self._watch is not None:
+            self._watch.worked()
 
     # ---- the request -----------------------------------------------------------------------------
 
@@ -155,10 +222,7 @@ class OpenAIAdapter:
                 "BAD_REQUEST",
                 f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
             )
-        model = self._upstream_names.get(task.model) or self._upstream_names.get(ANY_MODEL)
-        if model == ANY_MODEL or model is None:
-            model = task.model
-        body: dict[str, Any] = {**members, "model": model}
+        body: dict[str, Any] = {**members, "model": self._asked(task).model}
         if task.type != "openaiEmbedding":
             body["stream"] = stream
             if stream:
@@ -166,6 +230,14 @@ class OpenAIAdapter:
             else:
                 body.pop("stream_options", None)  # upstreams refuse it without a stream
         return msgspec.json.encode(body)
+
+    def _asked(self, task: Task) -> Asked:
+        """Which model of which address a task is for."""
+        model = self._upstream_names.get(task.model) or self._upstream_names.get(ANY_MODEL)
+        named = task.model in self.models or model not in (ANY_MODEL, None)
+        if model == ANY_MODEL or model is None:
+            model = task.model
+        return Asked(self._shown_url + PATHS[task.type], model, not named, self._api_key)
 
     async def _send(self, request: httpx.Request, clock: "_Clock") -> httpx.Response:
         try:
@@ -192,7 +264,7 @@ class OpenAIAdapter:
                 raise unreadable(f"it has more than {limit} bytes")
         return bytes(body[:limit])
 
-    def _whole(self, body: bytes) -> list[Output]:
+    def _whole(self, body: bytes, asked: Asked) -> list[Output]:
         """A complete answer: its usage, and itself as the result."""
         try:
             body.decode()
@@ -201,10 +273,12 @@ class OpenAIAdapter:
         except (ValueError, RecursionError) as error:
             raise unreadable(str(error)) from error
         if not is_null(answer.error):
-            raise from_stream(answer.error, self._api_key)
+            raise from_stream(answer.error, asked)
         return [*([usage] if usage is not None else []), Result(Raw(body))]
 
-    async def _stream(self, response: httpx.Response, clock: "_Clock") -> AsyncGenerator[Output, None]:
+    async def _stream(
+        self, response: httpx.Response, clock: "_Clock", asked: Asked
+    ) -> AsyncGenerator[Output, None]:
         parser, reader = EventParser(), ChunkReader()
         parts = response.aiter_bytes()
         done = False
@@ -224,7 +298,7 @@ class OpenAIAdapter:
                         clock.has_output = True
                         yield delta
             except StreamError as error:
-                raise from_stream(error.error, self._api_key) from error
+                raise from_stream(error.error, asked) from error
             except (ValueError, RecursionError, EventTooLargeError) as error:
                 if part is None:
                     break  # the last event was cut off
@@ -265,7 +339,7 @@ class _Clock:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._total_at = self._started + min(limits.total_ms / 1000, remaining_s)
-        self._sentence = ""
+        self._limit = "UPSTREAM_TIMEOUT", ""
 
     def until_answer(self) -> asyncio.Timeout:
         """For the wait until the answer's head."""
@@ -274,28 +348,30 @@ class _Clock:
     def until_next(self) -> asyncio.Timeout:
         """For one read of the answer's body."""
         if not self._stream:
-            return self._sooner(None, "")
+            return self._sooner(None)
         idle_at = self._loop.time() + self._limits.idle_ms / 1000
-        first_at, sentence = self._first_output()
+        first_at, *first = self._first_output()
         if self.has_output or first_at is None or idle_at < first_at:
-            return self._sooner(idle_at, f"The upstream was silent for {self._limits.idle_ms} ms.")
-        return self._sooner(first_at, sentence)
+            sentence = f"The upstream was silent for {self._limits.idle_ms} ms."
+            return self._sooner(idle_at, "SILENCE_TIMEOUT", sentence)
+        return self._sooner(first_at, *first)
 
     def failure(self) -> TaskError:
         """The failure for the limit that was waited for last."""
-        return TaskError("MODEL_TOO_BUSY", self._sentence)
+        return TaskError(*self._limit)
 
-    def _first_output(self) -> tuple[float | None, str]:
+    def _first_output(self) -> tuple[float | None, str, str]:
         if not self._stream:
-            return None, ""
+            return None, "", ""
         limit_ms = self._limits.ttft_ms
-        return self._started + limit_ms / 1000, f"The upstream gave no output within {limit_ms} ms."
+        sentence = f"The upstream gave no output within {limit_ms} ms."
+        return self._started + limit_ms / 1000, "FIRST_OUTPUT_TIMEOUT", sentence
 
-    def _sooner(self, at: float | None, sentence: str) -> asyncio.Timeout:
+    def _sooner(self, at: float | None, code: str = "", sentence: str = "") -> asyncio.Timeout:
         if at is None or self._total_at <= at:
-            at = self._total_at
+            at, code = self._total_at, "UPSTREAM_TIMEOUT"
             sentence = f"The upstream was not done after {round((at - self._started) * 1000)} ms."
-        self._sentence = sentence
+        self._limit = code, sentence
         return asyncio.timeout_at(at)
 
 

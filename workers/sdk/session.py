@@ -120,6 +120,7 @@ class Session:
         serves: Callable[[str, str], bool],
         clock: Callable[[], float],
         wake: Callable[[], None],
+        unhealthy: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.phase = Phase.NEW
         self.max_message_bytes = 1024 * 1024  # until `registered` tells the limit
@@ -129,6 +130,7 @@ class Session:
         self._serves = serves
         self._clock = clock
         self._wake = wake
+        self._unhealthy = unhealthy
         self._control: deque[bytes] = deque()
         self._line: deque[TaskOutput] = deque()
         self._tasks: dict[Key, TaskOutput] = {}
@@ -200,9 +202,11 @@ class Session:
             self._say(protocol.Draining(grace_ms=grace_ms))
 
     def offer(self) -> None:
-        """Tell the gateway how many slots it may use, if that has changed."""
-        if self.phase is Phase.READY and self._offer_now() != self._offered:
-            self._send_register()
+        """Tell the gateway how many slots it may use, and whether they work, if that has changed."""
+        if self.phase is Phase.READY:
+            said = self._offered, self._register.unhealthy
+            if (self._offer_now(), self._unhealthy()) != said:
+                self._send_register()
 
     def resend(self) -> None:
         """Send the results that no session carries any more. Only once this one is registered."""
@@ -339,6 +343,7 @@ class Session:
     def _send_register(self) -> None:
         self._offered = self._offer_now()
         self._register.slots = self._offered
+        self._register.unhealthy = self._unhealthy()
         self._say(self._register)
 
     def _reject(

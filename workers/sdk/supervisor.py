@@ -43,6 +43,7 @@ class Supervisor:
         state: SimpleNamespace,
         log: logging.Logger,
         rng: random.Random,
+        unhealthy: Callable[[], str | None] = lambda: None,
         tracer: Tracer | None = None,
     ) -> None:
         self._url = url
@@ -50,6 +51,7 @@ class Supervisor:
         self._make_register = make_register
         self._registry = registry
         self._drain_ms = drain_ms
+        self._unhealthy = unhealthy
         self._log = log
         self._backoff = Backoff(rng)
         self._slots = Slots(slots)
@@ -126,6 +128,7 @@ class Supervisor:
             serves=lambda model, task_type: self._registry.find(model, task_type) is not None,
             clock=self._loop.time,
             wake=woken.set,
+            unhealthy=self._unhealthy,
         )
         if self._draining_ms is not None:
             session.drain(self._draining_ms)
@@ -160,6 +163,10 @@ class Supervisor:
         self._open.pop(link, None)
         if not link.cancelled() and (error := link.exception()) is not None:
             self._log.warning("an old connection ended with %s", error)
+        self._on_change()
+
+    def health_changed(self) -> None:
+        """What `unhealthy` says has changed: tell the gateway."""
         self._on_change()
 
     def _on_change(self) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from fairlane.workers import protocol
 from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
+from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Handler, Registry
 from fairlane.workers.sdk.supervisor import Supervisor
 from fairlane.workers.tracing import ENDPOINT_VARIABLE, Tracer, TracingUnavailable, open_tracer
@@ -24,6 +25,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 AnyHook = TypeVar("AnyHook", bound=Hook)
 
 MAX_SLOTS = 1024
+MAX_UNHEALTHY_CHARS = 500
 
 
 class Worker:
@@ -68,6 +70,8 @@ class Worker:
         self._startup: list[Hook] = []
         self._shutdown: list[Hook] = []
         self._instance_id = str(uuid.uuid4())
+        self._unhealthy: str | None = None
+        self._supervisor: Supervisor | None = None
 
     # ---- what it runs ----------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Worker:
         """
         self.check()
         async with self.started(), _tracer() as tracer:
-            await Supervisor(
+            self._supervisor = Supervisor(
                 url=websocket_url(self.gateway),
                 token=self.token,
                 make_register=self._register,
@@ -125,8 +129,21 @@ class Worker:
                 state=self.state,
                 log=logging.getLogger("fairlane.worker"),
                 rng=random.Random(),  # noqa: S311 (spreads reconnects, guards nothing)
+                unhealthy=lambda: self._unhealthy,
                 tracer=tracer,
-            ).run(stop or asyncio.Event(), abort or asyncio.Event())
+            )
+            await self._supervisor.run(stop or asyncio.Event(), abort or asyncio.Event())
+
+    def report(self, unhealthy: str | None) -> None:
+        """Say that this worker cannot do its work now, and why (500 characters); None: it can again.
+
+        While others offer all of its models, the gateway gives it nothing until it says that it is well; operators see the
+        sentence. May be called at any time on the worker's event loop, also before it runs.
+        """
+        printable = "".join(c if c.isprintable() else " " for c in unhealthy or "")
+        self._unhealthy = shorten(printable, MAX_UNHEALTHY_CHARS) or None
+        if self._supervisor is not None:
+            self._supervisor.health_changed()
 
     def check(self) -> None:
         """Raise `ValueError` with a sentence if the settings cannot work. `serve` and `run` begin so."""

@@ -15,6 +15,8 @@ from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
+from fairlane.workers.server.elsewhere import Elsewhere
+from fairlane.workers.server.health import Health
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Pool
@@ -23,8 +25,8 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import Attempts
 from fairlane.workers.server.tasks.beginning import Beginnings
-from fairlane.workers.server.tasks.elsewhere import Elsewhere
 from fairlane.workers.server.tasks.ending import Endings
+from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.stopping import Stops
 from fairlane.workers.server.upkeep import Upkeep
 from fairlane.workers.tracing import Tracer
@@ -52,11 +54,22 @@ class Dispatcher:
         self.cancels = Cancels(scheduler, hub.deliver, background)
         self.slots = slots = Slots(scheduler, pool, self.payloads, self.cancels)
         self.offers = Offers(scheduler, pool, settings)
-        self.registry = Registry(slots, self.offers, settings)
-        self._endings = Endings(
-            scheduler, hub, self.attempts, slots, self.offers, self.payloads, background, settings
-        )
         self._elsewhere = Elsewhere(link, keys, scheduler.replica)
+        self.health = health = Health(slots, self.offers, self._elsewhere, background)
+        silence = Silence(settings)
+        self.registry = Registry(slots, self.offers, health, settings)
+        self._endings = Endings(
+            scheduler,
+            hub,
+            self.attempts,
+            slots,
+            self.offers,
+            health,
+            self.payloads,
+            background,
+            silence,
+            settings,
+        )
         beginnings = Beginnings(
             scheduler,
             slots,
@@ -66,11 +79,14 @@ class Dispatcher:
             background,
             settings,
             Flushes(scheduler, loop),
+            silence,
             tracer,
         )
         slots.start, self._endings.move = beginnings.start, beginnings.move  # a slot goes round
         self.stops = Stops(scheduler, self._endings, background)
-        self.upkeep = Upkeep(scheduler, hub, slots, self.attempts, self.payloads, self.offers, settings)
+        self.upkeep = Upkeep(
+            scheduler, hub, slots, self.attempts, self.payloads, self.offers, health, silence, settings
+        )
 
     def start(self) -> None:
         """Begin the upkeep."""

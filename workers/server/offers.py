@@ -143,6 +143,7 @@ class Offers:
             "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
             "slots": worker.slots,
             "draining": worker.draining,
+            "unhealthy": worker.ailment or None,
         }
 
 

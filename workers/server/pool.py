@@ -86,21 +86,27 @@ class Held(dict[Any, Any]):
 class Kind:
     """Workers of the same version that offer the same models and take the same task types.
 
-    `members`: those that do not drain. `free`: those that may be asked for; `resting`: those that may only be given what is at
-    hand; both as (turn, worker), the one that is next first.
+    `members`: those that do not drain; `unhealthy`: those of them that have an ailment. `free`: those that may be asked for;
+    `resting`: those that may only be given what is at hand; both as (turn, worker), the one that is next first.
     """
 
-    __slots__ = ("free", "members", "models", "offer", "resting", "task_types")
+    __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "unhealthy")
 
     def __init__(self, offer: "Offer") -> None:
         self.offer = offer
         self.models, self.task_types, _ = offer
         self.members: dict[str, Worker] = {}
+        self.unhealthy: set[str] = set()
         self.free: list[tuple[int, Worker]] = []
         self.resting: list[tuple[int, Worker]] = []
 
     def takes(self, task_type: str) -> bool:
         return not task_type or self.task_types is None or task_type in self.task_types
+
+    def does(self, task_types: frozenset[str] | None, version: int) -> bool:
+        """Whether one of them is well, and takes all that a worker of these task types and this version takes."""
+        able = self.task_types is None or (task_types is not None and task_types <= self.task_types)
+        return able and self.offer[2] >= version and len(self.members) > len(self.unhealthy)
 
 
 MOST_TOLD = 8
@@ -114,13 +120,16 @@ class Worker:
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
     with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
     the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and why,
-    `avoided` those that another one should try first; `failures` how many in a row failed through it.
+    `avoided` those that another one should try first; `failures` how many in a row failed through it. What `health.py` knows of
+    it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when there were too many in a
+    row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until when.
 
     Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
 
     __slots__ = (
         "_attempts",
+        "_cap",
         "_draining",
         "_hold_until",
         "_pool",
@@ -130,6 +139,7 @@ class Worker:
         "_suspended",
         "avoided",
         "close",
+        "failing",
         "failures",
         "heard_at",
         "id",
@@ -141,7 +151,10 @@ class Worker:
         "models",
         "name",
         "past",
+        "probe_at",
         "refused",
+        "reported",
+        "rests",
         "send",
         "strange",
         "task_types",
@@ -174,6 +187,7 @@ class Worker:
         self.close = close
         self._slots = slots
         self._attempts = Held()
+        self._cap: int | None = None
         self._reserved = 0
         self._draining = False
         self._suspended = False
@@ -182,6 +196,10 @@ class Worker:
         self.heard_at = 0.0
         self.missed_acks = 0
         self.failures = 0
+        self.reported = ""
+        self.failing = ""
+        self.rests = 0
+        self.probe_at = 0.0
         self.past: Recent[tuple[str, int], float] = Recent(max(REMEMBERED, 2 * slots))
         self.strange: Recent[tuple[str, int], bool] = Recent(max(REMEMBERED, 2 * slots))
         self.refused: Recent[str, Mismatch] = Recent(REMEMBERED)
@@ -239,6 +257,26 @@ class Worker:
     def slots(self, count: int) -> None:
         self._slots = count
         self.moved()
+
+    @property
+    def cap(self) -> int | None:
+        """At most so many of its slots are used: 0 while it is unhealthy and rests, 1 for a probe. None: all."""
+        return self._cap
+
+    @cap.setter
+    def cap(self, count: int | None) -> None:
+        self._cap = count
+        self.moved()
+
+    @property
+    def usable(self) -> int:
+        """Slots that may be used."""
+        return self._slots if self._cap is None else min(self._slots, self._cap)
+
+    @property
+    def ailment(self) -> str:
+        """Why it is unhealthy; empty when it is well."""
+        return self.reported or self.failing
 
     @property
     def hold_until(self) -> float:
@@ -311,7 +349,7 @@ class Worker:
         """Slots that may be given a task which is at hand: also of a worker that rests from asking."""
         if self._draining or self._suspended or now < self._hold_until:
             return 0
-        return max(self._slots - len(self._attempts) - self._reserved, 0)
+        return max(self.usable - len(self._attempts) - self._reserved, 0)
 
 
 class Pool:
@@ -323,6 +361,8 @@ class Pool:
         """Nobody gets a task any more, also none who comes."""
         self._workers: dict[str, Worker] = {}
         self._kinds: dict[Offer, Kind] = {}
+        self.unhealthy: dict[str, Worker] = {}
+        """Those that are (`Worker.ailment`)."""
         self.kinds_changed = False
         """Some kind has come or gone since this was last set to False."""
         self._by_model: dict[str, list[Kind]] = {}
@@ -372,6 +412,7 @@ class Pool:
         self._leave_kind(worker)
         worker.join(None)
         del self._workers[worker.id]
+        self.unhealthy.pop(worker.id, None)
         key = (worker.key_id, worker.instance_id)
         if same := self._instances.get(key):
             same.pop(worker.id, None)
@@ -415,7 +456,23 @@ class Pool:
         worker.models, worker.task_types = kind.models, kind.task_types  # thousands share one tuple
         kind.members[worker.id] = worker
         worker.kind = kind
+        self.mark(worker)
         self.place(worker)
+
+    def mark(self, worker: Worker) -> None:
+        """A worker is well, or unhealthy, from now on."""
+        if worker not in self:
+            return
+        if worker.ailment:
+            self.unhealthy[worker.id] = worker
+        else:
+            self.unhealthy.pop(worker.id, None)
+        if worker.kind is not None:
+            (worker.kind.unhealthy.add if worker.ailment else worker.kind.unhealthy.discard)(worker.id)
+
+    def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
+        """Whether for each of these models some worker here is well that takes all of these task types."""
+        return all(any(kind.does(task_types, version) for kind in self._serving(model)) for model in models)
 
     def _leave_kind(self, worker: Worker) -> None:
         self._stand(worker, None)
@@ -423,6 +480,7 @@ class Pool:
         if kind is None:
             return
         del kind.members[worker.id]
+        kind.unhealthy.discard(worker.id)
         if not kind.members:
             del self._kinds[kind.offer]
             self.kinds_changed = True
@@ -439,7 +497,7 @@ class Pool:
         if (
             kind is not None
             and not worker.suspended
-            and worker.slots > len(worker.attempts) + worker.reserved
+            and worker.usable > len(worker.attempts) + worker.reserved
         ):
             line = kind.free
             wakes_at = max(worker.hold_until, worker.rest_until)
@@ -537,7 +595,7 @@ class Pool:
         until they suffice.
         """
         taken = len(worker.attempts) + worker.reserved - leaving
-        if worker not in self or worker.draining or worker.suspended or taken >= worker.slots:
+        if worker not in self or worker.draining or worker.suspended or taken >= worker.usable:
             return 0
         return 1 if self.time() >= max(worker.hold_until, worker.rest_until) else 0
 

@@ -1,5 +1,6 @@
 """What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
 
+from fairlane.workers.server.health import Health
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -10,18 +11,21 @@ from fairlane.workers.server.tasks.attempts import attempts_on
 class Registry:
     """What sessions tell of their workers."""
 
-    def __init__(self, slots: Slots, offers: Offers, settings: DispatchSettings) -> None:
+    def __init__(self, slots: Slots, offers: Offers, health: Health, settings: DispatchSettings) -> None:
         self.pool = slots.pool
+        self.health = health
         self.settings = settings
         self._slots = slots
         self._offers = offers
 
-    def connected(self, worker: Worker) -> None:
-        """A worker is ready: offer its models and fill its slots."""
+    def connected(self, worker: Worker, unhealthy: str = "") -> None:
+        """A worker is ready: offer its models and fill its slots. `unhealthy`: why it cannot work, as it says."""
         worker.heard_at = self.pool.time()
         self.pool.add(worker)
         self._offers.offer(worker)
+        self.health.says(worker, unhealthy)
         self._slots.fill(worker)
+        self.health.review_soon()
 
     def changed(self, worker: Worker) -> None:
         """A worker changed its models or slots, or drains."""

@@ -11,13 +11,14 @@ from fairlane.queues.errors import StoreError
 from fairlane.queues.presence import AT_ONCE
 from fairlane.queues.scheduler import Scheduler
 from fairlane.streaming.hub import Hub
+from fairlane.workers.server.health import Health
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
-from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts
+from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.steps import Phase
 
 log = structlog.get_logger("fairlane.workers")
@@ -41,6 +42,8 @@ class Upkeep:
         attempts: Attempts,
         payloads: PayloadCache,
         offers: Offers,
+        health: Health,
+        silence: Silence,
         settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
@@ -50,6 +53,8 @@ class Upkeep:
         self._attempts = attempts
         self._payloads = payloads
         self._offers = offers
+        self._health = health
+        self._silence = silence
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
         self._rng = random.Random()  # noqa: S311 - spreads load only
@@ -86,6 +91,7 @@ class Upkeep:
             try:
                 self.check_limits()
                 self._payloads.expire()
+                self._health.review_soon()
             except Exception:  # the same: leases must be renewed whatever happens here
                 log.exception("checking time limits failed")
             try:
@@ -127,7 +133,8 @@ class Upkeep:
                 if worker.missed_acks >= MISSED_ACKS:
                     worker.close(4408, "three tasks in a row were not acknowledged")
             elif attempt.phase is Phase.RUNNING:
-                self._check_output(attempt, now)
+                if attempt.timer is None:  # its model may have a limit now
+                    self._silence.look(attempt)
             elif attempt.phase is Phase.STOPPING:
                 late = now - attempt.stop_until + self._scheduler.limits.stop_grace_ms / 1000
                 if now > attempt.stop_until:
@@ -142,14 +149,3 @@ class Upkeep:
         if len(some) < FEW:
             self._looking = iter(pool)
         return some
-
-    def _check_output(self, attempt: Attempt, now: float) -> None:
-        limits = self._settings.output_limits.get(attempt.grant.model)
-        if limits is None:
-            return
-        if not attempt.writer.has_output:
-            if limits.first_output_ms and now - attempt.started_at > limits.first_output_ms / 1000:
-                text = "The model did not begin to answer in time"
-                attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
-        elif limits.silence_ms and now - attempt.output_at > limits.silence_ms / 1000:
-            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")

@@ -31,8 +31,9 @@ class Upstream:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError):
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            self.asked.append(json.loads(await reader.readexactly(length)))
+            if head.startswith(b"post"):  # not the worker's own question whether it works
+                length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                self.asked.append(json.loads(await reader.readexactly(length)))
             body = b'{"error": {"message": "no", "type": "server_error", "code": null}}'
             writer.write(
                 b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n%b"
@@ -60,7 +61,8 @@ async def refusing(
         try:
             pool = served.gateway.dispatcher.pool
             await until(
-                lambda: any(True for _ in pool) and not any(w.reserved for w in pool), "an idle worker"
+                lambda: any(True for _ in pool) and not any(w.reserved or w.cap == 0 for w in pool),
+                "an idle worker",
             )
             yield served, upstream
         finally:
@@ -77,7 +79,7 @@ async def refusing(
     [
         (400, 400, "BAD_REQUEST", 1),
         (401, 502, "UPSTREAM_AUTH", 1),
-        (404, 400, "BAD_REQUEST", 1),
+        (404, 502, "UPSTREAM_ERROR", 1),
         (501, 502, "UPSTREAM_ERROR", 1),
         (505, 502, "UPSTREAM_ERROR", 1),
         (409, 502, "UPSTREAM_ERROR", 3),

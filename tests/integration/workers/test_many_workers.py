@@ -91,6 +91,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "taskTypes": ["chat"],
                 "slots": 3,
                 "draining": False,
+                "unhealthy": None,
                 "running": 0,
             }
         )

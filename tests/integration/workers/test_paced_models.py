@@ -385,6 +385,7 @@ async def test_a_provider_s_429_is_waited_out_and_the_caller_gets_the_answer(
     served: Served, callers: Callers
 ) -> None:
     upstream = respx.MockRouter(assert_all_called=False)
+    upstream.get("http://provider.test/v1/models").respond(json={"data": []})
     route = upstream.post("http://provider.test/v1/chat/completions")
     route.side_effect = [
         httpx.Response(429, json={"error": {"message": "slow down"}}, headers={"retry-after-ms": "250"}),

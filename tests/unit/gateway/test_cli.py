@@ -76,7 +76,15 @@ STATE: dict[str, Any] = {
             "running": 2,
             "heartbeatAgeMs": 3200,
             "draining": True,
-        }
+        },
+        {
+            "workerId": "w2",
+            "name": "gpu-2",
+            "models": ["demo-fast"],
+            "slots": 2,
+            "running": 0,
+            "unhealthy": "http://gpu-2:8000/v1/models: The upstream cannot be reached " + "x" * 100,
+        },
     ],
     "counts": {"queued": 3, "executing": 2, "completed": 70, "failed": 1, "cancelled": 0},
     "tasks": [],
@@ -286,6 +294,11 @@ def test_status_prints_queues_models_workers_and_counts(admin_server: str) -> No
     assert re.search(r"^demo-fast +2 +- +3 +1 +2", answer.stdout, re.MULTILINE)
     assert re.search(
         r"^\[red\]gpu\[31m-1 \(draining\) +r1 +2 +2 +demo-fast +3\.2 s ago", answer.stdout, re.MULTILINE
+    )
+    assert re.search(r"^gpu-2 \(unhealthy\) +0 +2 +demo-fast +- *$", answer.stdout, re.MULTILINE)
+    assert (
+        f"gpu-2 is unhealthy: http://gpu-2:8000/v1/models: The upstream cannot be reached {'x' * 100}\n"
+        in answer.stdout
     )
     assert "\x1b" not in answer.stdout
     assert "4 tasks wait for gone, which no worker offers\n" in answer.stdout

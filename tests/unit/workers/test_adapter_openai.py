@@ -317,8 +317,8 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (401, body(), "UPSTREAM_AUTH", False),
     (403, body(), "UPSTREAM_AUTH", False),
     (400, body(), "BAD_REQUEST", False),
-    (404, body(code="model_not_found"), "BAD_REQUEST", False),
-    (404, body("The model `x` was not found", type="not_found_error"), "BAD_REQUEST", False),
+    (404, body(code="model_not_found"), "UPSTREAM_ERROR", False),
+    (404, body("The model `x` was not found", type="not_found_error"), "UPSTREAM_ERROR", False),
     *((404, answer, "UPSTREAM_ERROR", False) for answer in NO_SUCH_PATH),
     (413, body(), "BAD_REQUEST", False),
     (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, "BAD_REQUEST", False),
@@ -356,6 +356,57 @@ async def test_a_refusal_becomes_this_failure(status: int, answer: Any, code: st
     assert error.message.startswith("The worker's base URL may be wrong") is (
         answer in NO_SUCH_PATH and status == 404
     )
+
+
+@pytest.mark.parametrize(
+    ("models", "asked", "code", "sentence"),
+    [
+        (["m"], "m", "UPSTREAM_ERROR", f"asked for m, {CHAT} answered 404: no x"),
+        ({"m": "big"}, "m", "UPSTREAM_ERROR", f"asked for big, {CHAT} answered 404: no x"),
+        ({"*": "big"}, "any", "UPSTREAM_ERROR", f"asked for big, {CHAT} answered 404: no x"),
+        (["*"], "invented", "BAD_REQUEST", "The upstream answered 404: no x"),
+    ],
+)
+@respx.mock
+async def test_a_model_that_the_upstream_does_not_have_is_its_callers_fault_only_if_they_chose_it(
+    models: Any, asked: str, code: str, sentence: str
+) -> None:
+    respx.post(CHAT).mock(return_value=httpx.Response(404, json=body("no x", code="model_not_found")))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(models=models, base_url="http://user:word@upstream.test/v1"), task({}, model=asked))
+    assert caught.value.code == code
+    assert caught.value.message.endswith(sentence)
+
+
+@respx.mock
+async def test_a_wrong_base_url_is_named() -> None:
+    respx.post("http://upstream.test/chat/completions").mock(return_value=httpx.Response(404))
+    with pytest.raises(TaskError) as caught:
+        await run(adapter(base_url="http://upstream.test/"), task({}))
+    assert caught.value.message == (
+        "The worker's base URL may be wrong (most end with /v1): http://upstream.test/chat/completions answered 404."
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        (httpx.Response(200, json={"data": []}), ""),
+        (httpx.Response(404), ""),
+        (httpx.Response(401), ""),
+        (httpx.Response(503, json=body("Loading model")), f"{BASE}/models answered 503: Loading model"),
+        (
+            httpx.ConnectError("refused"),
+            f"{BASE}/models: The upstream cannot be reached (ConnectError: refused).",
+        ),
+    ],
+)
+@respx.mock
+async def test_an_upstream_is_asked_for_its_models_to_see_whether_it_works(answer: Any, wrong: str) -> None:
+    respx.get(f"{BASE}/models").mock(side_effect=[answer])
+    upstream = adapter()
+    assert await upstream.check() == wrong
+    await upstream.aclose()
 
 
 @pytest.mark.parametrize(
@@ -397,7 +448,7 @@ async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> N
     ("error", "code", "retryable"),
     [
         (httpx.ConnectError("refused"), "UPSTREAM_ERROR", True),
-        (httpx.ConnectTimeout("slow"), "MODEL_TOO_BUSY", True),
+        (httpx.ConnectTimeout("slow"), "UPSTREAM_ERROR", True),
         (httpx.RemoteProtocolError("hung up"), "UPSTREAM_ERROR", True),
         (httpx.ReadError("reset"), "UPSTREAM_ERROR", True),
     ],
@@ -512,23 +563,33 @@ LONG = 60_000
 
 
 @pytest.mark.parametrize(
-    ("write", "limits", "remaining_s", "sentence"),
+    ("write", "limits", "remaining_s", "code", "sentence"),
     [
-        (silence, Limits(ttft_ms=30, idle_ms=LONG), None, "no output within 30 ms"),
-        (comments_only, Limits(ttft_ms=30, idle_ms=LONG), None, "no output within 30 ms"),
-        (silence, Limits(ttft_ms=LONG, idle_ms=30), None, "silent for 30 ms"),
-        (token_then_silence, Limits(ttft_ms=LONG, idle_ms=30), None, "silent for 30 ms"),
-        (comments_only, Limits(ttft_ms=LONG, idle_ms=LONG, total_ms=30), None, "not done after 30 ms"),
-        (token_then_silence, Limits(), 0.03, "not done after 30 ms"),
+        (silence, Limits(ttft_ms=30, idle_ms=LONG), None, "FIRST_OUTPUT_TIMEOUT", "no output within 30 ms"),
+        (
+            comments_only,
+            Limits(ttft_ms=30, idle_ms=LONG),
+            None,
+            "FIRST_OUTPUT_TIMEOUT",
+            "no output within 30 ms",
+        ),
+        (silence, Limits(ttft_ms=LONG, idle_ms=30), None, "SILENCE_TIMEOUT", "silent for 30 ms"),
+        (token_then_silence, Limits(ttft_ms=LONG, idle_ms=30), None, "SILENCE_TIMEOUT", "silent for 30 ms"),
+        (comments_only, Limits(LONG, LONG, total_ms=30), None, "UPSTREAM_TIMEOUT", "not done after 30 ms"),
+        (token_then_silence, Limits(), 0.03, "UPSTREAM_TIMEOUT", "not done after 30 ms"),
     ],
 )
 async def test_each_time_limit_ends_the_request(
-    write: Callable[[], AsyncIterator[bytes]], limits: Limits, remaining_s: float | None, sentence: str
+    write: Callable[[], AsyncIterator[bytes]],
+    limits: Limits,
+    remaining_s: float | None,
+    code: str,
+    sentence: str,
 ) -> None:
     upstream = Script(write)
     with pytest.raises(TaskError, match=sentence) as caught:
         await run(adapter(transport=upstream, limits=limits), task({}), remaining_s)
-    assert caught.value.code == "MODEL_TOO_BUSY"
+    assert (caught.value.code, caught.value.retryable) == (code, True)
     assert upstream.closed.is_set()
 
 

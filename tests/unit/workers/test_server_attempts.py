@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from tests.support.serving import until
 
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Limits
@@ -26,9 +27,8 @@ from fairlane.queues.tasks import (
 from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.pool import Worker
-from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
-from fairlane.workers.server.tasks.ending import watch_worker
 from fairlane.workers.server.tasks.steps import Phase
 
 pytestmark = pytest.mark.anyio
@@ -731,12 +731,50 @@ async def test_closing_forgets_every_attempt_and_calls_nobody() -> None:
     assert "finish" not in stage.store.asked
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["first_output_ms", "silence_ms"])
+async def test_a_models_limits_on_silence_need_no_upkeep_to_fire(begun: bool) -> None:
+    stage = Stage()  # its upkeep was not started
+    stage.dispatcher.settings.output_limits = {
+        "m": OutputLimits(None if begun else 20, 20 if begun else None)
+    }
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    if begun:
+        attempt.chunk(chunk(attempt, 1, "and then"))
+    await until(lambda: attempt.end is not None, "the limit to end it")
+    assert attempt.end is not None
+    assert attempt.end.code == ("SILENCE_TIMEOUT" if begun else "FIRST_OUTPUT_TIMEOUT")
+
+
+async def test_an_attempt_that_is_over_has_no_timer() -> None:
+    stage = Stage()
+    stage.dispatcher.settings.output_limits = {"m": OutputLimits(60_000, 60_000)}
+    attempt = await stage.started(stage.worker())
+    assert attempt.timer is not None
+    attempt.lost()
+    assert attempt.timer is None
+
+
 async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None:
-    worker = Worker("w", "name", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None)
+    stage = Stage()
+    worker, ended = stage.worker(), stage.dispatcher.health.ended
     with capture_logs() as logs:
-        for code in ("WORKER_ERROR",) * 9 + ("BAD_REQUEST",) + ("UPSTREAM_ERROR",) * 15:
-            watch_worker(worker, State.FAILED, code)
-        watch_worker(worker, State.CANCELLED, "CANCELLED")
-        assert [(line["event"], line["in_a_row"]) for line in logs] == [("worker fails everything", 10)]
-        watch_worker(worker, State.COMPLETED, "")
-    assert logs[-1]["event"] == "worker completes tasks again"
+        for code in ("WORKER_ERROR",) * 2 + ("BAD_REQUEST",) + ("UPSTREAM_ERROR",) * 15:
+            ended(worker, State.FAILED, code, "why")
+        ended(worker, State.FAILED, "NO_WORKER", "not its fault")
+        ended(worker, State.CANCELLED, "CANCELLED", "")
+        told = [(line["event"], line["in_a_row"]) for line in logs]
+        assert told == [("worker is unhealthy", 3), ("worker fails everything", 10)]
+        assert worker.ailment == "why"
+        ended(worker, State.COMPLETED, "", "")
+    assert [line["event"] for line in logs[2:]] == ["worker completes tasks again", "worker is well again"]
+    assert (worker.ailment, worker.cap) == ("", None)
+
+
+async def test_what_ails_a_worker_is_one_printable_line() -> None:
+    stage = Stage()
+    worker = stage.worker()
+    for _ in range(3):
+        stage.dispatcher.health.ended(worker, State.FAILED, "UPSTREAM_ERROR", "\x1b[31mred\n" + "x" * 999)
+    assert worker.ailment.startswith(" [31mred x")
+    assert len(worker.ailment) == 200

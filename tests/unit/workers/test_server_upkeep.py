@@ -46,7 +46,7 @@ def upkeep(attempts: int = 0, readers: int = 0, workers: int = 0) -> tuple[Upkee
         made.pool.add(Worker(f"w{number}", "w", 2, ["m"], 1, send=lambda _: None, close=lambda *_: None))
     hub = SimpleNamespace(keeping_alive=lambda _: [f"t{n}" for n in range(readers)])
     slots: Any = SimpleNamespace(pool=made.pool)
-    return Upkeep(made.scheduler, hub, slots, made.attempts, None, None, None), made  # type: ignore[arg-type]
+    return Upkeep(made.scheduler, hub, slots, made.attempts, None, None, None, None, None), made  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

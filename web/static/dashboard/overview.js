@@ -433,7 +433,7 @@ const workerTable = () =>
     [
       {
         name: "worker.name",
-        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent]),
+        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent, row.unhealthy]),
         draw: row =>
           h(
             "div",
@@ -441,6 +441,8 @@ const workerTable = () =>
             h("b", {}, row.name || row.workerId),
             row.draining ? flag(t(row.running ? "flag.draining" : "flag.drained")) : null,
             row.silent ? flag(t("flag.silent"), "bad") : null,
+            row.unhealthy ? flag(t("flag.unhealthy"), "bad") : null,
+            row.unhealthy ? h("small", {}, row.unhealthy) : null,
             row.name ? h("small", { class: "id" }, row.workerId) : null,
           ),
       },

@@ -437,6 +437,7 @@ class Session:
             before = (first.models, first.task_types, first.slots)
             first.set_models(models, frame.task_types)
             first.slots = frame.slots
+            self._registry.health.says(first, frame.unhealthy or "")
             if (first.models, first.task_types, first.slots) != before:
                 self._registry.changed(first)
             return
@@ -505,7 +506,7 @@ class Session:
             slots=worker.slots,
             key_id=self.identity.id,
         )
-        self._registry.connected(worker)
+        self._registry.connected(worker, frame.unhealthy or "")
         return worker
 
     # ---- complaints ----------

@@ -72,6 +72,12 @@ def key_of(grant: Grant, worker: Worker) -> AttemptKey:
     return grant.task_id, grant.epoch if worker.version >= 2 else 0
 
 
+class Timer(Protocol):
+    """Something that is going to happen."""
+
+    def cancel(self) -> None: ...
+
+
 class Effects(Protocol):
     """Acts for attempts. One object for all of them, so that an attempt that is over is held by nobody."""
 
@@ -135,6 +141,7 @@ class Attempt:
         "span",
         "started_at",
         "stop_until",
+        "timer",
         "worker",
         "writer",
     )
@@ -153,6 +160,8 @@ class Attempt:
         self.first_output_at = 0.0
         self.renewed_at = 0.0
         self.stop_until = 0.0
+        self.timer: Timer | None = None
+        """When to look whether its model is silent."""
         self.missing = 0
         self.answered = False
         self.end: Finish | None = None
@@ -175,6 +184,12 @@ class Attempt:
     def output_tokens(self) -> int:
         """Tokens of output so far, as far as can be told: a worker's delta is one or a few of them. -1 before the first."""
         return self.writer.chunks or -1
+
+    def cancel_timer(self) -> None:
+        """Nobody looks at it by itself any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     # ---- beginning ----------
 

@@ -7,13 +7,14 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.background import Background
+from fairlane.workers.server.elsewhere import Elsewhere
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Mismatch, Recent, Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt, key_of
-from fairlane.workers.server.tasks.elsewhere import Elsewhere
 from fairlane.workers.server.tasks.ending import Endings
+from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_attempt, trace_wait
 from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.tracing import Tracer
@@ -42,6 +43,7 @@ class Beginnings:
         background: Background,
         settings: DispatchSettings,
         flushes: Flushes,
+        silence: Silence,
         tracer: Tracer | None,
     ) -> None:
         self._scheduler = scheduler
@@ -54,6 +56,7 @@ class Beginnings:
         self._background = background
         self._settings = settings
         self._flushes = flushes
+        self._silence = silence
         self._tracer = tracer
         self._sent_away: Recent[str, int] = Recent(MOST_SENT_AWAY)
 
@@ -61,10 +64,11 @@ class Beginnings:
         """Begin a granted task, on the worker it was asked for or a better one.
 
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
-        answers. 1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it is
-        known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its
-        place if the worker is gone, drains, may not offer the model any more, or could not tell the two attempts apart; one that
-        should rather not tries again. 3 A task that the worker does not take is brought to somebody who does, or ends.
+        answers. 1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it
+        is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its
+        place if the worker is gone, drains, may not offer the model any more, could not tell the two attempts apart, or is
+        to rest; one that should rather not tries again. 3 A task that the worker does not take is brought to somebody who does,
+        or ends.
         """
         known = self._attempts.newest(grant.task_id)
         if known is not None:
@@ -90,6 +94,7 @@ class Beginnings:
             or worker.draining
             or not worker.serves(grant.model)
             or key_of(grant, worker) in worker.attempts
+            or (worker.cap is not None and len(worker.attempts) >= worker.cap)
         ):  # 2
             self._endings.give_back_soon(grant)
         elif mismatch:  # 3
@@ -114,6 +119,7 @@ class Beginnings:
         attempt = Attempt(endings, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
+        self._silence.look(attempt)
         self._pool.touch(worker)
         endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt

@@ -22,6 +22,7 @@ from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
+from fairlane.workers.server.health import Health
 from fairlane.workers.server.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
@@ -29,13 +30,10 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
+from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
 
-FAILS_ALL = 10
-"""Failures in a row, without one task that completed between them, that are told."""
-CALLERS_FAULTS = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"})
-"""Ends that say that the worker works."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False)
 
 log = structlog.get_logger("fairlane.workers")
@@ -54,14 +52,18 @@ class Endings:
         attempts: Attempts,
         slots: Slots,
         offers: Offers,
+        health: Health,
         payloads: PayloadCache,
         background: Background,
+        silence: Silence,
         settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
         self._hub = hub
         self._slots = slots
         self._pool = slots.pool
+        self._health = health
+        self._silence = silence
         self._background = background
         self._lines = Allowance()
         self._untold = 0
@@ -141,7 +143,8 @@ class Endings:
         if not step.hold_ms:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
         if step.cause == "failed":
-            watch_worker(worker, State.FAILED, step.why)
+            sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
+            self._health.ended(worker, State.FAILED, step.why, sentence)
             self._slots.hold(worker, RETRY_REST_MS)
         if self._lines.take():
             untold, self._untold = self._untold, 0
@@ -159,6 +162,10 @@ class Endings:
         self._background.spawn(self._put_back(attempt, step))
 
     async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
+        if step.cause == "failed" and await self._background.until_answered(
+            lambda: self._health.is_to_blame(attempt.worker, attempt.grant)
+        ):
+            step = step._replace(cause="declined")
         outcome = await self._give_back(attempt.grant, step, attempt.worker.identity)
         _acknowledge(attempt, "stale" if outcome == "stale" else "ok")
         self._slots.fill(attempt.worker)
@@ -219,6 +226,7 @@ class Endings:
         if worker.attempts.get(attempt.key) is attempt:
             del worker.attempts[attempt.key]
         self.attempts.remove(attempt)
+        attempt.cancel_timer()
         worker.past.put(attempt.key, 0.0 if attempt.answered else self.time() + self.stop_grace_s)
         if attempt.span is not None:
             attempt.span.end()
@@ -236,7 +244,8 @@ class Endings:
             self._scheduler.show(grant, event.type, event.data).add_done_callback(observe)
 
     def began_output(self, attempt: Attempt) -> None:
-        """Tell the metrics, and its span, of an attempt's first output."""
+        """Tell the metrics, and its span, of an attempt's first output. Silence counts from now on."""
+        self._silence.look(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -246,7 +255,8 @@ class Endings:
     def _account(self, attempt: Attempt, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
-        watch_worker(attempt.worker, state, code)
+        ended = self._ended_task(attempt) if state is State.FAILED else None
+        self._health.ended(attempt.worker, state, code, ended.sentence if ended else "")
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.metrics.ended(
@@ -260,7 +270,7 @@ class Endings:
                 (now - attempt.granted_at) * 1000,
                 (now - attempt.first_output_at) * 1000 if attempt.first_output_at else -1,
                 used,
-                self._ended_task(attempt) if state is State.FAILED else None,
+                ended,
                 grant.user,
             )
         )
@@ -278,25 +288,6 @@ class Endings:
             grant.attempt,
             sentence,
         )
-
-
-def watch_worker(worker: Worker, state: State, code: str) -> None:
-    """Tell of a worker for which all tasks fail: one that fails at once is always free, and is given the next one."""
-    if state is State.COMPLETED or code in CALLERS_FAULTS:
-        if worker.failures >= FAILS_ALL:
-            log.info("worker completes tasks again", worker_id=worker.id, name=worker.name)
-        worker.failures = 0
-    elif state is State.FAILED:
-        worker.failures += 1
-        if worker.failures in (FAILS_ALL, 10 * FAILS_ALL) or worker.failures % (100 * FAILS_ALL) == 0:
-            log.warning(
-                "worker fails everything",
-                worker_id=worker.id,
-                name=worker.name,
-                models=worker.told_models,
-                in_a_row=worker.failures,
-                code=code,
-            )
 
 
 ACK_STATUS = {"ok": "accepted", "late": "stale", "stale": "stale", "duplicate": "duplicate"}

@@ -1,6 +1,7 @@
 """Whether a worker of another replica takes a task, as far as the replicas tell."""
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -25,17 +26,25 @@ class Elsewhere:
 
     async def takes(self, grant: Grant, why: Mismatch) -> bool:
         """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name="workers-elsewhere")
         return any(
             kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
-            for kind in await asyncio.shield(self._reading)
+            for kind in await self._kinds()
         )
+
+    async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
+        """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
+        kinds = await self._kinds()
+        return all(any(kind.does(model, task_types, version) for kind in kinds) for model in models)
 
     def close(self) -> None:
         """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
+
+    async def _kinds(self) -> set["_RemoteWorker"]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), name="workers-elsewhere")
+        return await asyncio.shield(self._reading)
 
     async def _read(self) -> set["_RemoteWorker"]:
         """The kinds of workers of other replicas; who asks within a moment shares the reading."""
@@ -59,6 +68,12 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
     task_types: tuple[str, ...] | None = None
     version: int = 1
     draining: bool = False
+    unhealthy: str | None = None
+
+    def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
+        able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
+        offers = model in self.models or ANY in self.models
+        return able and offers and self.version >= version and not self.draining and not self.unhealthy
 
     def takes(self, model: str, task_type: str) -> bool:
         return (
