@@ -50,6 +50,7 @@ def answers(client: httpx.Client, url: str) -> bool:
     return client.post(f"{url}/v1/chat/completions", json=request).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_demo_answers_and_nothing_of_it_is_left_however_it_ends(
     demo: tuple[subprocess.Popen[str], str], tmp_path: Path, how: signal.Signals

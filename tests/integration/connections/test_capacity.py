@@ -89,6 +89,7 @@ async def test_sockets_that_wait_lock_nobody_out_where_few_files_may_be_open(
         assert gateway.log.count("too many connections") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_more_connections_than_files_is_an_error_that_says_what_to_do(
     redis_url: str, tmp_path: Path

@@ -13,7 +13,7 @@ from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
 from tests.support.talk import talking
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 AWAY_S = 4.0
 """More than a grant holds, less than a third of a lease."""

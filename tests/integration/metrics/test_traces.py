@@ -253,6 +253,7 @@ print(sorted({name for name in sys.modules if name.startswith(tuple(NOT_OURS))})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocked", [[], ["blocked"]], ids=["installed", "not installed"])
 async def test_nothing_is_loaded_for_traces_or_metrics_before_somebody_wants_them(
     redis_url: str, tmp_path: Path, blocked: list[str]

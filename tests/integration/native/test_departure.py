@@ -97,6 +97,7 @@ async def test_a_stream_whose_caller_left_is_cancelled_after_the_linger(gateway:
         assert (await talk.poll(task["taskId"]))["status"] == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_stream_lives_as_long_as_somebody_reads_it(gateway: Start) -> None:
     async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))
@@ -109,6 +110,7 @@ async def test_a_stream_lives_as_long_as_somebody_reads_it(gateway: Start) -> No
         await cancelled(worker, task)
 
 
+@pytest.mark.slow
 async def test_an_open_stream_and_a_sync_call_outlive_the_linger(gateway: Start) -> None:
     async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"], slots=3) as worker:
         await talk.submit(model="m", onDisconnect="cancel", stream=True)

@@ -14,7 +14,7 @@ from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 from tests.support.streams import RawStream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CALLS = 10
 

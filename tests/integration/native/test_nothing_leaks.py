@@ -13,7 +13,7 @@ from tests.support.serving import until
 from tests.support.streams import frames_of
 from tests.support.talk import Talk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 CALLERS = 150

@@ -196,6 +196,7 @@ async def test_query_strings_are_not_logged(gateway: Start, caplog: pytest.LogCa
     assert not any("private" in line.getMessage() for line in server)
 
 
+@pytest.mark.slow
 async def test_no_log_level_shows_prompts_answers_or_keys(redis_url: str, tmp_path: Path) -> None:
     keys = {"keys": [key("acme")], "workers": [key("gpu")]}
     process = GatewayProcess(tmp_path, redis_url, log_level="debug", **keys)

@@ -523,6 +523,7 @@ async def test_r11_3_an_expired_task_is_a_404_and_task_not_found_or_expired(gate
         assert answer.json() == {"error": "Task not found or expired", "code": "TASK_NOT_FOUND"}
 
 
+@pytest.mark.slow
 async def test_r7_a_gateway_as_a_process_obeys_its_environment_and_warns_of_what_it_ignores(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from fairlane.gateway.settings import CallerKey
 from .cast import CALLS, LOGPROBS, TOO_LONG, VECTOR
 from .stage import MESSAGES, Stage, node, run_node, staged
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def text_of(chunks: list[Any], index: int = 0) -> str:

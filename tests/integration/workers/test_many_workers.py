@@ -51,6 +51,7 @@ async def sockets(port: int, count: int) -> AsyncIterator[None]:
         await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_1600_version_1_workers_take_30_kb_each_at_most(tmp_path: Path) -> None:
     async with gateway_process(tmp_path) as gateway:
         store = gateway.store()

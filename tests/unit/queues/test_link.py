@@ -327,6 +327,7 @@ def test_a_hung_server_fails_calls_within_the_time_out_and_is_used_again(redis_s
         run(main, server)
 
 
+@pytest.mark.slow
 def test_a_busy_process_or_a_long_line_is_no_lost_connection(redis_url: str) -> None:
     async def main() -> None:
         lost: list[bool] = []
