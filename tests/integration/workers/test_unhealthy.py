@@ -33,9 +33,9 @@ async def serve(worker: RawWorker, error: str = "", **info: Any) -> None:
     while True:
         frame = await worker.skip_to("task")
         if error:
-            await worker.result(frame, None, lastSeq=0, error=error, **({"errorInfo": info} if info else {}))
+            await worker.answer(frame, None, lastSeq=0, error=error, **({"errorInfo": info} if info else {}))
         else:
-            await worker.result(frame, "good", lastSeq=0)
+            await worker.answer(frame, "good", lastSeq=0)
 
 
 @contextlib.asynccontextmanager
@@ -96,13 +96,13 @@ async def test_after_a_rest_it_gets_one_task_and_is_well_again_when_that_is_done
         first = await bad.expect("task")
         held = await good.expect("task")
         await bad.nothing_more(first)  # three slots are free, and two tasks wait
-        await bad.result(first, "better", lastSeq=0)
+        await bad.answer(first, "better", lastSeq=0)
         await bad.expect("resultAck", status="accepted")
         others = [await bad.skip_to("task"), await bad.skip_to("task")]
         assert worker.cap is None
         for task in others:
-            await bad.result(task, "better", lastSeq=0)
-        await good.result(held, "good", lastSeq=0)
+            await bad.answer(task, "better", lastSeq=0)
+        await good.answer(held, "good", lastSeq=0)
         assert sorted([await answer.ok() for answer in answers]) == ["better"] * 3 + ["good"]
         assert not any((await rows(callers)).values())
 
@@ -157,7 +157,7 @@ async def test_when_the_good_one_leaves_the_other_takes_over(served: Served, cal
         async with worker_v2(served.ws, instance="good"):
             await ill.nothing_more()
         answer = callers.ask()
-        await ill.result(await ill.skip_to("task"), "after all", lastSeq=0)
+        await ill.answer(await ill.skip_to("task"), "after all", lastSeq=0)
         assert await answer.ok() == "after all"
 
 
