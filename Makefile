@@ -33,10 +33,10 @@ test quick fuzz hostile: export PYTHONDONTWRITEBYTECODE =
 
 test: install-dev
 	sh tests/install-tools
-	$(BIN)/python -m pytest -n 4 --dist worksteal --every-server
+	$(BIN)/python -m pytest -n 6 --dist worksteal --every-server
 
 quick: install-dev
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not slow'
 
 fuzz: install-dev
 	FAIRLANE_LONG=1 $(BIN)/python -m pytest tests/properties/test_grant_order.py tests/properties/test_scheduler_machine.py

@@ -17,6 +17,8 @@ from bench.fairness.workloads import WORKLOADS
 from tests.support.direct import World
 from tests.support.servers import Server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fairlane(redis_server: Server) -> Iterator[Maker]:

@@ -62,7 +62,7 @@ def reconfigure(pool: Pool, at: int) -> Any:
     return drive(pool.scheduler.configure(queues, {}, Version(at, at)))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_invented_names_cost_a_sweep_and_a_configuration_nothing(world: World) -> None:
     costs = {}
     for names in (1, NAMES):
@@ -80,7 +80,6 @@ def test_invented_names_cost_a_sweep_and_a_configuration_nothing(world: World) -
     assert costs[NAMES] == costs[1]
 
 
-@pytest.mark.timeout(120)
 def test_names_that_are_there_already_are_gone_through_in_bounded_passes(world: World) -> None:
     """As an older version left them, or as so many real models would be."""
     pool = Pool(world, set_up=False)
