@@ -66,10 +66,10 @@ def kind_of(raw: bytes | None) -> str:
     """What a JSON value begins with (`"`, `{`, `[`, a digit, …); the empty string for None and null."""
     if raw is None:
         return ""
-    first = memoryview(raw)[:1]
-    if first and (kind := _KINDS.get(first[0])):
+    text = memoryview(raw)
+    if text and (kind := _KINDS.get(text[0])):
         return kind
-    head = bytes(memoryview(raw)[:64]).lstrip() or bytes(raw).lstrip()
+    head = bytes(text[:64]).lstrip() or bytes(raw).lstrip()
     return "" if head.startswith(NULL) else head[:1].decode("ascii", "replace")
 
 

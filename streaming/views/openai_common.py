@@ -275,7 +275,7 @@ class OpenAIBodyView(ResultView, ABC):
             ("choices", b"[%b]" % b",".join(choices)),
             *((name, bytes(value)) for name, value in told.items() if name not in _OWN and kind_of(value)),
         ]
-        usage = openai_usage(self.usage)
+        usage = self.openai_usage()
         if usage is not None:
             pairs.append(("usage", usage))
         return join_object(pairs)

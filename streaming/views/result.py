@@ -18,7 +18,7 @@ from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, 
 from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
 from fairlane.streaming.views.task import TaskInfo
-from fairlane.streaming.views.usage import pick_usage
+from fairlane.streaming.views.usage import openai_usage, pick_usage
 
 _STOP = b'"stop"'
 
@@ -147,6 +147,10 @@ class ResultView:
     def usage(self) -> bytes | None:
         """The usage object that counts, in the worker's words."""
         return pick_usage(self._told_usage, self._result, self._latest_usage)
+
+    def openai_usage(self) -> bytes | None:
+        """The same as OpenAI's usage object."""
+        return openai_usage(self._told_usage, self._result, self._latest_usage)
 
     @property
     def text(self) -> str:

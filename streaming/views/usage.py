@@ -43,12 +43,12 @@ def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
 
 
-def openai_usage(raw: bytes | None, result: bytes | None = None) -> bytes | None:
+def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
     """OpenAI's usage object; None when nothing is known.
 
     One unknown count becomes 0; further members are kept.
     """
-    picked = _pick(raw, result, None)
+    picked = _pick(raw, result, latest)
     if picked is None or picked[2] == (None, None):
         return None
     _, found, told = picked
