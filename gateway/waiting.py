@@ -21,8 +21,8 @@ LEAST_WAIT_MS = 1000
 
 def is_news(told: Place | None, now: Place) -> bool:
     """Whether a reader who was told one place wants to hear of another: the position changed, or the wait by more than a
-    quarter (of a second at least: below that it is noise)."""
-    if told is None or told.position != now.position:
+    quarter (of a second at least: below that it is noise), or is known now."""
+    if told is None or told.position != now.position or told.estimating != now.estimating:
         return True
     return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
 

@@ -93,7 +93,8 @@ class Grant(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a waiting task stands in its queue, from 1 (0: it does not wait), and how long it may wait. Estimates, ms."""
+    """Where a waiting task stands in its queue, from 1 (0: it does not wait), and how long it may wait. Estimates, ms; all three
+    are -1 as long as nothing has been learnt that tells."""
 
     position: int
     wait_ms: int
@@ -101,6 +102,11 @@ class Place(NamedTuple):
     """It takes less in about one case of ten."""
     high_ms: int
     """It takes longer in about one case of ten."""
+
+    @property
+    def estimating(self) -> bool:
+        """Whether nothing can be said yet of how long it waits."""
+        return self.wait_ms < 0
 
 
 Later = tuple[tuple[str, int], ...]

@@ -142,7 +142,11 @@ def queued_event(task_id: str, ts: int, place: Place) -> Event:
 
 
 def wait_members(place: Place) -> bytes:
-    """The members `estimatedWaitMs`, `…LowMs` and `…HighMs` of an object, as JSON."""
+    """The members `estimatedWaitMs`, `…LowMs` and `…HighMs`, as JSON: null, and `estimating`, while nothing is known."""
+    if place.estimating:
+        return (
+            b'"estimatedWaitMs":null,"estimatedWaitLowMs":null,"estimatedWaitHighMs":null,"estimating":true'
+        )
     return b'"estimatedWaitMs":%d,"estimatedWaitLowMs":%d,"estimatedWaitHighMs":%d' % place[1:]
 
 
@@ -221,9 +225,9 @@ class _Done(Struct, rename="camel", gc=False):
 
 class _Queued(Struct, rename="camel", gc=False):
     position: int
-    estimated_wait_ms: int
-    estimated_wait_low_ms: int
-    estimated_wait_high_ms: int
+    estimated_wait_ms: int | None
+    estimated_wait_low_ms: int | None
+    estimated_wait_high_ms: int | None
 
 
 class _Error(Struct, gc=False):
@@ -256,9 +260,8 @@ def read_done(data: bytes) -> Done:
 
 def read_queued(data: bytes) -> Place:
     queued = _read_queued(data)
-    return Place(
-        queued.position, queued.estimated_wait_ms, queued.estimated_wait_low_ms, queued.estimated_wait_high_ms
-    )
+    waits = (queued.estimated_wait_ms, queued.estimated_wait_low_ms, queued.estimated_wait_high_ms)
+    return Place(queued.position, *(-1 if wait is None else wait for wait in waits))
 
 
 def read_error(data: bytes) -> Failure:

@@ -117,12 +117,13 @@ class CancelledData(EventData):
 
 class QueuedData(EventData):
     """The task waits; `position` counts from 1. The wait is an estimate in ms, which four times out of five lies between its
-    low and its high bound."""
+    low and its high bound; null, and `estimating`, as long as nothing is known."""
 
     position: FromOne
-    estimated_wait_ms: Count
-    estimated_wait_low_ms: Count
-    estimated_wait_high_ms: Count
+    estimated_wait_ms: Count | None
+    estimated_wait_low_ms: Count | None
+    estimated_wait_high_ms: Count | None
+    estimating: bool = False
 
 
 class ProgressData(EventData):

@@ -244,12 +244,16 @@ class TaskRequest(Wishes):
 
 
 class Place(Answer):
-    """Where a task stands in its queue, from 1, and how long it may wait: four times out of five between low and high."""
+    """Where a task stands in its queue, from 1, and how long it may wait: four times out of five between low and high.
+
+    Null, and `estimating`, as long as nothing has been learnt that tells.
+    """
 
     position: int
-    estimated_wait_ms: Ms
-    estimated_wait_low_ms: Ms
-    estimated_wait_high_ms: Ms
+    estimated_wait_ms: Ms | None
+    estimated_wait_low_ms: Ms | None
+    estimated_wait_high_ms: Ms | None
+    estimating: bool = False
 
 
 class Accepted(Place):
@@ -270,9 +274,10 @@ class TaskStatus(Answer):
     metadata: JsonValue = None
     enqueued_at: Ms = 0
     position: int = 1
-    estimated_wait_ms: Ms = 0
-    estimated_wait_low_ms: Ms = 0
-    estimated_wait_high_ms: Ms = 0
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
     poll_after_ms: Ms = 0
     stream_url: str = ""
     worker_id: str = ""
@@ -493,9 +498,10 @@ class TaskDetail(Task):
     stream_url: str | None
     metadata: JsonValue
     position: int = 1
-    estimated_wait_ms: Ms = 0
-    estimated_wait_low_ms: Ms = 0
-    estimated_wait_high_ms: Ms = 0
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
 
 
 class Configuration(Answer):

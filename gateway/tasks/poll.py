@@ -32,7 +32,11 @@ def poll_after(wait_ms: int) -> int:
 
 
 def place_fields(place: Place) -> dict[str, Any]:
-    """A place, as answers show it; of a task that has just been taken it is the first."""
+    """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait that is
+    null, and `estimating` says so."""
+    if place.estimating:
+        unknown = dict.fromkeys(("estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"))
+        return {"position": max(place.position, 1), **unknown, "estimating": True}
     return {
         "position": max(place.position, 1),
         "estimatedWaitMs": place.wait_ms,

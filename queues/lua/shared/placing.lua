@@ -21,10 +21,18 @@ local function interval_of(q, m, drain, mean_ms, waits)
   return (time + expected) / (count + 1)
 end
 
+-- Whether enough is known of a lane to tell how long its tasks wait: some task of the model has completed, or a few have left the
+-- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests says it by itself.
+local function learnt(drain, mean_ms, rpm, tpm, mean_output)
+  if tpm > 0 then return num(mean_output) > 0 end
+  return rpm > 0 or num(mean_ms) > 0 or read_drain(drain) >= 3
+end
+
 -- The place of a task that does not wait.
 local NOWHERE = { 0, 0, 0, 0 }
 
--- {position, wait, at least, at most} of the n-th to go.
+-- {position, wait, at least, at most} of the n-th to go. UNKNOWN: nothing has been learnt yet that tells how long.
+local UNKNOWN = -1
 local function place_of(n, interval, delay)
   local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
   local least = math.max(math.floor(delay + math.max(0.6 * wait - spread, 0)), 0)
@@ -44,12 +52,19 @@ local function place(id, t)
   local in_line = call('ZCARD', flows)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
-  local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat')
+  local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
+    'tokens_per_minute', 'ttat', 'out')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
+  local held = num(s[4]) > NOW -- that long at least
+  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
     delay = math.max(num(s[4]) - NOW, num(s[6]) / 1000 - NOW - interval, 0 - interval)
+  end
+  if num(s[7]) > 0 then -- nor than its pace by tokens, of which a task takes about so many
+    interval = math.max(interval, 60000 * (num(t.ei) + num(s[9])) / num(s[7]))
+    delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end
   return place_of(n, interval, delay)
 end

@@ -72,6 +72,8 @@ async def test_a_refused_call_has_no_timings(gateway: Start) -> None:
 async def test_the_bounds_of_the_wait_are_told_in_every_reading(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"]) as worker:
         await talk.submit(model="m")
+        await worker.answer(await worker.take(), {})
+        await talk.submit(model="m")
         await worker.take()
         await talk.submit(model="m")
         accepted = (await talk.http.post("/api/openai", json={"model": "m", "async": True})).json()

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.support.talk import Talk
+from tests.support.talk import RawWorker, Talk
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,8 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
 
 
 async def test_an_async_call_is_answered_with_202_and_these_fields(gateway: Start) -> None:
-    async with gateway() as talk, talk.worker():
+    async with gateway() as talk, talk.worker() as worker:
+        await learn(talk, worker)
         await talk.submit()
         for place in (1, 2):
             answer = await talk.http.post("/api/openai", json={"async": True})
@@ -46,10 +47,39 @@ async def test_async_beats_stream(gateway: Start) -> None:
 
 async def test_a_poll_of_a_queued_task_has_these_fields(gateway: Start) -> None:
     async with gateway() as talk, talk.worker() as worker:
+        await learn(talk, worker)
         await talk.submit()
         await worker.take()
         body = await talk.poll(await talk.submit())
         assert set(body) == QUEUED
+
+
+async def learn(talk: Talk, worker: RawWorker) -> None:
+    """Let a first task complete, from which the gateway learns how long one runs."""
+    task_id = await talk.submit()
+    await worker.answer(await worker.take(), {})
+    await talk.reaches(task_id, "completed")
+
+
+async def test_a_wait_is_null_until_something_has_been_learnt(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker() as worker:
+        await talk.submit()
+        task = await worker.take()
+        answer = (await talk.http.post("/api/openai", json={"async": True})).json()
+        polled = await talk.poll(answer["taskId"])
+        async with talk.events(answer["streamUrl"]) as events:
+            told = [answer, polled, (await events.next()).data]
+            for place in told:
+                assert (place["position"], place["estimating"]) == (1, True)
+                assert {place[name] for name in PLACE - {"position"}} == {None}
+            behind = await talk.submit()
+            async with talk.events(f"/api/task/{behind}/events") as later:
+                assert (await later.next()).data["estimatedWaitMs"] is None
+                await worker.answer(task, {})
+                place = (await later.until("queued"))[-1].data
+                assert "estimating" not in place
+                low, high = place["estimatedWaitLowMs"], place["estimatedWaitHighMs"]
+                assert 0 <= low <= place["estimatedWaitMs"] <= high
 
 
 async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:

@@ -10,6 +10,8 @@ from fairlane.queues.tasks import Place
     ("told", "now", "news"),
     [
         (None, Place(1, 0, 0, 0), True),
+        (Place(1, -1, -1, -1), Place(1, -1, -1, -1), False),
+        (Place(1, -1, -1, -1), Place(1, 10, 5, 20), True),
         (Place(2, 8000, 0, 60_000), Place(1, 8000, 0, 60_000), True),
         (Place(1, 8000, 0, 60_000), Place(2, 8000, 0, 60_000), True),
         (Place(2, 8000, 0, 60_000), Place(2, 8000, 0, 60_000), False),

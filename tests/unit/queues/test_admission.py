@@ -301,6 +301,9 @@ def test_the_three_waits_are_in_order_whatever_the_state(world: World, state: st
         place = pool.place(task)
         if pool.state(task) == "queued":
             assert place.position >= 1
+            if state not in ("measured", "held"):
+                assert place[1:] == (-1, -1, -1), "nothing has been learnt"
+                continue
             assert (30_000 if state == "held" else 0) <= place.low_ms <= place.wait_ms <= place.high_ms
         else:
             assert place == (0, 0, 0, 0)

@@ -187,7 +187,7 @@ export class Task {
       ["task.place", task.position === undefined ? null : number(task.position)],
       [
         "task.estimate",
-        task.estimatedWaitMs === undefined
+        (task.estimatedWaitMs ?? null) === null
           ? null
           : t("task.estimate.range", { wait: duration(task.estimatedWaitMs), low: duration(task.estimatedWaitLowMs), high: duration(task.estimatedWaitHighMs) }),
       ],
