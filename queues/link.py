@@ -146,7 +146,7 @@ class RedisLink:
             RedisConnectionError,
             RedisTimeout,
         )
-        return "" if plain else self.trouble
+        return "" if plain else self.trouble.replace(f" at {address_of(self._url)}", "")
 
     async def start(self, wait_ms: int = 10_000) -> None:
         """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).

@@ -288,7 +288,7 @@ class Life(RuleBasedStateMachine):
             assert answer.reason == "cancelled" or answer.retry_ms > 0, answer
             return
         low, wait, high = answer.place.low_ms, answer.place.wait_ms, answer.place.high_ms
-        assert 0 <= low <= wait <= high
+        assert 0 <= low <= wait <= high or low == wait == high == -1, "bounds, or nothing is known yet"
         self.accepted.append(task.id)
         if not lost:
             replica.keep(answer.grants)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
     ("setting", "value", "reason"),
     [
         ("maxmemory-policy", "allkeys-lru", "run CONFIG SET maxmemory-policy noeviction"),
-        ("requirepass", "hunter2", "uthentication"),
+        ("requirepass", "hunter2", "wants a password"),
         ("maxmemory", "1mb", "command not allowed when used memory"),
     ],
 )

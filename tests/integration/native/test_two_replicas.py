@@ -77,7 +77,7 @@ async def test_progress_reaches_a_reader_elsewhere_who_joins_later(here: Talk, t
         task_id = await there.submit(model="m", mode="stream")
         task = await worker.take()
         key = {"taskId": task["taskId"], "attempt": task["attempt"]}
-        await worker.send({"type": "taskProgress", **key, "pct": 10})
+        await worker.send("taskProgress", **key, pct=10)
         url = f"/api/task/{task_id}/events"
         async with there.events(url) as near:
             await near.until("progress")
@@ -87,7 +87,7 @@ async def test_progress_reaches_a_reader_elsewhere_who_joins_later(here: Talk, t
                     ("progress", 10),
                 ]
                 await worker.chunk(task, "text that is in no hurry")
-                await worker.send({"type": "taskProgress", **key, "pct": 50, "note": "half"})
+                await worker.send("taskProgress", **key, pct=50, note="half")
                 for reader in (near, far):
                     chunk, progress = await reader.until("progress")
                     assert chunk.data["delta"] == "text that is in no hurry"
@@ -103,9 +103,9 @@ async def test_progress_of_an_earlier_attempt_is_shown_to_nobody(here: Talk, the
         task_id = await there.submit(model="m", mode="stream")
         task = await first.take()
         url = f"/api/task/{task_id}/events"
-        head = {"type": "taskProgress", "taskId": task["taskId"], "attempt": task["attempt"]}
+        head = {"taskId": task["taskId"], "attempt": task["attempt"]}
         async with there.events(url) as near:
-            await first.send({**head, "pct": 90})
+            await first.send("taskProgress", **head, pct=90)
             await near.until("progress")
             await first.leave()
             async with there.worker2(["m"]) as second:
@@ -115,7 +115,7 @@ async def test_progress_of_an_earlier_attempt_is_shown_to_nobody(here: Talk, the
                     for reader in (far, beside):
                         assert [e.event for e in await reader.until("start")] == ["start"]
                         assert (await reader.next()).data["attempt"] == 2
-                    await second.send({**head, "attempt": again["attempt"], "pct": 5})
+                    await second.send("taskProgress", **{**head, "attempt": again["attempt"]}, pct=5)
                     for reader in (far, beside):
                         assert (await reader.next()).data["pct"] == 5
 

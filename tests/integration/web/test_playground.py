@@ -297,7 +297,7 @@ async def test_refusals_are_sentences_in_the_readers_language(talk: Talk, open_b
     await expect(page.locator("#model-hint")).to_be_visible()
     await page.locator("#send").click()
     problem = page.locator("#ask-problem")
-    await expect(problem).to_contain_text("No worker offers this model at the moment. Try again in 1m.")
+    await expect(problem).to_contain_text("No worker offers this model at the moment. Try again in 10s.")
     await expect(problem).to_contain_text("503 NO_WORKER")
     chinese = await (await open_browser(talk.served.url, locale="zh-CN")).open()
     await chinese.locator("#send").click()

@@ -488,4 +488,4 @@ const TABLES = [
   { name: "queues", make: queueTable, empty: () => sentence("queues.empty") },
   { name: "models", make: modelTable, empty: () => sentence("models.empty") },
   { name: "workers", make: workerTable, empty: firstWorker },
-].map(table => ({ ...table, empty: () => h("div", { class: "empty", hidden: true }, table.empty()) }));
+];
