@@ -20,6 +20,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 START_S = 40.0
+NO_PROXIES = {"NO_PROXY": "*", "no_proxy": "*"}
+"""For what a process calls on this machine."""
+CHILD_S = 60.0
 
 
 class GatewayProcess:
@@ -155,6 +158,44 @@ def runs(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+@contextlib.asynccontextmanager
+async def process(
+    *arguments: str,
+    program: str = sys.executable,
+    cwd: Path | None = None,
+    stderr: int | None = asyncio.subprocess.PIPE,
+    **environment: str,
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A child process with piped input and output, which sees no settings; killed at the end if it still runs."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLANE_", "OPENAI_"))}
+    child = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        cwd=cwd,
+        env=known | environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def output_of(
+    *arguments: str, program: str = sys.executable, cwd: Path | None = None, **environment: str
+) -> str:
+    """What a process prints; fails with what it complains of."""
+    async with process(*arguments, program=program, cwd=cwd, **environment) as child:
+        async with asyncio.timeout(CHILD_S):
+            out, err = await child.communicate()
+        assert child.returncode == 0, (out + err).decode()
+        return out.decode()
 
 
 class Tireless:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 from tests.integration.browser.test_event_source import SETTINGS, browser_page
-from tests.integration.workers_sdk.sdk_bench import process
 from tests.support.node import installed
-from tests.support.processes import GatewayProcess, gateway_process
+from tests.support.processes import GatewayProcess, gateway_process, process
 from tests.support.rawworkers import worker_v1
 from tests.support.servers import Server, free_port
 from tests.support.serving import http_client, until

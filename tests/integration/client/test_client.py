@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from typing import Any, get_args
 import pytest
 from tests.integration.workers_sdk.sdk_bench import serving
 from tests.support.node import installed
+from tests.support.processes import NO_PROXIES, output_of
 from tests.support.proxy import Proxy, Reader, Writer
 from tests.support.serving import WORKER_TOKEN, until
 from tests.support.talk import Talk, talking
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.anyio
 REPOSITORY = Path(__file__).parents[3]
 CLIENT = REPOSITORY / "web" / "client"
 HERE = Path(__file__).parent
-NODE_S = 60.0
 WORDS = [
     f"{word} "
     for word in ["so", "it", "was", "–", "naïve", "😀", "and", "長い,", "over", "and", "over", "again"]
@@ -38,24 +37,7 @@ async def node(*arguments: str, cwd: Path, **environment: str) -> str:
     """What Node prints; fails with it when it fails."""
     program = shutil.which("node")
     assert program is not None, "this test needs Node"
-    known = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    child = await asyncio.create_subprocess_exec(
-        program,
-        *arguments,
-        cwd=cwd,
-        env=known | environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(NODE_S):
-            output, _ = await child.communicate()
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    assert child.returncode == 0, output.decode()
-    return output.decode()
+    return await output_of(*arguments, program=program, cwd=cwd, **NO_PROXIES, **environment)
 
 
 @pytest.fixture

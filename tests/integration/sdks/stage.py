@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from operator import attrgetter
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
+from tests.support.processes import NO_PROXIES, process
 from tests.support.serving import DEADLINE_S, NO_TLS, Served, http_client, serving, until
 
 from .cast import Cast
@@ -236,17 +236,6 @@ async def node(
     """A scenario under way; killed at the end if it still runs."""
     program = shutil.which("node")
     assert program is not None, "these tests need Node"
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    child = await asyncio.create_subprocess_exec(
-        *(program, "client.mjs", scenario, base_url, json.dumps(options)),
-        cwd=project,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
+    arguments = ("client.mjs", scenario, base_url, json.dumps(options))
+    async with process(*arguments, program=program, cwd=project, **NO_PROXIES) as child:
         yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from tests.support.processes import process
 from tests.support.servers import running_server
 from tests.support.serving import DEADLINE_S, NO_TLS, http_client, serving, until
 
@@ -21,40 +20,12 @@ MODEL = "tiny"
 START_S = 60.0
 
 
-@contextlib.asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Python with these arguments; asked to end when the block does, killed if it does not."""
-    known = {
-        name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OPENAI_"))
-    }
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        env=known | environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield child
-    finally:
-        assert child.stdin is not None
-        child.stdin.close()
-        if child.returncode is None:
-            child.terminate()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await child.communicate()
-        except TimeoutError:
-            child.kill()
-            await child.communicate()
-
-
 @pytest.fixture(scope="module")
 async def llama(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """A client of llama.cpp's server itself."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_model(path)
-    async with process(str(Path(__file__).parent / "llama_server.py"), str(path)) as child:
+    async with process(str(Path(__file__).parent / "llama_server.py"), str(path), stderr=None) as child:
         assert child.stdout is not None
         async with asyncio.timeout(START_S):
             url = (await child.stdout.readline()).decode().strip()
@@ -87,7 +58,7 @@ async def _through_the_gateway(
         command = ("-m", "fairlane.gateway.process.cli", "worker", "openai", "--slots", "2", "--model", MODEL)
         base_url = str(llama.base_url).rstrip("/") + "/v1"
         async with (
-            process(*command, "--base-url", base_url, "--gateway", served.url),
+            process(*command, "--base-url", base_url, "--gateway", served.url, stderr=None),
             AsyncOpenAI(
                 base_url=f"{served.url}/v1",
                 api_key="none",

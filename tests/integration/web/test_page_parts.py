@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 from tests.integration.web.conftest import OpenBrowser
 from tests.integration.web.test_playground import WORDS, ask, say, state
+from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
 
 pytestmark = pytest.mark.anyio
@@ -58,17 +58,8 @@ async def script(page: Page, language: str) -> str:
     return await page.locator("#code pre").evaluate("e => e.textContent")
 
 
-async def run(*command: str, **environ: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **environ, "NO_PROXY": "*", "no_proxy": "*"},
-    )
-    async with asyncio.timeout(40):
-        output, problems = await process.communicate()
-    assert process.returncode == 0, problems.decode()
-    return output.decode()
+async def run(program: str, script: str) -> str:
+    return await output_of("-c", script, program=program, **NO_PROXIES)
 
 
 @pytest.mark.slow
@@ -94,30 +85,30 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     await ask(page, prompt=prompt)
     await state(page, "completed")
     answer = prompt + "|" + "".join(WORDS)
-    output = await run("sh", "-c", await script(page, "curl"))
+    output = await run("sh", await script(page, "curl"))
     accepted, _, events = output.partition("}")
     assert json.loads(accepted + "}")["status"] == "queued"
     assert (
         "".join(json.loads(text)["delta"] for text in re.findall(r"event: chunk\ndata: (.*)", events))
         == answer
     )
-    assert answer in await run(sys.executable, "-c", await script(page, "python"))
+    assert answer in await run(sys.executable, await script(page, "python"))
     assert {row["user"] for row in (await talk.state())["tasks"]} == {"小明"}
 
     await ask(page, prompt=prompt, reading="openai")
     await state(page, "completed")
-    assert "[DONE]" in await run("sh", "-c", await script(page, "curl"))
+    assert "[DONE]" in await run("sh", await script(page, "curl"))
 
     await ask(page, prompt=prompt, reading="poll")
     await expect(page.locator("#agreed")).to_be_visible()
-    assert '"status":"completed"' in await run("sh", "-c", await script(page, "curl"))
-    assert "'status': 'completed'" in await run(sys.executable, "-c", await script(page, "python"))
+    assert '"status":"completed"' in await run("sh", await script(page, "curl"))
+    assert "'status': 'completed'" in await run(sys.executable, await script(page, "python"))
 
     link = page.url.removeprefix(talk.served.url)
     other = await (await open_browser(talk.served.url)).open(link)
     await state(other, "completed")
-    assert answer in await run(sys.executable, "-c", await script(other, "python"))
-    assert "event: done" in await run("sh", "-c", await script(other, "curl"))
+    assert answer in await run(sys.executable, await script(other, "python"))
+    assert "event: done" in await run("sh", await script(other, "curl"))
 
     await page.locator("#tab-burst").click()
     for index, count in enumerate((2, 1, 1)):
@@ -125,9 +116,9 @@ async def test_the_lines_for_the_terminal_do_what_the_page_did(talk: Talk, open_
     await page.locator("#burst-send").click()
     await expect(page.locator("#burst-progress")).to_have_text("4 of 4 ended")
     burst = page.locator("#burst-code pre")
-    assert (await run("sh", "-c", await burst.evaluate("e => e.textContent"))).count('"taskId"') == 4
+    assert (await run("sh", await burst.evaluate("e => e.textContent"))).count('"taskId"') == 4
     await page.locator("#burst-code input[value=python]").check(force=True)
-    assert (await run(sys.executable, "-c", await burst.evaluate("e => e.textContent"))).count("taskId") == 4
+    assert (await run(sys.executable, await burst.evaluate("e => e.textContent"))).count("taskId") == 4
 
 
 MARKDOWN = """\

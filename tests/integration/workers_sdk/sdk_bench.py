@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+
+from tests.support.processes import process
 
 from fairlane.workers.sdk import Worker
 
@@ -40,29 +40,6 @@ async def serving(worker: Worker) -> AsyncIterator[Serving]:
     finally:
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def process(
-    *arguments: str, program: str = sys.executable, cwd: Path | None = None, **environment: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A child process with piped output; killed at the end if it still runs."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
-    child = await asyncio.create_subprocess_exec(
-        program,
-        *arguments,
-        cwd=cwd,
-        env=known | environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()
 
 
 async def run_command(

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.processes import process
 from typer.testing import CliRunner
 
 from fairlane.workers.cli import app
 from fairlane.workers.testing import FakeGateway
 
-from .sdk_bench import COMMAND, DEADLINE_S, REPOSITORY, process, run_command
+from .sdk_bench import COMMAND, DEADLINE_S, REPOSITORY, run_command
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = REPOSITORY / "examples"
