@@ -11,6 +11,7 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, unauthorized
 from fairlane.gateway.going import Going
 from fairlane.gateway.http import CROWDED, Request
+from fairlane.gateway.settings import Scope
 
 CROWDED_AGAIN_MS = 1000
 
@@ -23,11 +24,25 @@ class Access(enum.Enum):
     PAGE = "page"
     """No key, but an open gateway shows no page to strangers."""
     READER = "reader"
-    """A key, or a ticket for the task."""
+    """A key of the scope `call`, or a ticket for the task."""
     CALLER = "caller"
-    """A key."""
+    """A key of the scope `call`."""
+    KEY = "key"
+    """Any key."""
+    VIEWER = "viewer"
+    """A key of this scope; and so on."""
+    METRICS = "metrics"
     ADMIN = "admin"
-    """A key with admin: true."""
+
+
+_SCOPES: dict[Access, Scope] = {
+    Access.READER: "call",
+    Access.CALLER: "call",
+    Access.VIEWER: "viewer",
+    Access.METRICS: "metrics",
+    Access.ADMIN: "admin",
+}
+"""What the key must be for."""
 
 
 class Entrance:
@@ -61,17 +76,16 @@ class Entrance:
         if access is Access.READER:
             return self._reader(request)
         caller = callers.authenticate(request.header)
-        if access is Access.CALLER:
+        _check_scope(caller, access)
+        if access in (Access.CALLER, Access.KEY):
             self._admit(request, caller)
-        elif not caller.admin:
-            raise ApiError(403, "FORBIDDEN", "This call needs a key with admin: true")
         self.calls.enter(request, caller)
         return caller
 
-    def still_admin(self, request: Request) -> bool:
-        """Whether the key of a call that goes on is an operator's still."""
+    def still_viewer(self, request: Request) -> bool:
+        """Whether the key of a call that goes on may see what operators see still."""
         try:
-            return self._current.callers.authenticate(request.header).admin
+            return self._current.callers.authenticate(request.header).holds("viewer")
         except ApiError:
             return False
 
@@ -87,6 +101,7 @@ class Entrance:
             self.calls.enter_by_ticket(request, task_id)
             return None  # whether its time is over, the call looks itself
         caller = self._current.callers.authenticate(request.header)
+        _check_scope(caller, Access.READER)
         if not task_id:
             raise bad_request("The query must name a task: ?taskId=…", "taskId")
         self._admit(request, caller)
@@ -95,7 +110,7 @@ class Entrance:
 
     def _admit(self, request: Request, caller: Caller | None) -> None:
         """Turn away whoever is not an operator while the connections that are left are kept for those. Raises ApiError (503)."""
-        if CROWDED in request.scope and (caller is None or caller.open or not caller.admin):
+        if CROWDED in request.scope and (caller is None or caller.open or not caller.holds("viewer")):
             self._connections.refused("caller", asyncio.get_running_loop().time())
             raise ApiError(
                 503,
@@ -103,3 +118,14 @@ class Entrance:
                 "This gateway has too many connections",
                 retry_after_ms=CROWDED_AGAIN_MS,
             )
+
+
+def _check_scope(caller: Caller, access: Access) -> None:
+    """Raise ApiError(403) for a key that is not for such a call."""
+    scope = _SCOPES.get(access)
+    if scope is None or caller.holds(scope):
+        return
+    sentence = (
+        "a key with admin: true" if scope == "admin" else f"a key with the scope {scope}, or with admin: true"
+    )
+    raise ApiError(403, "FORBIDDEN", f"This call needs {sentence}")

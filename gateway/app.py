@@ -38,8 +38,8 @@ log = structlog.get_logger("fairlane.gateway")
 
 ROUTERS = (
     (operators.router, Access.ADMIN),
-    (metrics.router, Access.ADMIN),
-    (account.router, Access.CALLER),
+    (metrics.router, Access.METRICS),
+    (account.router, Access.KEY),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )
@@ -72,8 +72,9 @@ class App(FastAPI):
         for router, access in ROUTERS:
             self.include_router(router)
             for context in iter_route_contexts(router.routes):
-                call = Call(str(context.path_format), access, self._framed)
                 for method in context.methods or ():
+                    looks = access is Access.ADMIN and method == "GET"
+                    call = Call(str(context.path_format), Access.VIEWER if looks else access, self._framed)
                     self.calls.add(method, str(context.path), call)
 
     def openapi(self) -> dict[str, Any]:

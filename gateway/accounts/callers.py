@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
 from fairlane.gateway.errors import ApiError, model_not_found
-from fairlane.gateway.settings import CallerKey, Settings, WorkerKey, is_loopback
+from fairlane.gateway.settings import CallerKey, Scope, Settings, WorkerKey, is_loopback
+from fairlane.streaming.jsontext import kind_of
 
 Key = TypeVar("Key", CallerKey, WorkerKey)
 
@@ -25,6 +28,8 @@ OPEN_TIER = "free"
 OPEN_WORKER = "(open)"
 """Stands for the token of workers that need none; no configured token can be named so."""
 
+BODY_USER = "body.user"
+"""Says of a key that OpenAI's bodies name its users."""
 MAX_USER_CHARS = 128
 """Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
@@ -49,9 +54,9 @@ class BadTier(ApiError):
 class BadUser(ApiError):
     """The user name that a trusted caller gave cannot be used."""
 
-    def __init__(self) -> None:
-        message = f"X-Fairlane-User must be 1 to {MAX_USER_CHARS} printable characters"
-        super().__init__(400, "INVALID_REQUEST", message, param="X-Fairlane-User")
+    def __init__(self, where: str) -> None:
+        message = f"{where} must be 1 to {MAX_USER_CHARS} printable characters"
+        super().__init__(400, "INVALID_REQUEST", message, param=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,24 @@ class Caller:
     models: tuple[str, ...] = ("*",)
     secret_id: str = ""
     """Tells one secret of a key from the next; part of its hash."""
+    scopes: frozenset[str] = frozenset({"call"})
+    user_from: str = ""
+    """Where else than in our header a delegating key's requests name their user, as the settings say."""
+
+    def holds(self, scope: Scope) -> bool:
+        """Whether the key is for such calls; an admin's is for all."""
+        return self.admin or scope in self.scopes
+
+    def named(self, fields: Mapping[str, bytes]) -> "Caller":
+        """The caller of a body with these members: its user, where the key says so. Raises ApiError(400)."""
+        raw = fields.get("user")
+        if self.user_from != BODY_USER or self.user != self.key_id or raw is None or not kind_of(raw):
+            return self
+        try:
+            name = msgspec.json.decode(raw, type=str)
+        except msgspec.MsgspecError:
+            raise BadUser("user") from None
+        return replace(self, user=f"{self.key_id}/{_checked(name, 'user')}")
 
     def may_use(self, model: str) -> bool:
         """Whether the key covers a model."""
@@ -140,7 +163,7 @@ class Callers:
         whatever the request says.
         """
         if self.open:  # 1
-            caller, name = self._anybody, _user(header)
+            caller, name = self._anybody, _user(header, "")
         else:
             key = _find(self._keys, header(b"authorization"))
             if key is None:
@@ -148,7 +171,7 @@ class Callers:
             caller = self._callers[key.sha256]
             if not caller.delegating:  # 3
                 return caller
-            name = _user(header)  # 2
+            name = _user(header, caller.user_from)  # 2
             name = f"{caller.key_id}/{name}" if name else None
         tier = self._tier(header)
         if not name and not tier:
@@ -232,11 +255,13 @@ def _caller(key: CallerKey) -> Caller:
         key.id,
         key.tier,
         key.id,
-        key.admin,
+        key.admin or "admin" in key.scopes,
         key.delegating,
         key.weight,
         models=tuple(key.models),
         secret_id=key.sha256[:SECRET_ID_CHARS],
+        scopes=frozenset(key.scopes),
+        user_from=key.user_from,
     )
 
 
@@ -260,14 +285,21 @@ def _find(keys: Mapping[str, Key], authorization: str | None) -> Key | None:
     return key if key is not None and hmac.compare_digest(key.sha256, presented) else None
 
 
-def _user(header: Headers) -> str | None:
-    """The user that the request names, or None. Raises BadUser."""
-    name = header(b"x-fairlane-user")
-    if name is None:
-        return None
-    with contextlib.suppress(UnicodeError):  # headers are read as Latin-1; other scripts come as UTF-8
-        name = name.encode("latin-1").decode("utf-8")
+def _user(header: Headers, other: str) -> str | None:
+    """The user that the request's headers name, or None; `other`: a header beside ours. Raises BadUser."""
+    for where in ("X-Fairlane-User", other):
+        name = None if where in ("", BODY_USER) else header(where.lower().encode())
+        if name is not None:
+            with contextlib.suppress(
+                UnicodeError
+            ):  # headers are read as Latin-1; other scripts come as UTF-8
+                name = name.encode("latin-1").decode("utf-8")
+            return _checked(name, where)
+    return None
+
+
+def _checked(name: str, where: str) -> str:
     name = name.strip()
     if not 0 < len(name) <= MAX_USER_CHARS or not name.isprintable():
-        raise BadUser
+        raise BadUser(where)
     return name

@@ -25,6 +25,7 @@ async def caller(request: Framed, caller: TheCaller) -> Response:
             "open": caller.open,
             "delegating": caller.delegating,
             "admin": caller.admin,
+            "scopes": sorted(caller.scopes | ({"admin"} if caller.admin else set())),
             "tiers": sorted(request.app.gateway.current.settings.tiers)
             if caller.delegating
             else [caller.tier],

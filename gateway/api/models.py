@@ -308,6 +308,7 @@ class Account(Answer):
     open: bool
     delegating: bool
     admin: bool
+    scopes: list[Literal["call", "viewer", "metrics", "admin"]] = Field(description="what the key is for")
     tiers: list[str]
     modes: list[Mode]
     version: str

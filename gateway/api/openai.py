@@ -129,7 +129,7 @@ def _include_usage(fields: Members) -> bool:
 def _task(
     tasks: Tasks, caller: Caller, request: Request, task_type: str, body: bytes, fields: Members, stream: bool
 ) -> TaskSpec:
-    name = read_model(fields, None)
+    name, caller = read_model(fields, None), caller.named(fields)
     check_model(caller, name)
     options = Options(
         wait=True,

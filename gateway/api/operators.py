@@ -65,7 +65,7 @@ class Pictures(Response):
             async for picture in pictures:
                 if current.callers is not callers:  # the keys were read again
                     callers = current.callers
-                    if not self._entrance.still_admin(request):
+                    if not self._entrance.still_viewer(request):
                         break
                 if leaving.gone:
                     return

@@ -7,7 +7,7 @@ commands that run it, so that `fairlane worker` stays small.
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 import structlog
@@ -24,6 +24,7 @@ from fairlane.gateway.process.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJs
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import (
     CallerKey,
+    Scope,
     Settings,
     SettingsError,
     WorkerKey,
@@ -185,13 +186,18 @@ def key_new(
     tier: Annotated[str | None, typer.Option(help="Tier of its tasks. [default: free]")] = None,
     delegating: Annotated[bool, typer.Option("--delegating", help="It may name users and tiers.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="It may read the admin pages.")] = False,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What it is for: call, viewer, metrics, admin. Repeatable.")
+    ] = None,
     worker: Annotated[bool, typer.Option("--worker", help="Make a token for workers instead.")] = False,
 ) -> None:
     """Make a key: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
     from fairlane.gateway.accounts.secrets import new_secret  # noqa: PLC0415 (pulls in what callers need)
 
-    if worker and (tier or delegating or admin):
-        stop("a worker token has no --tier, --delegating or --admin")
+    if worker and (tier or delegating or admin or scope):
+        stop("a worker token has no --tier, --delegating, --admin or --scope")
+    if unknown := set(scope or ()) - set(get_args(Scope)):
+        stop(f"--scope must be one of {', '.join(get_args(Scope))}, not {min(unknown)}")
     kind: Literal["key", "worker"] = "worker" if worker else "key"
     key_id = key_id or f"{kind}-{os.urandom(3).hex()}"
     secret, sha256 = new_secret(kind, key_id)
@@ -204,6 +210,7 @@ def key_new(
         stop("--id and --tier must be 1 to 64 letters, digits, dots, dashes or underscores")
     fields = [f'id: "{key_id}"', *([f'tier: "{tier}"'] if tier else [])]
     fields += [f"{name}: true" for name, wanted in (("delegating", delegating), ("admin", admin)) if wanted]
+    fields += [f"scopes: [{', '.join(scope)}]"] if scope else []
     line = ", ".join([*fields, f'sha256: "{sha256}"'])
     typer.echo(f"{'Worker token' if worker else 'Key'}, shown this once:\n\n  {secret}\n")
     typer.echo(f"In fairlane.yaml:\n\n{'workers' if worker else 'keys'}:\n  - {{{line}}}")

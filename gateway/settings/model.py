@@ -35,6 +35,8 @@ Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
 Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]
+Scope = Literal["call", "viewer", "metrics", "admin"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 
@@ -170,8 +172,20 @@ class CallerKey(_Part):
     trusted back end only, hence off. Its users are its own: lists and searches show them as `<id>/<name>`.
     """
 
+    user_from: UserFrom = ""
+    """Where else a delegating key's requests name their user, where they have no `X-Fairlane-User`: another header
+    (`X-OpenWebUI-User-Id` is Open WebUI's), or `body.user`, the member `user` of OpenAI's bodies. Not set: nowhere.
+    """
+
+    scopes: list[Scope] = ["call"]
+    """What this key is for. `call`: to submit tasks and read its own. `viewer`: to read what operators see (dashboard, state,
+    tasks without their content, audit). `metrics`: to read `/metrics`. `admin`: everything, as with `admin`.
+    """
+
     admin: bool = False
-    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits."""
+    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits.
+    The same as the scope `admin`.
+    """
 
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
@@ -676,6 +690,8 @@ def _check_keys(settings: Settings, refuse: Refuse) -> None:
     for kind, keys in both:
         ids = Counter(key.id for key in keys)
         for at, key in enumerate(keys):
+            if isinstance(key, CallerKey) and key.user_from and not key.delegating:
+                refuse("only a delegating key names users", (kind, at, "user_from"))
             if ids[key.id] > 1:
                 refuse(f"the id {key.id!r} is used more than once", (kind, at, "id"))
             if hashes[key.sha256] > 1:

@@ -32,7 +32,7 @@ page.onMe((me, problem) => {
     draw();
     return;
   }
-  state.allowed = Boolean(me?.admin);
+  state.allowed = Boolean(me?.admin || me?.scopes?.includes("viewer"));
   if (state.allowed) {
     state.refusal = null;
     startFeed();

@@ -26,7 +26,7 @@ export default {
     "feed.lost": "The gateway does not answer. What you see is of {at}; it is tried again.",
     "draining": "This replica is shutting down and takes no new requests.",
     "key.needed": "The dashboard needs a key with admin: true.",
-    "key.not.admin": "The key {key} is not an admin's. The dashboard needs a key with admin: true.",
+    "key.not.admin": "The key {key} is not an operator's. The dashboard needs a key with admin: true, or with the scope viewer.",
     "key.enter": "Enter a key",
 
     "figure.waiting": "Waiting",
@@ -315,7 +315,7 @@ export default {
     "feed.lost": "网关没有应答。以下为 {at} 时的数据；正在重试。",
     "draining": "此副本正在关闭，不再接受新请求。",
     "key.needed": "仪表盘需要带 admin: true 的密钥。",
-    "key.not.admin": "密钥 {key} 不是管理员密钥。仪表盘需要带 admin: true 的密钥。",
+    "key.not.admin": "密钥 {key} 不是管理员密钥。仪表盘需要带 admin: true 或 viewer 权限的密钥。",
     "key.enter": "输入密钥",
 
     "figure.waiting": "等待中",
