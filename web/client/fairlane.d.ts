@@ -84,6 +84,8 @@ export interface QueuedData extends EventData {
   estimatedWaitMs: number | null;
   estimatedWaitLowMs: number | null;
   estimatedWaitHighMs: number | null;
+  /** Nothing has been learnt yet that tells how long: the waits are null. */
+  estimating?: boolean;
 }
 export interface StartData extends EventData {
   attempt: number;

@@ -20,7 +20,7 @@ from tests.support.serving import WORKER_TOKEN, http_client, until
 from tests.support.talk import Talk
 from websockets.asyncio.client import connect
 
-from .blocks import ROOT, blocks
+from .blocks import ROOT
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
@@ -128,27 +128,3 @@ async def test_a_stream_a_worker_and_a_gateway_that_refuses(gateway: Start, tmp_
                 async with http_client(f"http://127.0.0.1:{plain}") as http:
                     redirect = await http.get("/v1/models")
                     assert redirect.status_code == 308
-
-
-async def test_users_of_open_webui_are_users(gateway: Start, tmp_path: Path) -> None:
-    (block,) = [one for one in blocks("docs/frameworks.md") if one.language == "nginx"]
-    port = free_port()
-    async with gateway(keys=[key("webui", delegating=True)]) as talk, talk.worker() as worker:
-        async with http_client(talk.served.url) as http:
-
-            async def connected() -> bool:
-                return bool((await http.get("/health/ready")).json()["workers"] == 1)
-
-            await until(connected, "the worker")
-        text = block.text.replace("listen 8081", f"listen 127.0.0.1:{port}")
-        text = text.replace("127.0.0.1:8080", f"127.0.0.1:{port_of(talk)}")
-        async with nginx(tmp_path, text):
-            await answers(f"http://127.0.0.1:{port}")
-            headers = {"Authorization": f"Bearer {secret('webui')}", "X-OpenWebUI-User-Id": "7f3a"}
-            async with http_client(f"http://127.0.0.1:{port}", headers=headers) as http:
-                caller = (await http.get("/api/caller")).json()
-                assert caller["user"] == "webui/7f3a"
-                body = {"model": "any", "messages": []}
-                calling = talk.later(http.post("/v1/chat/completions", json=body))
-                await worker.answer(await worker.take(), "Hello")
-                assert (await calling).status_code == 200

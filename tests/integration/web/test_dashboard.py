@@ -277,7 +277,7 @@ async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
         await accessible(page)
         await page.get_by_label("Key", exact=True).fill(CALLER)
         await page.get_by_role("button", name="Use this key").click()
-        await expect(page.locator("#problem")).to_contain_text("acme is not an admin's")
+        await expect(page.locator("#problem")).to_contain_text("acme is not an operator's")
         await expect(page.locator("#queues")).to_have_count(0)
         await page.locator("#enter-key").click()
         await page.get_by_label("Key", exact=True).fill(ADMIN)
