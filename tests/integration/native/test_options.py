@@ -41,7 +41,7 @@ async def test_an_async_call_is_answered_with_202_and_these_fields(gateway: Star
 async def test_async_beats_stream(gateway: Start) -> None:
     async with gateway() as talk, talk.worker() as worker:
         answer = await talk.http.post("/api/openai", json={"async": True, "stream": True})
-        assert (answer.status_code, set(answer.json())) == (202, ACCEPTED | {"estimating"})
+        assert (answer.status_code, set(answer.json()) - {"estimating"}) == (202, ACCEPTED)
         assert (await worker.take())["payload"] == {"stream": True}
 
 

@@ -142,7 +142,7 @@ async def test_pages_ask_for_no_key_and_calls_do(redis_url: str, tmp_path: Path)
         "key": "acme",
         "open": False,
         "delegating": False,
-        "scopes": [],
+        "scopes": ["call"],
         "admin": False,
         "tiers": ["paid"],
         "modes": ["stream", "batch", "vision"],
