@@ -372,6 +372,8 @@ class Scheduler:
     ) -> tuple[list[tuple[str, dict[str, str]]], str]:
         """Tasks whose record has the `wanted` fields, newest first, with their records; at most `most`, of at most `look_at`.
 
+        `text` among them is a part of the id, the user or the failure's sentence, in small letters.
+
         `running`: all that hold a slot; `recent`: the last 10,000 that were submitted; `failed`: the last 10,000 that failed or
         were cancelled, those that ended last first, a day long and without their content. The second value is the task behind
         which to go on (`after`), '' when there are no more; it may come with less than `most`, or none.

@@ -117,6 +117,7 @@ async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200)
 async def find_tasks(
     operator: TheOperator,
     state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
+    text: Filter = "",
     user: Filter = "",
     queue: Filter = "",
     model: Filter = "",
@@ -127,6 +128,7 @@ async def find_tasks(
 ) -> Response:
     """Tasks that match, newest first: with `state=executing` every one that runs; with `failed`, `cancelled` or a `code` the last
     10,000 of a day that failed or were cancelled, with the `error`'s sentence; else among the last 10,000 that were submitted.
+    `text` is a part of the id, the user or the sentence, in small or large letters; all else must be equal.
 
     `next` is the `after` that goes on, null at the end.
     """
@@ -136,6 +138,8 @@ async def find_tasks(
         raise bad_request("after must be the id of a task", "after")
     given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
+    if text:
+        wanted["text"] = text.lower()
     rows, more = await operator.search(wanted, after, limit)
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 

@@ -5,20 +5,32 @@
 -- ARGV[2]  task behind which to go on; '' = from the newest
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
--- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled
+-- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
+--          text = a part of its id, its user or its sentence, in small letters
+--          The sentence of a failure, er, is in no task's record: it is kept with what is remembered of failures.
 -- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
 script('search', 'no-writes', function(ARGV)
   local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-  local fields, values = {}, {}
+  local fields, values, text = {}, {}, nil
   for i = 5, #ARGV, 2 do
-    fields[#fields + 1] = ARGV[i]
-    values[#values + 1] = ARGV[i + 1]
+    if ARGV[i] == 'text' then
+      text = ARGV[i + 1]
+    else
+      fields[#fields + 1] = ARGV[i]
+      values[#values + 1] = ARGV[i + 1]
+    end
   end
 
   local line, record_of = keys.recent(), keys.task
   if ARGV[1] == 'failed' then line, record_of = keys.failures(), keys.failure end
 
+  local function says(id)
+    local u, er = call('HGET', record_of(id), 'u'), call('HGET', keys.failure(id), 'er')
+    return string.find(string.lower(id .. ' ' .. (u or '') .. ' ' .. (er or '')), text, 1, true)
+  end
+
   local function matches(id)
+    if text and not says(id) then return false end
     if #fields == 0 then return true end
     local found = call('HMGET', record_of(id), unpack(fields))
     for i = 1, #fields do
@@ -54,6 +66,11 @@ script('search', 'no-writes', function(ARGV)
     end
     if matches(id) then
       local record = call('HGETALL', record_of(id))
+      local sentence = ARGV[1] == 'recent' and call('HGET', keys.failure(id), 'er')
+      if sentence then
+        record[#record + 1] = 'er'
+        record[#record + 1] = sentence
+      end
       if #record > 0 then reply[#reply + 1] = { id, record } end
     end
   end

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import csv
 import hashlib
 import json
 import time
@@ -32,6 +33,7 @@ KEYS: list[dict[str, Any]] = [
     {"id": "ops", "admin": True, "sha256": hashlib.sha256(ADMIN.encode()).hexdigest()},
     {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(CALLER.encode()).hexdigest()},
 ]
+SENTENCE = "=1+1, no such luck"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -48,6 +50,11 @@ def cell(page: Page, section: str, key: str, label: str) -> Locator:
 async def confirm(page: Page) -> None:
     """Say yes to the question."""
     await page.locator("dialog .actions button").first.click()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 async def audit(talk: Talk) -> list[dict[str, Any]]:
@@ -183,7 +190,7 @@ async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
         await page.locator("[data-view=overview]").click()
         await row(page, "users", "ben").locator("[data-action=cancel]").click()
         await confirm(page)
-        await expect(page.locator(".toast").last).to_contain_text("3 tasks of ben are cancelled.")
+        await expect(page.locator(".toast").last).to_contain_text("3 tasks are cancelled.")
         await expect(page.locator("[data-figure=drain]")).to_have_text("–")
         await expect(row(page, "users", "ben")).to_have_count(0)
         assert {row["user"]: row["status"] for row in (await talk.state())["tasks"]} == {
@@ -233,7 +240,7 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         assert page.url.endswith("#/tasks?state=executing")
         await expect(rows).to_contain_text("ann")
         await page.get_by_label("State").select_option("")
-        await page.get_by_label("Task id or user").fill("ben")
+        await page.get_by_label("Part of id, user or failure").fill("ben")
         await page.get_by_role("button", name="Find").click()
         await expect(rows).to_have_count(3)
         await expect(page.locator("#tasks .chip[data-state=queued]")).to_have_count(3)
@@ -244,7 +251,7 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await talk.waiting(2)
 
         [running] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
-        await page.get_by_label("Task id or user").fill(running["taskId"])
+        await page.get_by_label("Part of id, user or failure").fill(running["taskId"])
         await page.get_by_role("button", name="Find").click()
         await expect(page.locator("#task-title")).to_have_text(running["taskId"])
         await expect(page.locator("#timeline [data-step]")).to_have_count(3)
@@ -261,6 +268,47 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await expect(page.locator("#timeline [data-step=end]")).to_contain_text("cancelled")
         await expect(page.locator("#events tbody tr").last).to_contain_text("admin")
         assert [entry["action"] for entry in await audit(talk)][:2] == ["cancel", "cancel"]
+
+
+async def test_tasks_are_found_by_a_part_of_what_is_known_ordered_saved_and_cancelled_together(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with busy(talk) as (worker, task):
+        await worker.answer(task, error=SENTENCE)
+        running = await worker.take()  # the first one of ben's
+        page = await (await open_browser(talk.served.url)).open(
+            "/dashboard#/tasks?text=SUCH%20lu&state=failed"
+        )
+        rows = page.locator("#tasks tbody tr")
+        await expect(rows).to_have_count(1)
+        await expect(rows).to_contain_text(SENTENCE)
+        async with page.expect_download() as waiting:
+            await page.get_by_role("button", name="Save as CSV").click()
+        download = await waiting.value
+        assert download.suggested_filename == "tasks.csv"
+        [saved] = await asyncio.to_thread(read_csv, await download.path())
+        assert (saved["user"], saved["status"], saved["error"]) == ("ann", "failed", f"'{SENTENCE}")
+        assert saved["enqueuedAt"].endswith("Z")
+
+        await page.goto(talk.served.url + "/dashboard#/tasks?user=ben")
+        await expect(rows).to_have_count(3)
+        await expect(page.locator("main .tag")).to_have_text("User ben ✕")
+        await page.get_by_role("button", name="Waited").click()
+        await expect(page.get_by_role("columnheader", name="Waited")).to_have_attribute(
+            "aria-sort", "descending"
+        )
+        assert page.url.endswith("user=ben&sort=-task.waited")
+        await expect(rows.last.locator("th")).to_have_text(running["taskId"])  # it waited least
+        await page.reload()
+        await expect(rows.last.locator("th")).to_have_text(running["taskId"])
+        await page.get_by_role("button", name="Cancel all found").click()
+        await expect(page.locator("dialog")).to_contain_text("user = ben")
+        await confirm(page)
+        await expect(page.locator("#tasks .chip[data-state=cancelled]")).to_have_count(3)
+        assert (await worker.recv())["type"] == "cancel"
+        await accessible(page)
+        await page.set_viewport_size(PHONE)
+        await fits(page)
 
 
 async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
@@ -353,7 +401,7 @@ async def test_ten_thousand_tasks_may_wait(redis_url: str, tmp_path: Path, open_
         await expect(page.locator("#tasks tbody tr")).to_have_count(50)
         await page.get_by_role("button", name="Show more").click()
         await expect(page.locator("#tasks tbody tr")).to_have_count(100)
-        await page.get_by_label("Task id or user").fill("user 499")
+        await page.get_by_label("Part of id, user or failure").fill("user 499")
         await page.get_by_role("button", name="Find").click()
         await expect(page.locator("#tasks tbody tr")).to_have_count(20)
         await page.get_by_label("State").select_option("failed")

@@ -126,11 +126,17 @@ async def test_tasks_are_found_by_what_is_asked(talk: Talk) -> None:
         assert await found(talk, state="queued", user="ann") == [waiting[1]]
         assert await found(talk, user="ben", model="m", queue="free_batch") == [waiting[2], waiting[0]]
         assert await found(talk, user="ben", queue="paid_batch") == []
+        assert await found(talk, text="BE") == [waiting[2], waiting[0]]
+        assert await found(talk, text="%a") == []  # not a pattern
+        assert await found(talk, text=first[:18], user="ann", state="executing") == [first]
         [row] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
         assert await found(talk, worker=row["attempts"][0]["workerId"]) == [first]
         await worker.answer(task, error="no", errorInfo={"code": "UPSTREAM_ERROR"})
         await talk.http.get(f"/api/task/{first}", headers={"X-Fairlane-User": "ann"})
         await until(lambda: _one(talk, first), "the task to be found by its code")
+        assert await found(talk, state="failed", text="NO") == [first]  # what it failed of
+        [row] = (await talk.http.get("/api/admin/tasks?text=no&user=ann")).json()["tasks"]
+        assert (row["taskId"], row["error"]) == (first, "no")
 
 
 async def _one(talk: Talk, task_id: str) -> bool:

@@ -140,11 +140,11 @@ async def test_a_picture_that_cannot_be_drawn_is_no_lost_connection(
 
 async def test_what_is_typed_stays_when_a_model_becomes_known(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
-    await page.get_by_label("Task id or user").fill("somebody")
+    await page.get_by_label("Part of id, user or failure").fill("somebody")
     await page.locator("h1").click()
     async with talk.worker2(["a-new-model"]):
         await expect(page.locator("#find-model option[value=a-new-model]")).to_have_count(1)
-        await expect(page.get_by_label("Task id or user")).to_have_value("somebody")
+        await expect(page.get_by_label("Part of id, user or failure")).to_have_value("somebody")
 
 
 async def hide(page: Page, hidden: bool) -> None:

@@ -72,31 +72,61 @@ export async function cancel(task, after) {
   }, after);
 }
 
-const MOST_CANCELLED = 2000;
+const MOST_CALLS = 20;
 
-/** Cancel all tasks of a user that wait: the newest first, and no more than MOST_CANCELLED at a time. */
-export async function cancelWaiting({ user, waiting }, after) {
-  const sure = await askAgain({
-    title: t("ask.cancel.waiting", { n: waiting, user }),
-    text: t("ask.cancel.waiting.text", { n: waiting, user }),
-    action: t("do.cancel.waiting"),
-    danger: true,
-  });
-  if (!sure) return;
+/** Cancel all tasks of a user that wait. */
+export const cancelWaiting = ({ user, waiting }, after) =>
+  cancelAll(
+    new URLSearchParams({ state: "queued", user }),
+    { title: t("ask.cancel.waiting", { n: waiting, user }), text: t("ask.cancel.waiting.text", { n: waiting, user }) },
+    after,
+  );
+
+/** Cancel all tasks that a search finds. */
+export const cancelFound = (query, after) =>
+  cancelAll(query, { title: t("ask.cancel.found"), text: t("ask.cancel.found.text", { filter: [...query].map(([name, value]) => `${name} = ${value}`).join(", ") }) }, after);
+
+async function cancelAll(query, question, after) {
+  if (!(await askAgain({ ...question, action: t("do.cancel.all"), danger: true }))) return;
   await carryOut(async () => {
-    let cancelled = 0;
-    const query = new URLSearchParams({ state: "queued", user, limit: 200 });
-    while (cancelled < MOST_CANCELLED) {
+    let n = 0;
+    for (let calls = 0; calls < MOST_CALLS; calls += 1) {
+      const { cancelled, more } = await call(`/api/admin/tasks/cancel?${query}`, { method: "POST", body: {} });
+      n += cancelled;
+      if (!more) break;
+    }
+    return t("done.cancel.all", { n });
+  }, after);
+}
+
+const SAVED = ["taskId", "status", "user", "key", "model", "queue", "type", "code", "error", "enqueuedAt", "startedAt", "firstOutputAt", "endedAt", "attempt"];
+
+/** A value of a CSV file. One that a table program would take for a formula begins with an apostrophe. */
+function csv(value) {
+  if (value === null || value === undefined) return "";
+  const text = String(value).replace(/^(?=[=+\-@\t\r])/, "'");
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** Keep the tasks that a search finds as a CSV file, at most so many, the newest first. */
+export async function save(search, most) {
+  await carryOut(async () => {
+    const query = new URLSearchParams(search);
+    query.set("limit", 200);
+    const rows = [];
+    while (rows.length < most) {
       const { tasks, next } = await call(`/api/admin/tasks?${query}`);
-      for (let at = 0; at < tasks.length; at += 10) {
-        const some = tasks.slice(at, at + 10).map(task => call(`/api/admin/tasks/${task.taskId}/cancel`, { method: "POST", body: {} }));
-        cancelled += (await Promise.all(some)).filter(({ status }) => status === "cancelled").length;
-      }
+      rows.push(...tasks);
       if (!next) break;
       query.set("after", next);
     }
-    return t("done.cancel.waiting", { n: cancelled, user });
-  }, after);
+    const time = (name, value) => (name.endsWith("At") && value ? new Date(value).toISOString() : value);
+    const lines = [SAVED.join(","), ...rows.map(row => SAVED.map(name => csv(time(name, row[name]))).join(","))];
+    const url = URL.createObjectURL(new Blob([lines.join("\r\n"), "\r\n"], { type: "text/csv" }));
+    h("a", { href: url, download: "tasks.csv" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    return t("done.save", { n: rows.length });
+  });
 }
 
 /** A setting's value in words. */

@@ -17,11 +17,13 @@ export const gauge = (text, share, options) => h("span", { class: "gauge" }, h("
 
 /**
  * `columns`: { name (a string's key, "" for none), class, sign(row), draw(row) }. `sign` is a text that changes when the cell
- * must be drawn anew; without `draw` it is what the cell shows. `draw` also gets a function that returns what the row is by
+ * must be drawn anew; without `draw` it is what the cell shows. With `sort(row)`, a number or text, the reader may order the rows by it. `draw` also gets a function that returns what the row is by
  * then, for what a click does later. The first column heads its row. `caption` names the table.
  */
 export class LiveTable {
-  constructor(columns, caption) {
+  constructor(columns, caption, onOrder = () => {}) {
+    this._onOrder = onOrder; // told of another order, as `order` takes it
+    this._sort = null; // { column, falling }
     this._columns = columns;
     this._caption = caption;
     this._rows = new Map();
@@ -38,10 +40,33 @@ export class LiveTable {
     this._forget();
   }
 
-  /** Show these rows, in this order. */
+  /** Order the rows by a column's name, with "-" before it the largest first; "": as they come. */
+  order(text) {
+    const column = this._columns.find(({ name, sort }) => sort && name === text.replace("-", ""));
+    this._sort = column ? { column, falling: text.startsWith("-") } : null;
+    this._drawHead();
+    if (this._shown) this.update(...this._shown);
+  }
+
+  _choose(column) {
+    const falling = this._sort?.column !== column; // the largest first, then the smallest, then as they come
+    const next = falling ? `-${column.name}` : this._sort.falling ? column.name : "";
+    this.order(next);
+    this._head.querySelector(`[data-sort="${column.name}"]`).focus();
+    this._onOrder(next);
+  }
+
+  _ordered(rows) {
+    if (!this._sort) return rows;
+    const { column, falling } = this._sort;
+    const compare = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b ? -1 : 1) * (falling ? -1 : 1)); // what is unknown last
+    return [...rows].sort((a, b) => compare(column.sort(a), column.sort(b)));
+  }
+
+  /** Show these rows, in this order or the one that the reader chose. */
   update(rows, keyOf) {
     this._shown = [rows, keyOf];
-    const wanted = new Map(rows.map(row => [String(keyOf(row)), row]));
+    const wanted = new Map(this._ordered(rows).map(row => [String(keyOf(row)), row]));
     for (const [key, entry] of this._rows) {
       if (wanted.has(key)) continue;
       entry.element.remove(); // first: the others need not be moved then, which would cost them the focus
@@ -85,13 +110,12 @@ export class LiveTable {
 
   _drawHead() {
     this._table.setAttribute("aria-label", t(this._caption));
-    const cells = this._columns.map(column =>
-      h(
-        "th",
-        { scope: "col", role: "columnheader", class: column.class ?? null },
-        column.name ? t(column.name) : h("span", { class: "visually-hidden" }, t("table.actions")),
-      ),
-    );
+    const cells = this._columns.map(column => {
+      const chosen = this._sort?.column === column;
+      const text = column.name ? t(column.name) : h("span", { class: "visually-hidden" }, t("table.actions"));
+      const head = column.sort ? h("button", { type: "button", class: "sort", dataset: { sort: column.name }, on: { click: () => this._choose(column) } }, text, chosen ? (this._sort.falling ? " ↓" : " ↑") : null) : text;
+      return h("th", { scope: "col", role: "columnheader", class: column.class ?? null, "aria-sort": chosen ? (this._sort.falling ? "descending" : "ascending") : null }, head);
+    });
     replace(this._head, h("tr", { role: "row" }, cells));
   }
 

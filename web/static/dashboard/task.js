@@ -183,7 +183,7 @@ export class Task {
       ["task.model", task.model],
       ["task.type", task.type],
       ["task.priority", task.priority || null],
-      ["task.code", task.status === "failed" ? task.code : null],
+      ["task.why", task.status === "failed" ? [task.code, task.error].filter(Boolean).join(": ") : null],
       ["task.place", task.position === undefined ? null : number(task.position)],
       [
         "task.estimate",

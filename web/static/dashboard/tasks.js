@@ -1,17 +1,21 @@
-// Finding tasks: by id, user, state, queue, model.
+// Finding tasks: by a part of their id, user or sentence, by state, queue, model; in any order, to be kept as a file.
 
 import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
-import { clock, duration } from "../common/format.js";
+import { clock, dateTime, duration } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
-import { cancel } from "./actions.js";
+import { cancel, cancelFound, save } from "./actions.js";
 import { LiveTable, rowButton } from "./table.js";
 
 const AGAIN_MS = 5000;
 const PAGE = 50;
 const STATES = ["queued", "executing", "completed", "failed", "cancelled"];
 const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
-const FILTERS = ["user", "state", "queue", "model", "worker", "code"];
+const MOST_SAVED = 2000;
+const LIVE = ["", "queued", "executing"];
+const LINKED = ["user", "worker", "code"]; // filters without a field
+const BULK = ["user", "queue", "model", "worker"];
+const FILTERS = ["text", "user", "state", "queue", "model", "worker", "code"];
 
 export class Tasks {
   /** `wanted`: URLSearchParams of the address; `names()`: { queues, models } that are known. */
@@ -27,7 +31,9 @@ export class Tasks {
     this._problem = h("div", { role: "alert" });
     this._empty = h("p", { class: "empty", hidden: true, dataset: { t: "tasks.empty" } }, t("tasks.empty"));
     this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._showMore() } }, t("load.more"));
-    this._table = taskTable(() => this._read());
+    this._table = taskTable(() => this._read(), order => this._ordered(order));
+    this._table.order(wanted.get("sort") ?? "");
+    this._all = h("div", { class: "actions end" });
     this._form = h("div");
     this.element = h(
       "div",
@@ -36,7 +42,7 @@ export class Tasks {
       h(
         "section",
         { class: "panel", id: "tasks", "aria-labelledby": "tasks-title" },
-        h("div", { class: "panel-head" }, h("h2", { id: "tasks-title", dataset: { t: "tasks.title" } }, t("tasks.title")), h("span", { class: "muted small", dataset: { t: "tasks.hint" } }, t("tasks.hint"))),
+        h("div", { class: "panel-head" }, h("h2", { id: "tasks-title", dataset: { t: "tasks.title" } }, t("tasks.title")), h("span", { class: "muted small", dataset: { t: "tasks.hint" } }, t("tasks.hint")), this._all),
         this._problem,
         this._empty,
         this._table.element,
@@ -58,6 +64,7 @@ export class Tasks {
   /** Search for something else; the fields stay where they are. */
   use(wanted) {
     this._wanted = wanted;
+    this._table.order(wanted.get("sort") ?? "");
     this._pages = 1;
     const held = document.activeElement?.id;
     this._drawForm();
@@ -75,7 +82,7 @@ export class Tasks {
     return this._form.querySelector("#find-text").value;
   }
 
-  _drawForm(typed = this._wanted.get("user") ?? "") {
+  _drawForm(typed = this._wanted.get("text") ?? "") {
     const { queues, models } = this._names();
     this._known = JSON.stringify({ queues, models });
     const wanted = name => this._wanted.get(name) ?? "";
@@ -115,27 +122,50 @@ export class Tasks {
         location.hash = `#/tasks/${typed.toLowerCase()}`;
         return;
       }
-      if (typed) query.set("user", typed);
+      if (typed) query.set("text", typed);
       for (const name of ["state", "queue", "model"]) if (form.elements[name].value) query.set(name, form.elements[name].value);
-      for (const name of ["worker", "code"]) if (this._wanted.get(name)) query.set(name, this._wanted.get(name));
+      for (const name of [...LINKED, "sort"]) if (this._wanted.get(name)) query.set(name, this._wanted.get(name));
       const hash = query.size ? `#/tasks?${query}` : "#/tasks";
       if (location.hash === hash) this._read();
       else location.hash = hash;
     };
     replace(this._form, form);
+    this._drawActions();
   }
 
   /** Filters that have no field: they come from links, and can be taken off. */
   _chips() {
-    const chips = ["worker", "code"]
+    const chips = LINKED
       .filter(name => this._wanted.get(name))
       .map(name => {
         const without = new URLSearchParams(this._wanted);
         without.delete(name);
-        const text = t(`tasks.${name}`, name === "worker" ? { id: this._wanted.get(name) } : { code: this._wanted.get(name) });
+        const text = t(`tasks.${name}`, { value: this._wanted.get(name) });
         return h("a", { class: "tag", href: without.size ? `#/tasks?${without}` : "#/tasks" }, `${text} ✕`);
       });
     return chips.length ? h("div", { class: "actions" }, chips) : null;
+  }
+
+  _query() {
+    return new URLSearchParams(FILTERS.filter(name => this._wanted.get(name)).map(name => [name, this._wanted.get(name)]));
+  }
+
+  /** What can be done with all that is found. */
+  _drawActions() {
+    const query = this._query();
+    const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("state") ?? "") && !query.has("text") && !query.has("code");
+    replace(
+      this._all,
+      h("button", { type: "button", class: "small", id: "save-tasks", on: { click: () => save(query, MOST_SAVED) } }, t("tasks.save")),
+      cancellable ? h("button", { type: "button", class: "small danger", id: "cancel-found", on: { click: () => cancelFound(query, () => this._read()) } }, t("tasks.cancel.all")) : null,
+    );
+  }
+
+  /** The reader wants another order: it belongs to the address. */
+  _ordered(order) {
+    if (order) this._wanted.set("sort", order);
+    else this._wanted.delete("sort");
+    history.replaceState(null, "", this._wanted.size ? `#/tasks?${this._wanted}` : "#/tasks");
   }
 
   async _read() {
@@ -146,7 +176,7 @@ export class Tasks {
       const rows = [];
       let after = null;
       for (let page = 0; page < this._pages; page += 1) {
-        const query = new URLSearchParams(FILTERS.filter(name => this._wanted.get(name)).map(name => [name, this._wanted.get(name)]));
+        const query = this._query();
         query.set("limit", PAGE);
         if (after) query.set("after", after);
         const answer = await call(`/api/admin/tasks?${query}`);
@@ -193,7 +223,7 @@ export function spans(task) {
   };
 }
 
-const taskTable = after =>
+const taskTable = (after, onOrder) =>
   new LiveTable(
     [
       {
@@ -202,13 +232,17 @@ const taskTable = after =>
         draw: row => h("a", { class: "id", href: `#/tasks/${row.taskId}` }, row.taskId),
       },
       { name: "task.state", sign: row => row.status, draw: row => stateChip(row.status) },
-      { name: "task.user", sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, row.user) },
-      { name: "task.model", sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
+      { name: "task.user", sort: row => row.user, sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, row.user) },
+      { name: "task.model", sort: row => row.model, sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
       { name: "task.queue", sign: row => row.queue },
-      { name: "task.at", class: "num", sign: row => clock(row.enqueuedAt) },
-      { name: "task.waited", class: "num", sign: row => duration(spans(row).waited) },
-      { name: "task.ran", class: "num", sign: row => duration(spans(row).ran) },
-      { name: "task.code", sign: row => (row.status === "failed" ? (row.code ?? "") : ""), draw: row => h("span", { class: "id who" }, row.status === "failed" ? row.code : "") },
+      { name: "task.at", class: "num", sort: row => row.enqueuedAt, sign: row => row.enqueuedAt, draw: row => h("span", { title: dateTime(row.enqueuedAt) }, clock(row.enqueuedAt)) },
+      { name: "task.waited", class: "num", sort: row => spans(row).waited, sign: row => duration(spans(row).waited) },
+      { name: "task.ran", class: "num", sort: row => spans(row).ran, sign: row => duration(spans(row).ran) },
+      {
+        name: "task.why",
+        sign: row => `${row.code}/${row.error}`,
+        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id" }, row.code), row.error ? h("span", { class: "sub", title: row.error }, row.error) : null) : null),
+      },
       {
         name: "",
         class: "end",
@@ -217,4 +251,5 @@ const taskTable = after =>
       },
     ],
     "tasks.title",
+    onOrder,
   );
