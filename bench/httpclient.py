@@ -4,17 +4,20 @@ import asyncio
 from typing import cast
 
 
-def post(path: str, body: bytes) -> bytes:
+def authorization(key: str) -> bytes:
+    """The header line that shows a key; nothing without one."""
+    return b"Authorization: Bearer %b\r\n" % key.encode() if key else b""
+
+
+def post(path: str, body: bytes, key: str = "") -> bytes:
     """The bytes of a POST of JSON."""
-    return (
-        b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (path.encode(), len(body), body)
-    )
+    head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\n%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % (path.encode(), authorization(key), len(body)) + body
 
 
-def get(path: str) -> bytes:
+def get(path: str, key: str = "") -> bytes:
     """The bytes of a GET."""
-    return b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path.encode()
+    return b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n%b\r\n" % (path.encode(), authorization(key))
 
 
 class Calls(asyncio.Protocol):

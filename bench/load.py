@@ -88,7 +88,7 @@ class Closed(Calls):
     def __init__(self, window: Window) -> None:
         super().__init__()
         self._window = window
-        self._request = post(window.spec.path, body())
+        self._request = post(window.spec.path, body(), window.spec.key)
         self._sent = 0
 
     def begin(self) -> None:
@@ -120,7 +120,7 @@ class OneByOne(Calls):
         super().__init__()
         self._window = window
         self._free = free
-        self._request = post(window.spec.path, body())
+        self._request = post(window.spec.path, body(), window.spec.key)
         self._sent = 0
 
     def call(self) -> None:
@@ -183,7 +183,7 @@ class Tokens(Stream):
     def __init__(self, window: Window) -> None:
         super().__init__()
         self._window = window
-        self._request = post(window.spec.path, body(stream=True))
+        self._request = post(window.spec.path, body(stream=True), window.spec.key)
         self._sent = 0
         self._begun = False
         self._tail = b""
@@ -254,7 +254,7 @@ class Submits(Calls):
         self._window = window
         self._left = left
         self._done = done
-        self._request = post(window.spec.path, body(asynchronous=True))
+        self._request = post(window.spec.path, body(asynchronous=True), window.spec.key)
 
     def next(self) -> None:
         """Submit one, if any is left."""
@@ -301,7 +301,7 @@ class Polls(Calls):
     def __init__(self, window: Window) -> None:
         super().__init__()
         self._window = window
-        self._request = post(window.spec.path, body(asynchronous=True))
+        self._request = post(window.spec.path, body(asynchronous=True), window.spec.key)
         self._ids: list[bytes] = []
         self._polling = False
 
@@ -332,7 +332,9 @@ class Polls(Calls):
             self._polling = len(self._ids) >= window.spec.window
         if not window.over:
             self.transport.write(
-                get("/api/task/" + self._ids[-1].decode()) if self._polling else self._request
+                get("/api/task/" + self._ids[-1].decode(), window.spec.key)
+                if self._polling
+                else self._request
             )
 
 
@@ -369,9 +371,9 @@ async def _idle(window: Window) -> None:
     """Open the streams, a hundred at a time, and compare the gateway's memory before and after."""
     spec, result = window.spec, window.result
     loop = asyncio.get_running_loop()
-    request = post(spec.path, body(stream=True))
+    request = post(spec.path, body(stream=True), spec.key)
     if spec.read_task:
-        request = get(f"/api/task/{await _task_that_runs(window)}/events")
+        request = get(f"/api/task/{await _task_that_runs(window)}/events", spec.key)
     streams: list[Idle] = []
 
     async def open_streams(count: int) -> None:
@@ -419,7 +421,7 @@ async def _task_that_runs(window: Window) -> str:
 
     answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
     caller = (await _connect(window, Once, 1))[0]
-    caller.transport.write(post(window.spec.path, body(asynchronous=True)))
+    caller.transport.write(post(window.spec.path, body(asynchronous=True), window.spec.key))
     async with asyncio.timeout(IDLE_DEADLINE_S):
         _, content = await answer
     caller.close()

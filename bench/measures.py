@@ -25,6 +25,8 @@ TARGETS = {
     "sync.latency_p99_to_p50": Target(2),
     "sync_openai.cpu_per_task_to_yardstick": Target(1.2, 0.7),
     "sync_openai.latency_p99_to_p50": Target(2),
+    "accounts.cpu_per_task_to_open": Target(1.1),
+    "accounts.redis_cpu_per_task_to_open": Target(1.25),
     "sync_v1_1600.worker_kib": Target(75),
     "streams_200.cpu_per_token_to_yardstick": Target(0.9, 0.5),
     "streams_200.redis_writes_per_token": Target(0.6),

@@ -15,6 +15,8 @@ CONNECTIONS = 64
 BEAT_CONNECTIONS = 256
 """Of calls on a fixed beat: enough for what comes in two seconds in which the machine does something else."""
 WORKERS = 8
+LIMITS = {"requests_per_minute": 10_000_000, "tokens_per_minute": 10_000_000_000}
+"""Of a key: they are counted, and never reached."""
 WORK_DEADLINE_S = 120.0
 BETWEEN_ROUNDS_S = 0.5
 DISTURBED = 0.08
@@ -57,6 +59,15 @@ class Rounds:
         ratios = [value(result) / value(beside) for result, beside in pairs if value(beside) > 0]
         if ratios:
             self.figures.append(figure(self.scenario, name, "x", ratios))
+
+    def add_tasks(self) -> None:
+        """What tasks that are waited for took of time and of processors."""
+        self.add("latency_p99_to_p50", "", lambda r: r.task.p99_ms / max(r.task.p50_ms, 1e-6))
+        self.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
+        self.add("gateway_cpu_ms_per_task", "ms", cpu_ms_per_task)
+        self.add("redis_cpu_ms_per_task", "ms", redis_ms_per_task)
+        self.add("latency_p50_ms", "ms", lambda r: r.task.p50_ms)
+        self.add("latency_p99_ms", "ms", lambda r: r.task.p99_ms)
 
     def add_cores(self) -> None:
         """Who used how much of a core, and what ran beside the benchmark: that tells a clean measurement."""
@@ -156,12 +167,7 @@ async def _sync(
         )
         worker_bytes = procstat.rss_bytes(stack.pid) - rss_before
     rounds.add_ratio("cpu_per_task_to_yardstick", cpu_ms_per_task)
-    rounds.add("latency_p99_to_p50", "", lambda r: r.task.p99_ms / max(r.task.p50_ms, 1e-6))
-    rounds.add("tasks_per_s", "tasks/s", lambda r: r.tasks / r.seconds)
-    rounds.add("gateway_cpu_ms_per_task", "ms", cpu_ms_per_task)
-    rounds.add("redis_cpu_ms_per_task", "ms", lambda r: 1000 * r.cpu_s["redis"] / max(r.tasks, 1))
-    rounds.add("latency_p50_ms", "ms", lambda r: r.task.p50_ms)
-    rounds.add("latency_p99_ms", "ms", lambda r: r.task.p99_ms)
+    rounds.add_tasks()
     if sockets:
         rounds.figures.append(figure(name, "worker_kib", "KiB", [worker_bytes / 1024 / sockets]))
     rounds.add_cores()
@@ -185,6 +191,36 @@ async def sync_openai(options: Options) -> Outcome:
     return await _sync("sync_openai", about, options, "/v1/chat/completions")
 
 
+async def accounts(options: Options) -> Outcome:
+    """What it costs that somebody asks who calls, and how much he may: a gateway beside an open one, in turns."""
+    async with running(options.cores) as plain, running(options.cores) as stack:
+        await stack.close_gateway(LIMITS)
+        for each in (plain, stack):
+            await each.workers(WorkerSpec(each.port, connections=4, slots=CONNECTIONS // 4))
+        spec = LoadSpec(
+            stack.port,
+            "closed",
+            CONNECTIONS,
+            "/v1/chat/completions",
+            warm_up_s=options.warm_up_s,
+            seconds=options.seconds,
+        )
+        rounds, profile = await _rounds(
+            "accounts",
+            options,
+            stack,
+            lambda: stack.load(stack.target.aim(spec)),
+            spec.warm_up_s + spec.seconds,
+            lambda: plain.load(plain.target.aim(spec)),
+        )
+    rounds.add_ratio("cpu_per_task_to_open", cpu_ms_per_task)
+    rounds.add_ratio("redis_cpu_per_task_to_open", redis_ms_per_task)
+    rounds.add_tasks()
+    rounds.add_cores()
+    about = "the same with a key of the database that has limits of a minute, against an open gateway"
+    return rounds.outcome(about, profile)
+
+
 async def sync_v1_400(options: Options) -> Outcome:
     """OpenAI sync calls over many workers of one slot."""
     about = "the same over 400 version 1 workers"
@@ -200,6 +236,11 @@ async def sync_v1_1600(options: Options) -> Outcome:
 def cpu_ms_per_task(result: LoadResult) -> float:
     """CPU time of the processes under test for each call."""
     return 1000 * _cpu_s(result) / max(result.tasks, 1)
+
+
+def redis_ms_per_task(result: LoadResult) -> float:
+    """CPU time of Redis for each call."""
+    return 1000 * result.cpu_s["redis"] / max(result.tasks, 1)
 
 
 def cpu_ms_per_1k_tokens(result: LoadResult) -> float:
@@ -495,6 +536,7 @@ SCENARIOS: dict[str, Callable[[Options], Awaitable[Outcome]]] = {
     "sync": sync,
     "sync_no_ack": sync_no_ack,
     "sync_openai": sync_openai,
+    "accounts": accounts,
     "sync_v1_400": sync_v1_400,
     "sync_v1_1600": sync_v1_1600,
     "latency": latency,

@@ -3,8 +3,9 @@
 Redis runs one script at a time, so its time is the one thing that replicas cannot add. Counted are the microseconds of scripts
 per task by the server's own command statistics, all scripts of its life together (submit, the take in finish, finish), and the
 memory of a task that waits beside its payload. The yardstick is a fixed script of fifty plain commands, 25 HSET and 25 ZADD; it
-runs in turns with them, so ratios of different machines can be compared. Three situations: nobody waits (the task is granted by
-its submit), a short queue, and 100,000 waiting tasks of 10,000 users.
+runs in turns with them, so ratios of different machines can be compared. The situations: nobody waits (the task is granted by
+its submit), and a short queue, each also for a key with limits, for one with all limits whose users have all, too, for a model
+with a price, and for a key that pays it, from what it was granted and from a budget; and 100,000 waiting tasks of 10,000 users.
 """
 
 import argparse
@@ -20,12 +21,27 @@ from typing import Any, cast
 from tests.support.direct import World, drive, sample_ends
 from tests.support.servers import Server
 
+from fairlane.queues.credits import Funds
+from fairlane.queues.limits import LIMITS, pack
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import End, Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used
 
 QUEUES = ("paid_stream", "paid_batch", "free_stream", "free_batch")
 SLOTS = 16
 PAYLOAD_BYTES = 200
+KEY_LIMITS = pack({"requests_per_minute": 10**7, "tokens_per_minute": 10**10})
+ALL_LIMITS = pack(dict.fromkeys(LIMITS, 10**7) | {"tokens_per_minute": 10**10, "tokens_per_day": 10**12})
+FAR_MS = 10**15
+PRICE, BUDGET = "270000 70000 1100000 1100000 0", f"k {10**15} m 0 {FAR_MS} {2 * FAR_MS}"
+KINDS = {
+    "a key with limits": (KEY_LIMITS, "", "", ""),
+    "all limits of key and user": (ALL_LIMITS, ALL_LIMITS, "", ""),
+    "with a price": ("", "", PRICE, ""),
+    "paid by a key": ("", "", PRICE, "k"),
+    "paid from a budget": ("", "", PRICE, BUDGET),
+}
+"""Limits of key and user, price and quota."""
+NOTHING = ("", "", "", "")
 
 
 class Batch:
@@ -54,6 +70,7 @@ class Load:
         self.scheduler = Scheduler(cast(Any, self.batch), world.keys, "r1", sample_ends(), world.limits)
         self.numbers = itertools.count(1)
         self.running: list[Grant] = []
+        self.of_key = NOTHING
         plain = world.scheduler("r1")
         weights = zip(QUEUES, (8, 4, 2, 1), strict=True)
         drive(
@@ -62,6 +79,7 @@ class Load:
             )
         )
         plain.offer(["m"], [], 10**9, 0).result()
+        drive(plain.fund("k:acme", Funds(10**15, 1), f"m{FAR_MS}"))
 
     def submit(self, users: int, want: int) -> None:
         number = next(self.numbers)
@@ -69,7 +87,7 @@ class Load:
             f"{number:032x}-1234",
             "m",
             QUEUES[number % len(QUEUES)],
-            f"user-{number % users}",
+            f"acme/user-{number % users}",
             b"x" * PAYLOAD_BYTES,
             key="acme",
             estimated_input=50,
@@ -77,6 +95,10 @@ class Load:
             timeout_ms=60_000_000,
             waiting=True,
             follow=True,
+            key_limits=self.of_key[0],
+            user_limits=self.of_key[1],
+            price=self.of_key[2],
+            quota=self.of_key[3],
         )
         self.scheduler.submit(task, want, self.scheduler.nonce(), "w", named=want > 0)
 
@@ -97,7 +119,7 @@ class Load:
                     State.COMPLETED,
                     "",
                     ("done", b'{"result":null}'),
-                    (50, 180),
+                    Used(50, 180),
                     self.scheduler.nonce(),
                     1,
                     ["m"],
@@ -168,10 +190,18 @@ def measure(server: Server, *, queued: int, users: int, tasks: int) -> dict[str,
     world.call("FLUSHALL")
     load = Load(world)
     result: dict[str, Any] = {"nobody waits": per_task(world, tasks, lambda: load.live(10, 1))}
-    for want in [1] * SLOTS + [0] * 32:
-        load.submit(10, want)
-    load.submitted()
-    result["short queues"] = per_task(world, tasks, lambda: load.live(10, 0))
+    for name, of_key in KINDS.items():
+        load.of_key = of_key
+        result[f"nobody waits, {name}"] = per_task(world, tasks, lambda: load.live(10, 1))
+    for name, of_key in {"": NOTHING, **KINDS}.items():
+        load.of_key = of_key
+        for want in [1] * SLOTS + [0] * 32 if not name else []:
+            load.submit(10, want)
+        load.submitted()
+        result[f"short queues, {name}" if name else "short queues"] = per_task(
+            world, tasks, lambda: load.live(10, 0)
+        )
+    load.of_key = NOTHING
     load.renew()
     before = memory(world)
     for _ in range(queued // 100):

@@ -26,6 +26,8 @@ class WorkerSpec(msgspec.Struct, forbid_unknown_fields=True):
     """Frames of one connection that are due at the same instant share a write: cheaper for this process, which must not
     be the bottleneck when more is offered than a gateway can take.
     """
+    token: str = ""
+    """Of a gateway that wants one."""
 
 
 class UpstreamSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +58,8 @@ class LoadSpec(msgspec.Struct, forbid_unknown_fields=True):
     warm_up_s: float = 1.0
     seconds: float = 4.0
     watch: dict[str, int] = {}
+    key: str = ""
+    """Of a gateway that wants one."""
     per_s: float = 100.0
     """kind `open`: tasks per second."""
     tasks: int = 0

@@ -21,6 +21,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from bench import procstat
+from bench.httpclient import authorization
 from bench.specs import MODEL, LoadResult, LoadSpec, UpstreamSpec, WorkerCount, WorkerSpec
 from fairlane.queues.embedded.server import EmbeddedRedis
 
@@ -104,10 +105,11 @@ class Target:
 
     port: int
     watch: dict[str, int]
+    key: str = ""
 
     def aim(self, spec: LoadSpec) -> LoadSpec:
         """The same load, at this one."""
-        return msgspec.structs.replace(spec, port=self.port, watch=self.watch)
+        return msgspec.structs.replace(spec, port=self.port, watch=self.watch, key=self.key)
 
 
 class Stack:
@@ -123,6 +125,8 @@ class Stack:
         self.gateway: Child
         self.watch: dict[str, int] = {}
         """The processes whose CPU time counts."""
+        self.key = self._token = ""
+        """Of a caller, and of workers; empty as long as nobody needs any."""
 
     @property
     def pid(self) -> int:
@@ -156,8 +160,22 @@ class Stack:
         os.sched_setaffinity(process.pid, cores)
         return child
 
+    async def close_gateway(self, limits: Mapping[str, int]) -> None:
+        """Make keys in the gateway's database: from now on callers and workers show one, and the callers' has these limits."""
+        admin = await self._new_key({"id": "admin", "scopes": ["admin"]}, "")
+        self._token = await self._new_key({"id": "workers", "kind": "worker"}, admin)
+        self.key = await self._new_key({"id": "bench", "limits": limits}, admin)
+
+    async def _new_key(self, said: Mapping[str, object], admin: str) -> str:
+        answer = await call(self.port, "POST", "/api/admin/keys", msgspec.json.encode(said), admin)
+        if not answer.startswith(b"HTTP/1.1 201"):
+            raise BenchError(f"the gateway made no key: {answer[-600:].decode('utf-8', 'replace')}")
+        secret: str = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["secret"]
+        return secret
+
     async def workers(self, spec: WorkerSpec) -> Workers:
         """Start workers; on return the gateway offers their model."""
+        spec = msgspec.structs.replace(spec, token=self._token)
         child = await self.start(["-m", "bench.worker", text(spec)], cores=self.cores.others)
         self.watch["workers"] = child.process.pid
         workers = Workers(child)
@@ -170,7 +188,9 @@ class Stack:
             if workers.count.registered < spec.connections:
                 return False
             # (a worker of version 1 names no model: it is connected when its handshake is done)
-            return spec.version == 1 or MODEL.encode() in await get(self.port, "/v1/models")
+            return spec.version == 1 or MODEL.encode() in await call(
+                self.port, "GET", "/v1/models", key=self.key
+            )
 
         await until(offered, "the workers to be offered")
         return workers
@@ -188,7 +208,7 @@ class Stack:
             for child, what in ((model, "the upstream"), (proxy, "the yardstick")):
                 if child.process.returncode is not None:
                     raise child.ended(what)
-            return (await get(target, "/")).startswith(b"HTTP/1.1 200")
+            return (await call(target, "GET", "/")).startswith(b"HTTP/1.1 200")
 
         await until(ready, "the yardstick to be ready")
         watch = {"gateway": proxy.process.pid, "workers": model.process.pid, "redis": self.watch["redis"]}
@@ -197,7 +217,7 @@ class Stack:
     @property
     def target(self) -> "Target":
         """The gateway, for a load."""
-        return Target(self.port, self.watch)
+        return Target(self.port, self.watch, self.key)
 
     async def load(self, spec: LoadSpec) -> LoadResult:
         """Run one measurement to its end."""
@@ -262,7 +282,7 @@ async def running(
 async def _ready(stack: Stack) -> bool:
     if stack.gateway.process.returncode is not None:
         raise stack.gateway.ended("the gateway")
-    return (await get(stack.port, "/health/ready")).startswith(b"HTTP/1.1 200")
+    return (await call(stack.port, "GET", "/health/ready")).startswith(b"HTTP/1.1 200")
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s: float = READY_S) -> None:
@@ -274,14 +294,20 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, deadline_s:
         await asyncio.sleep(POLL_S)
 
 
-async def get(port: int, path: str) -> bytes:
-    """The whole answer to a GET, empty when nobody listens."""
+async def call(port: int, method: str, path: str, body: bytes = b"", key: str = "") -> bytes:
+    """The whole answer to a call, empty when nobody listens."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return b""
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n".encode()
+            + authorization(key)
+        )
+        if body:
+            head += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+        writer.write(head + b"\r\n" + body)
         async with asyncio.timeout(READY_S):
             return await reader.read()
     except OSError:

@@ -27,11 +27,12 @@ def frame(payload: bytes, opcode: int = _TEXT) -> bytes:
 class WebSocket(asyncio.Protocol):
     """A client connection. Subclasses take `on_open` and `on_message`."""
 
-    def __init__(self, host: str, path: str, subprotocol: str) -> None:
+    def __init__(self, host: str, path: str, subprotocol: str, token: str = "") -> None:
         self._head = (
             f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n"
             "Sec-WebSocket-Version: 13\r\n"
+            + (f"Authorization: Bearer {token}\r\n" if token else "")
             + (f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else "")
             + "\r\n"
         ).encode()

@@ -46,7 +46,7 @@ class BenchWorker(WebSocket):
     """One connection. What it does with a task is the subclass's."""
 
     def __init__(self, spec: WorkerSpec, counters: Counters) -> None:
-        super().__init__("127.0.0.1", "/ws", "fairlane.worker.v2" if spec.version == 2 else "")
+        super().__init__("127.0.0.1", "/ws", "fairlane.worker.v2" if spec.version == 2 else "", spec.token)
         self.spec = spec
         self.counters = counters
 

@@ -5,9 +5,10 @@ FAIRLANE_GATEWAY and FAIRLANE_WORKER_TOKEN.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
-from fairlane.workers.sdk import Context, Delta, Task, TaskError, Usage, Worker
+from fairlane import Context, Delta, Task, TaskError, Usage, Worker
 
 worker = Worker(slots=4)
 
@@ -30,4 +31,5 @@ async def shout(task: Task, context: Context) -> AsyncIterator[str | Delta | Usa
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)  # the SDK tells when it is connected, and why it is not
     worker.run()

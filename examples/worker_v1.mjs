@@ -1,4 +1,6 @@
-// A worker in version 1 of the protocol, one task at a time: answers in capitals. Needs `npm install ws`.
+// A worker in version 1 of the protocol, one task at a time: answers in capitals. Copy it into a folder of your own, and there:
+//   npm install ws
+//   node worker_v1.mjs
 import WebSocket from "ws";
 
 const gateway = process.env.FAIRLANE_GATEWAY ?? "http://127.0.0.1:8080";
@@ -14,6 +16,7 @@ function question({ messages, prompt }) {
 
 function work() {
   const socket = new WebSocket(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  socket.on("open", () => console.log(`connected to ${url}`));
   socket.on("message", data => {
     const { taskId, payload } = JSON.parse(data);
     let error = null;
@@ -31,7 +34,11 @@ function work() {
     if (statusCode === 401) process.exit(1); // a wrong token stays wrong
     socket.terminate();
   });
-  socket.on("error", problem => console.error(problem.message));
-  socket.on("close", code => (FOR_GOOD.includes(code) ? process.exit(1) : setTimeout(work, 2000)));
+  socket.on("error", problem => console.error(problem.message || problem.code));
+  socket.on("close", (code, reason) => {
+    console.error(`connection closed: ${code} ${reason}`);
+    if (FOR_GOOD.includes(code)) process.exit(1);
+    setTimeout(work, 2000);
+  });
 }
 work();

@@ -1,11 +1,10 @@
-"""A worker in version 1 of the protocol, a task at a time: answers in capitals. Needs `pip install websockets`."""
+"""A worker in version 1 of the protocol, a task at a time: answers in capitals. Needs `pip install websockets` (15 or newer)."""
 
 import asyncio
-import contextlib
 import json
 import os
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import connect, process_exception
 from websockets.exceptions import ConnectionClosed
 
 GATEWAY = os.environ.get("FAIRLANE_GATEWAY", "http://127.0.0.1:8080")
@@ -18,11 +17,19 @@ def question(payload: dict) -> str:
     return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
 
 
+def not_connected(problem: Exception) -> Exception | None:
+    """Tells why. None: it is tried again; else that ends the worker, such as a wrong token."""
+    print(f"not connected: {problem}", flush=True)
+    return process_exception(problem)
+
+
 async def main() -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"} if TOKEN else {}
     url = GATEWAY.rstrip("/").removesuffix("/ws").replace("http", "ws", 1) + "/ws"
-    async for socket in connect(url, additional_headers=headers):  # connects again, with growing pauses
-        with contextlib.suppress(ConnectionClosed):
+    dial = connect(url, additional_headers=headers, process_exception=not_connected)
+    async for socket in dial:  # connects again, with growing pauses
+        print(f"connected to {url}", flush=True)
+        try:
             async for message in socket:
                 task = json.loads(message)
                 end = {"type": "taskResult", "taskId": task["taskId"], "result": None, "error": None}
@@ -33,6 +40,8 @@ async def main() -> None:
                 except (AttributeError, LookupError, TypeError) as problem:  # an odd request ends no worker
                     end["error"] = f"I do not understand this request: {problem!r}"
                 await socket.send(json.dumps(end))
+        except ConnectionClosed as closed:
+            print(f"connection lost: {closed}", flush=True)
 
 
 asyncio.run(main())

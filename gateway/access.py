@@ -3,17 +3,22 @@
 import asyncio
 import enum
 
-from fairlane.gateway.accounts.callers import Caller
+import structlog
+
+from fairlane.gateway.accounts.callers import Caller, SignedAsWhole
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.calls.http import CROWDED, Request
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request, unauthorized
 from fairlane.gateway.going import Going
-from fairlane.gateway.http import CROWDED, Request
 from fairlane.gateway.settings import Scope
 
+log = structlog.get_logger("fairlane.gateway")
+
 CROWDED_AGAIN_MS = 1000
+USER_HEADER = b"x-fairlane-user"
 
 
 class Access(enum.Enum):
@@ -56,6 +61,8 @@ class Entrance:
         self._connections = connections
         self._going = going
         self.calls = calls
+        self._unheeded: set[str] = set()
+        """Keys of which the log has said that their users are not heeded."""
 
     def let_in(self, request: Request, access: Access, submits: bool) -> Caller | None:
         """Who makes this call, which is open from now on (`calls.leave` ends it); None where no key is asked for, and for a
@@ -75,19 +82,39 @@ class Entrance:
             raise self._going.refusal()
         if access is Access.READER:
             return self._reader(request)
-        caller = callers.authenticate(request.header)
+        caller = self._who(request)
+        self._notice_user(request, caller)
         _check_scope(caller, access)
         if access in (Access.CALLER, Access.KEY):
             self._admit(request, caller)
-        self.calls.enter(request, caller)
+        self.calls.enter(request, caller, unnamed=submits and caller.unnamed)
         return caller
+
+    def _notice_user(self, request: Request, caller: Caller) -> None:
+        """Say once of each key that its callers name users whom nobody believes: they all count as one."""
+        if caller.delegating or caller.key_id in self._unheeded or request.header(USER_HEADER) is None:
+            return
+        self._unheeded.add(caller.key_id)
+        log.warning(
+            "X-Fairlane-User is ignored: the key is not delegating, so all its users are one",
+            key_id=caller.key_id,
+        )
 
     def still_viewer(self, request: Request) -> bool:
         """Whether the key of a call that goes on may see what operators see still."""
         try:
-            return self._current.callers.authenticate(request.header).holds("viewer")
+            return self._who(request).holds("viewer")
         except ApiError:
             return False
+
+    def _who(self, request: Request) -> Caller:
+        """The caller of a request. One that is signed as a whole is noted to be (`Request.signature`). Raises ApiError."""
+        callers = self._current.callers
+        try:
+            return callers.authenticate(request.header)
+        except SignedAsWhole:
+            caller, request.signature = callers.authenticate_signed(request)
+            return caller
 
     def _reader(self, request: Request) -> Caller | None:
         """Who reads a task's events: None for the holder of a ticket for it."""
@@ -100,7 +127,7 @@ class Entrance:
             self._admit(request, None)
             self.calls.enter_by_ticket(request, task_id)
             return None  # whether its time is over, the call looks itself
-        caller = self._current.callers.authenticate(request.header)
+        caller = self._who(request)
         _check_scope(caller, Access.READER)
         if not task_id:
             raise bad_request("The query must name a task: ?taskId=…", "taskId")

@@ -5,6 +5,7 @@ that stands between. Access, failures, request ids and metrics are the same for 
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from typing import Any
@@ -18,34 +19,61 @@ from fastapi.routing import iter_route_contexts
 
 from fairlane import __version__
 from fairlane.gateway.access import Access
-from fairlane.gateway.api import account, health, hot, metrics, operators, pages
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signing import NONCE_MS, BadSignature, Signature
+from fairlane.gateway.api import (
+    account,
+    archive,
+    audit,
+    health,
+    hot,
+    keys,
+    metrics,
+    operators,
+    pages,
+    quota,
+    usage,
+    users,
+)
+from fairlane.gateway.api.calls import Call, Calls
 from fairlane.gateway.api.framing import REQUEST, invalid
-from fairlane.gateway.calls import Call, Calls
+from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
+from fairlane.gateway.calls.tracing import end_request, trace_request
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import (
     ApiError,
     ClientGone,
+    InsufficientQuota,
     TaskFailed,
+    database_unavailable,
     native_answer,
     openai_answer,
     speaks_openai,
 )
-from fairlane.gateway.http import JSON, Message, Receive, Request, Scope, Send
 from fairlane.gateway.runtime import Gateway
-from fairlane.gateway.tracing import end_request, trace_request
 from fairlane.queues.errors import StoreError
 
 log = structlog.get_logger("fairlane.gateway")
 
 ROUTERS = (
     (operators.router, Access.ADMIN),
+    (keys.router, Access.ADMIN),
+    (quota.router, Access.ADMIN),
+    (usage.router, Access.ADMIN),
+    (audit.router, Access.ADMIN),
+    (users.router, Access.ADMIN),
+    (archive.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
+    (usage.own, Access.KEY),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),
 )
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ABOUT = """Submit work to models that are shared fairly, and read it as it comes. Errors of `/v1` have OpenAI's shape, others
-`{"error", "code"}`. Where keys are configured every call but health and pages wants one."""
+`{"error", "code"}`. Where keys are configured every call but health and pages wants one, or a token that one has signed:
+`Authorization: Bearer <key>`. Or the request is signed as a whole:
+`Authorization: Fairlane-HMAC-SHA256 keyid=…,ts=…,nonce=…,body=…,signature=…`."""
 
 
 class App(FastAPI):
@@ -70,7 +98,8 @@ class App(FastAPI):
             call = Call(route.path_format, route.access, route.call, route.submits)
             self.calls.add(route.method, route.path, call)
         for router, access in ROUTERS:
-            self.include_router(router)
+            # `include_router` would make each route again, for every application: 50 ms within the first call of a router
+            self.router.routes.extend(router.routes)
             for context in iter_route_contexts(router.routes):
                 for method in context.methods or ():
                     looks = access is Access.ADMIN and method == "GET"
@@ -131,7 +160,7 @@ class App(FastAPI):
         except Exception as error:
             told = self._told(request, error)
             if request.started:
-                raise
+                raise BrokenOff(request.id.decode()) from error
             told.__context__ = None
             await self._refuse(request, told.with_traceback(None))  # whose frames may hold a large body
         finally:
@@ -154,7 +183,26 @@ class App(FastAPI):
         if gateway.tracer is not None and call.submits:
             request.span = trace_request(gateway.tracer, request)
         caller = gateway.entrance.let_in(request, call.access, call.submits)
+        if request.signature is not None:
+            return self._once(call, caller, request, request.signature)
         return call.answer(gateway.tasks, caller, request)
+
+    async def _once(self, call: Call, caller: Caller | None, request: Request, signature: Signature) -> None:
+        """Answer a request that is signed as a whole, if it never came before, to any replica. Raises StoreError: then it is not
+        answered.
+
+        One that is turned away for now, before anything is done, has not come: proxies send it to the next gateway.
+        """
+        scheduler, mine = self.gateway.scheduler, (signature.key_id, signature.nonce)
+        if not await scheduler.note_nonce(*mine, NONCE_MS):
+            raise BadSignature("This very request (its nonce) has come before: sign each try anew")
+        try:
+            await call.answer(self.gateway.tasks, caller, request)
+        except ApiError as error:
+            if error.status in (429, 503) and not isinstance(error, TaskFailed) and error.task_id is None:
+                with contextlib.suppress(StoreError):
+                    await scheduler.forget_nonce(*mine)
+            raise
 
     def _find(self, request: Request) -> tuple[Call, dict[str, str]]:
         """The call of a request; where there is none at its path, that of the path without its last slashes."""
@@ -193,8 +241,15 @@ class App(FastAPI):
             return error
         if isinstance(error, RequestValidationError):
             return invalid(error)
+        if isinstance(error, DatabaseUnavailable):
+            away = database_unavailable(changes=request.method != "GET")
+            away.facts = {"cause": str(error)}
+            if request.path.startswith("/api/admin/"):
+                away.why = str(error)
+            return away
         if isinstance(error, StoreError):
             unavailable = self.gateway.store.unavailable()
+            unavailable.facts = {"cause": str(error)}
             if request.path.startswith("/api/admin/"):  # who is told why
                 unavailable.why = self.gateway.store.trouble
             return unavailable
@@ -205,11 +260,22 @@ class App(FastAPI):
         return ApiError(500, "INTERNAL", "Internal error")
 
     def _log_refusal(self, request: Request, error: ApiError) -> None:
-        """A call that may come again later has a line in the log: a failed task has one of its own, a wrong call none."""
+        """A call that may come again later has a line in the log, and one with an unknown key: a failed task has one of its own,
+        another wrong call none."""
+        metrics = self.gateway.metrics
+        badly_signed = isinstance(error, BadSignature)
+        if badly_signed or (
+            error.status == 401 and request.caller is None and request.header(b"authorization")
+        ):
+            why = {"why": error.message} if badly_signed else {}
+            metrics.unknown_key(
+                request_id=request.id.decode(), route=request.route, address=request.address, **why
+            )
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
             caller = request.caller
+            self.gateway.refusals.count(caller.key_id if caller else "", error.code)
             whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
-            self.gateway.metrics.refused_call(
+            metrics.refused_call(
                 error.code,
                 status=error.status,
                 request_id=request.id.decode(),
@@ -222,7 +288,13 @@ class App(FastAPI):
 
     async def _refuse(self, request: Request, error: ApiError) -> None:
         self._log_refusal(request, error)
-        answer = openai_answer(error) if speaks_openai(request.path) else native_answer(error)
+        if isinstance(error, InsufficientQuota) and request.caller and not request.caller.sees_quota:
+            error = error.untold()
+        request.standing = error.standing or request.standing
+        openai = speaks_openai(request.path)
+        if openai and request.standing is None and request.caller is not None:
+            request.standing = await self.gateway.tasks.allowances.standing(request.caller)
+        answer = openai_answer(error) if openai else native_answer(error)
         await request.respond(answer.status, answer.body, [JSON, *answer.headers])
 
 
@@ -240,5 +312,10 @@ def with_cors(app: App, origins: list[str]) -> Any:
         expose_headers=[
             *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
             *("X-Replay-From", "X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms", "OpenAI-Processing-Ms"),
+            *(
+                f"X-RateLimit-{what}-{of}"
+                for what in ("Limit", "Remaining", "Reset")
+                for of in ("Requests", "Tokens")
+            ),
         ],
     )

@@ -1,31 +1,145 @@
 """What a gateway is configured to do now."""
 
-from fairlane.gateway.accounts.callers import Callers
-from fairlane.gateway.settings import Settings
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from fairlane.gateway.accounts.callers import Callers, StoredKeys
+from fairlane.gateway.credits.prices import PriceTable
+from fairlane.gateway.credits.quota import FREE, Budgets, Quota, Terms
+from fairlane.gateway.settings import Settings, Unpriced
+from fairlane.queues.survey.survey import RefusedReload
+
+log = structlog.get_logger("fairlane.gateway")
 
 RELOADED = (
     "models",
     "queues",
+    "prices",
+    "budget_timezone",
     "keys",
     "workers",
     "max_queue_length",
     "max_queued_bytes",
     "max_retained_bytes",
+    "outbox_max_entries",
+    "usage_retention_days",
+    "ledger_retention_days",
+    "audit_retention_days",
+    "archive",
+    "archive_ttl_ms",
+    "result_ttl_after_read_ms",
+    "refusals_retention_days",
     "max_queue_wait_ms",
     "max_calls_per_caller",
+    "allowed_hosts",
 )
 """Settings that are taken over while running."""
+_NAMED = {"keys": "keys", "workers": "tokens", "models": "models", "queues": "queues"}
+"""Settings that hold entries with names, and what the log calls these."""
 
 
 class Current:
-    """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again."""
+    """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again, the keys also when
+    those of the database change.
 
-    def __init__(self, settings: Settings, callers: Callers) -> None:
+    A gateway that wants keys goes on to want them, whatever the database says later: an old backup may be brought back, from
+    before the first key.
+    """
+
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.callers = callers
+        self._read(settings)
+        self.callers = Callers(settings)
+        self._stored: StoredKeys | None = None
+        """None: the database has not been read."""
+        self._told: set[str] = set()
+        """Keys of which the log has said that they do not hold."""
+        self._told_unpriced: set[str] = set()
+        self.reload_refused: RefusedReload | None = None
+        """The last configuration that was read and not taken over, unless a good one came after it."""
 
-    def replace(self, settings: Settings, callers: Callers) -> None:
-        """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is."""
-        self.callers = callers
-        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in RELOADED})
+    def replace(self, settings: Settings) -> dict[str, list[str]]:
+        """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is. Gives their `changes`."""
+        before = self.settings
+        self.reload_refused = None
+        self.settings = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
         self.settings.came(settings.times)
+        self._read(self.settings)
+        self._take(self._stored or StoredKeys())
+        return changes(before, settings)
+
+    def _read(self, settings: Settings) -> None:
+        self.prices = PriceTable(entry.period for entry in settings.prices)
+        self.budgets = Budgets(settings.budget_timezone)
+
+    def terms(self, quota: Quota | None, model: str) -> Terms:
+        """On which terms a task of a key with such a quota is submitted now, for this model."""
+        if quota is None and not self.prices:
+            return FREE
+        now_ms = time.time() * 1000
+        price = self.prices.at(model, now_ms)
+        return Terms(price.packed if price else "", self.budgets.text(quota, now_ms) if quota else "")
+
+    def take_keys(self, stored: StoredKeys) -> None:
+        """Take over what the database says of keys."""
+        before, self._stored = self._stored, stored
+        self._take(stored, at_start=before is None)
+        if before is not None and before.exist and not stored.exist:
+            log.warning(
+                "the database has no keys any more, as before the first one: the gateway stays closed until it is started again; "
+                "bring back a newer backup, or configure a key"
+            )
+
+    def _take(self, stored: StoredKeys, *, at_start: bool = False) -> None:
+        was_open = self.callers.open
+        if not was_open:
+            stored = replace(stored, exist=True)
+        self.callers = callers = Callers(self.settings, stored)
+        if was_open and not callers.open and not at_start:
+            log.warning("the gateway is open no more: keys are wanted")
+        why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")
+        why |= {key_id: f"no queue has its tier {tier}" for key_id, tier in callers.without_tier.items()}
+        for key_id in why.keys() - self._told:
+            log.warning("a key of the database does not hold", key_id=key_id, why=why[key_id])
+        self._told = set(why)
+        self._tell_unpriced(stored)
+
+    def _tell_unpriced(self, stored: StoredKeys) -> None:
+        """Keys of the database with a quota that need pay nothing for some models; of the file's the loading tells."""
+        found, unpriced = {}, Unpriced(self.settings, time.time() * 1000)
+        for proof in stored.callers.values():
+            who = proof.who
+            if who.quota and (which := unpriced(who.models)):
+                found[who.key_id] = which
+        for key_id in found.keys() - self._told_unpriced:
+            log.warning(
+                "a key has a quota, but no price holds now for some models: its tasks cost nothing there",
+                key_id=key_id,
+                models=found[key_id],
+            )
+        self._told_unpriced = set(found)
+
+
+def changes(before: Settings, after: Settings) -> dict[str, list[str]]:
+    """The names of what came, went or is set otherwise, by what the log calls it, and of settings that are not RELOADED. Pure."""
+    differ = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
+    found: dict[str, list[str]] = {}
+    for kind, name in _NAMED.items():
+        was, now = _by_name(getattr(before, kind)), _by_name(getattr(after, kind))
+        both = was.keys() & now.keys()
+        found |= {
+            f"{name}_removed": sorted(was.keys() - both),
+            f"{name}_added": sorted(now.keys() - both),
+            f"{name}_changed": sorted(entry for entry in both if was[entry] != now[entry]),
+        }
+    found["settings_changed"] = [name for name in differ if name in RELOADED and name not in _NAMED]
+    found["needs_restart"] = [name for name in differ if name not in RELOADED]
+    return {what: names for what, names in found.items() if names}
+
+
+def _by_name(entries: Any) -> Mapping[str, Any]:
+    return entries if isinstance(entries, dict) else {entry.id: entry for entry in entries}

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlane.gateway.credits.amounts import credits_of, plain_credits
+from fairlane.queues.limits import Standing
 from fairlane.streaming.events import Failure
 from fairlane.streaming.failures import CANCELLED, failure_row, openai_kind
 
@@ -21,10 +23,15 @@ class ApiError(Exception):
 
     `retry_after_ms`: when to come again; None = do not. `param`: the field that is wrong, if it is one. `headers`: what
     the status asks for beside. `why`: what an operator is told beside the message. `facts`: what the log says of it beside.
+    `fields`: what is wrong with each of several. `standing`: what is left of the caller's limits. `longest_ms`: the longest time
+    that a header tells of `retry_after_ms`.
     """
 
     why = ""
     facts: Mapping[str, str] = {}
+    fields: Mapping[str, str] = {}
+    standing: Standing | None = None
+    longest_ms = 3_600_000
 
     def __init__(
         self,
@@ -83,8 +90,8 @@ def no_such_path(method: str, path: str) -> ApiError:
     sentence = f"There is no {method} {path[:200]}"
     if speaks_openai(path) and (call := _OPENAI_CALL.search(path)):
         sentence += f". The call is /v1{call[0]}: the client's base URL must be the gateway's address and /v1"
-    elif path.startswith("/v1/"):
-        feature = _FEATURES.get(path.split("/")[2])
+    elif f"{path}/".startswith("/v1/"):
+        feature = _FEATURES.get(f"{path}/".split("/")[2])
         sentence += f": this gateway does not offer {feature}" if feature else ""
         sentence += ". Of OpenAI's calls there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models"
     else:
@@ -94,7 +101,9 @@ def no_such_path(method: str, path: str) -> ApiError:
 
 def speaks_openai(path: str) -> bool:
     """Whether errors at this path have OpenAI's shape: at its calls, and where its clients land with a wrong base URL."""
-    return path.startswith("/v1/") or (not path.startswith("/api/") and _OPENAI_CALL.search(path) is not None)
+    return f"{path}/".startswith("/v1/") or (
+        not path.startswith("/api/") and _OPENAI_CALL.search(path) is not None
+    )
 
 
 def unauthorized() -> ApiError:
@@ -117,6 +126,14 @@ def store_unavailable(down_ms: int) -> ApiError:
     return ApiError(503, "STORE_UNAVAILABLE", "Store unavailable", retry_after_ms=at_most_a_minute(down_ms))
 
 
+def database_unavailable(*, changes: bool) -> ApiError:
+    """The SQL database does not answer. `changes`: something was to be written, and may be all the same."""
+    sentence = "Database unavailable"
+    if changes:
+        sentence += ": it is not known whether the change was made"
+    return ApiError(503, "DATABASE_UNAVAILABLE", sentence, retry_after_ms=SECOND_MS)
+
+
 class NoWorker(ApiError):
     """Nobody runs the model now. `unknown`: nobody knows it either, although workers are connected."""
 
@@ -130,6 +147,43 @@ class NoWorker(ApiError):
         )
         self.model = model
         self.unknown = unknown
+
+
+class RateLimited(ApiError):
+    """A limit of the caller's key, or of its user, is reached. `counts`: requests or tokens, as OpenAI's type of the error is.
+
+    When a limit of a day allows the next one is known, so it is told, however long it is.
+    """
+
+    longest_ms = 366 * 24 * 3_600_000
+
+    def __init__(self, message: str, counts: str, retry_after_ms: int, facts: Mapping[str, str]) -> None:
+        super().__init__(429, "RATE_LIMITED", message, retry_after_ms=retry_after_ms)
+        self.counts = counts
+        self.facts = facts
+
+
+class InsufficientQuota(ApiError):
+    """There is not enough left to pay for a task: it is of no use to try again before there is.
+
+    `needed`, `available`: micro-credits. `told`: whether the caller may know them.
+    """
+
+    def __init__(self, needed: int, available: int, *, told: bool = True) -> None:
+        message = "You exceeded your current quota"
+        if told:
+            message += (
+                f": this task may cost {credits_of(needed):f} credits, and {credits_of(available):f} are left"
+            )
+        super().__init__(429, "INSUFFICIENT_QUOTA", message)
+        amounts = {"needed": plain_credits(needed), "available": plain_credits(available)}
+        self.amounts = amounts if told else {}
+
+    def untold(self) -> "InsufficientQuota":
+        """The same, for a caller whose key's amounts are no business of theirs."""
+        refusal = InsufficientQuota(0, 0, told=False)
+        refusal.standing = self.standing
+        return refusal
 
 
 def model_not_found(model: str) -> ApiError:
@@ -177,7 +231,6 @@ PATIENCE_MS = 60_000
 """The longest Retry-After that OpenAI's clients obey. Told a longer one they would come again after half a second."""
 NO_WORKER_MS = 10_000
 """The longest Retry-After of a call that finds no worker: its caller hears nothing while the SDK waits so long, twice."""
-LONGEST_MS = 3_600_000
 
 
 def at_most_a_minute(retry_after_ms: int) -> int:
@@ -185,10 +238,10 @@ def at_most_a_minute(retry_after_ms: int) -> int:
     return min(max(retry_after_ms, SECOND_MS), PATIENCE_MS)
 
 
-def retry_headers(retry_after_ms: int) -> Headers:
+def retry_headers(retry_after_ms: int, longest_ms: int = ApiError.longest_ms) -> Headers:
     """Retry-After in whole seconds, at least 1, and the exact value beside it. Beyond a minute (PATIENCE_MS) a client that
     would not wait so long is told not to try again by itself."""
-    exact = min(max(retry_after_ms, 1), LONGEST_MS)
+    exact = min(max(retry_after_ms, 1), longest_ms)
     headers = [(b"retry-after", b"%d" % math.ceil(exact / 1000)), (b"retry-after-ms", b"%d" % exact)]
     if exact > PATIENCE_MS:
         headers.append((b"x-should-retry", b"false"))
@@ -206,12 +259,22 @@ class Answer(NamedTuple):
 def native_answer(error: ApiError) -> Answer:
     """An error on the native calls."""
     body: dict[str, object] = {"error": error.message, "code": error.code}
+    if isinstance(error, NoWorker):
+        body["model"] = error.model
     if error.why:
         body["why"] = error.why
+    if error.fields:
+        body["fields"] = error.fields
     if error.task_id:
         body["taskId"] = error.task_id
     if error.retry_after_ms is not None:
         body["retryAfterMs"] = error.retry_after_ms
+    if isinstance(error, RateLimited):
+        body["rateLimited"] = True
+        if error.retry_after_ms is not None:
+            body["retryAfter"] = math.ceil(error.retry_after_ms / 1000)
+    if isinstance(error, InsufficientQuota):
+        body |= error.amounts
     headers = _headers(error, error.status, error.retry_after_ms)
     return Answer(error.status, headers, msgspec.json.encode(body))
 
@@ -225,14 +288,12 @@ def openai_answer(error: ApiError) -> Answer:
     if isinstance(error, TaskFailed):
         status = failure_row(error.code).openai
         retry_after_ms = at_most_a_minute(error.took_ms) if status == 503 else None
-    body = {
-        "error": {
-            "message": error.message,
-            "type": openai_kind(status),
-            "param": error.param,
-            "code": failure_row(error.code).code,
-        }
-    }
+    kind, code = openai_kind(status), failure_row(error.code).code
+    if isinstance(error, RateLimited):
+        kind, code = error.counts, "rate_limit_exceeded"
+    elif isinstance(error, InsufficientQuota):
+        kind = code = "insufficient_quota"
+    body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
     return Answer(status, _headers(error, status, retry_after_ms), msgspec.json.encode(body))
 
 
@@ -242,8 +303,8 @@ def _headers(error: ApiError, status: int, retry_after_ms: int | None) -> Header
     if error.task_id:
         headers.append((b"x-task-id", error.task_id.encode()))
     if retry_after_ms is not None:
-        headers += retry_headers(retry_after_ms)
-    hopeless = retry_after_ms is None and (status >= 500 or status == 499)
+        headers += retry_headers(retry_after_ms, error.longest_ms)
+    hopeless = retry_after_ms is None and (status >= 500 or status in (429, 499))
     final = not error.retryable if isinstance(error, TaskFailed) else hopeless
     if final and (b"x-should-retry", b"false") not in headers:
         headers.append((b"x-should-retry", b"false"))

@@ -10,60 +10,87 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
+from msgspec.structs import replace as replace_fields
 
 from fairlane.gateway.access import Entrance
-from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.callers import StoredKeys
+from fairlane.gateway.accounts.keyring import Keyring
+from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
-from fairlane.gateway.bodies import Bodies
-from fairlane.gateway.configuration import ConfigurationWatch
+from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.calls.intake import MIN_LINGER_MS
+from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.tracing import tracer_for
+from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.connections.lines import Connections
 from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
-from fairlane.gateway.failed import TellingRecorder
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.going import Going
-from fairlane.gateway.health import Health
-from fairlane.gateway.inbox import Inbox
-from fairlane.gateway.intake import MIN_LINGER_MS
-from fairlane.gateway.loopwatch import LoopWatch
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
-from fairlane.gateway.minutes import Minutes
-from fairlane.gateway.newconnection import NewConnection
-from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.drain import Drain
+from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
+from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
-from fairlane.gateway.replicas import Replicas, here
+from fairlane.gateway.records.archive import Archive, ArchiveReader
+from fairlane.gateway.records.archive import purge as purge_archive
+from fairlane.gateway.records.audit import AuditTable
+from fairlane.gateway.records.audit import purge as purge_audit
+from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
+from fairlane.gateway.records.ledger import PaidUsage
+from fairlane.gateway.records.ledger import purge as purge_ledger
+from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.reckoning import Reckoning
+from fairlane.gateway.records.refusals import Refusals, RefusalTable
+from fairlane.gateway.records.refusals import purge as purge_refusals
+from fairlane.gateway.records.reports import UsageReports
+from fairlane.gateway.records.retention import Retention
+from fairlane.gateway.records.usage import DAY_MS, UsageTable
+from fairlane.gateway.records.usage import purge as purge_usage
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
-from fairlane.gateway.storewatch import StoreWatch
-from fairlane.gateway.streams import Closing
+from fairlane.gateway.store.configuration import ConfigurationWatch
+from fairlane.gateway.store.connection import NewConnection
+from fairlane.gateway.store.inbox import Inbox
+from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
+from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
-from fairlane.gateway.tracing import tracer_for
-from fairlane.gateway.waiting import QueueWatch
-from fairlane.queues.channel import Channel
+from fairlane.gateway.watch.failed import TellingRecorder
+from fairlane.gateway.watch.health import Health
+from fairlane.gateway.watch.loop import LoopWatch
+from fairlane.gateway.watch.minutes import Minutes
+from fairlane.gateway.watch.replicas import Replicas, here
+from fairlane.gateway.watch.store import StoreWatch
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler
-from fairlane.queues.scripts import load_scripts
-from fairlane.queues.survey import Surveyor
+from fairlane.queues.store.channel import Channel
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.scripts import load_scripts
+from fairlane.queues.store.wire import address_of
+from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
+from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import Fragment
-from fairlane.queues.users import UserReader
-from fairlane.queues.wire import address_of
 from fairlane.streaming.events import fragment_error
 from fairlane.streaming.failures import cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
-from fairlane.web.dashboard_history import History
+from fairlane.web.history.history import History
 from fairlane.web.pages import Pages
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.sessions.session import SessionSettings
@@ -92,14 +119,15 @@ class Part(Protocol):
 class Gateway:
     """A running gateway, as the application sees it. Made by `open_gateway`, which also ends it."""
 
-    def __init__(
-        self, settings: Settings, callers: Callers, redis_url: str, siblings: Siblings | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, redis_url: str, siblings: Siblings | None = None) -> None:
         siblings = siblings or Siblings(Path(), 0, 1)
         loop, started_at = asyncio.get_running_loop(), time.time()
         self.replica = replica = siblings.mark + secrets.token_hex(4)
         self.keys = keys = Keys(pool_prefix())
-        self.current = current = Current(settings, callers)
+        self.current = current = Current(settings)
+        self.database = Database(parse_address(settings.database_url, settings.data_dir))
+        key_store = KeyStore(self.database)
+        self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
         self.metrics = TellingRecorder(settings.models)
         self.tracer = tracer_for(settings)
         self.pages = Pages()
@@ -122,11 +150,14 @@ class Gateway:
             on_change=self._store_changed,
             metrics=self.metrics,
         )
-        self.store = StoreWatch(self.link, redis_url, keys, replica)
+        address = (
+            address_of(redis_url) if settings.redis_url else f"its own, in {settings.data_dir.resolve()}"
+        )
+        self.store = StoreWatch(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, _limits(settings), self.metrics)
-        self.configuration = ConfigurationWatch(self.scheduler, current)
+        self.configuration = ConfigurationWatch(self.scheduler, current, address, self._store_emptied)
         self._prepare = NewConnection(
-            keys, replica, address_of(redis_url), current, tickets, self.configuration
+            keys, replica, address, current, self.database, tickets, self.configuration
         )
         self._listens_at = ""
         self.channel = Channel(
@@ -137,7 +168,7 @@ class Gateway:
             timeout_ms=settings.redis_timeout_ms,
         )
         where = here(started_at)
-        self.replicas = Replicas(self.link, keys, replica, where, siblings.mark or replica)
+        self.replicas = Replicas(self.link, keys, replica, self._of_itself, siblings.mark or replica)
 
         # tasks: to workers, and back to their readers
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
@@ -151,6 +182,9 @@ class Gateway:
             lambda authorization: current.callers.authenticate_worker(authorization),
             SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: current.callers.refuse_worker(scope),
+            unknown_token=lambda scope: self.metrics.unknown_key(
+                route="/ws", address=(scope.get("client") or ("",))[0]
+            ),
         )
         self.surveyor = Surveyor(
             self.link,
@@ -162,17 +196,43 @@ class Gateway:
         )
         minutes = Minutes(replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
         watch = QueueWatch(self.scheduler, self.hub)
+        self.balances = Balances(self.database, self.scheduler)
+        self.reckoning = Reckoning(self.database, self.scheduler, self.link, keys)
         submit = Submit(
-            self.dispatcher.slots.submit, self.hub, bodies, self.metrics, current, going, minutes.refused
+            self.dispatcher.slots.submit,
+            self.hub,
+            bodies,
+            self.metrics,
+            current,
+            going,
+            minutes.refused,
+            self.balances.load,
         )
-        audit = AuditRecord(self.link, keys, self.scheduler)
+        reading = Reading(self.database)
+        used = UsageTable(self._tier_of, lambda: current.settings.models)
+        forgotten = Forgotten(self.database)
+        self.refusals = Refusals(self.link, keys, replica)
+        tables: dict[str, Table] = {
+            "usage": PaidUsage(Careful(used, forgotten, UsageKind())),
+            "audit": Careful(AuditTable(as_shown), forgotten, AuditKind()),
+            "refusals": RefusalTable(),
+        }
+        records = Outbox(self.link, keys, self.database, tables, self.metrics, replica)
+        audit = AuditRecord(self.scheduler, reading, records.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
-        poll = Poll(self.scheduler, results)
+        self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
+        archived = ArchiveReader(self.database)
+        poll = Poll(self.scheduler, results, archived.find, lambda: current.settings.archive != "off")
+        archive = Archive(
+            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, forgotten
+        )
         links = StreamLinks(tickets, self.scheduler, current)
+        allowances = Allowances(self.scheduler)
         self.tasks = Tasks(
             current=current,
+            calls=self.calls,
             bodies=bodies,
-            models=Models(current, self.surveyor.offered, started_at),
+            models=Models(current, self.surveyor.offered, self.surveyor.workers, started_at),
             submit=submit,
             wait=Wait(submit, self.hub, closing, cancels.cancel_soon, going),
             poll=poll,
@@ -184,13 +244,17 @@ class Gateway:
             watch=watch,
             closing=closing,
             going=going,
+            allowances=allowances,
         )
 
         # what operators see and do
         history = History(self.link, keys, replica, self.metrics, self.surveyor.waiting)
-        state = StateReader(self.link, keys, self.store, self.surveyor, lambda: current.settings.queues)
+        state = StateReader(
+            self.link, keys, self.store, self.database, self.surveyor, lambda: current.settings.queues
+        )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
+        self.quota = QuotaAdmin(self.balances, key_store, current, audit)
         self.operator = Operator(
             current=current,
             bodies=bodies,
@@ -204,6 +268,20 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
+            forget=Forget(self.database, forgotten, self.scheduler, audit),
+            keys=KeyAdmin(key_store, self.keyring.read, current, audit, self.key_tasks, allowances),
+            quota=self.quota,
+        )
+        self.usage = UsageReports(reading)
+        retention = Retention(
+            self.database,
+            [
+                (purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
+                (purge_archive, lambda: current.settings.archive_ttl_ms),
+                (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
+                (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
+                (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+            ],
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -227,6 +305,8 @@ class Gateway:
         self.stopping = False
         self._parts: list[Part] = [
             loop_watch,
+            self.database,
+            self.keyring,
             self.store,
             self.link,
             self.channel,
@@ -237,13 +317,20 @@ class Gateway:
             history,
             self.configuration,
             self.replicas,
+            audit,
+            records,
+            archive,
+            self.reckoning,
+            self.balances,
+            self.refusals,
+            retention,
             minutes,
             self.dispatcher,
         ]
         """In the order in which they start; they close the other way round."""
 
     async def start(self) -> None:
-        """Connect and begin. Raises StoreRefused or StoreUnavailable with a sentence for the operator."""
+        """Connect and begin. Raises StoreRefused, StoreUnavailable or DatabaseError with a sentence for the operator."""
         for part in self._parts:
             await _done(part.start())
         self.health.serving = True
@@ -271,26 +358,26 @@ class Gateway:
         self.health.serving = False
         await self._shutdown.run(self.current.settings.drain_ms)
 
-    async def reconfigure(self, settings: Settings, callers: Callers) -> None:
+    async def reconfigure(self, settings: Settings) -> None:
         """Take over keys and limits of new settings; what needs a restart stays as it is (`current.RELOADED`)."""
         current = self.current
-        current.replace(settings, callers)
+        changes = current.replace(settings)
         self.dispatcher.settings.take_over(_dispatch_settings(current.settings))
         self.scheduler.limits = replace(
             self.scheduler.limits,
             max_queue_length=settings.max_queue_length,
             max_queued_bytes=settings.max_queued_bytes,
             max_retained_bytes=settings.max_retained_bytes,
+            max_outbox=settings.outbox_max_entries,
         )
-        self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
         self.calls.most = settings.max_calls_per_caller
-        if over := self.calls.revoke(callers.knows):
-            log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
+        self._end_calls()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
                 await self.configuration.bring()
-                log.info("keys and limits read again", replica=self.replica)
+                write = log.warning if "needs_restart" in changes else log.info
+                write("keys and limits read again", replica=self.replica, **changes)
                 return
             except StoreError as error:
                 log.warning("Redis does not take the new limits yet", error=str(error))
@@ -298,12 +385,40 @@ class Gateway:
 
     # ---- what parts tell each other that were made before the other ----------
 
+    def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
+        self.current.take_keys(stored)
+        self._end_calls()
+        if cut:
+            self.key_tasks.end_soon(cut)
+
+    def _end_calls(self) -> None:
+        """Those of keys that are not valid any more, and the connections of workers whose tokens are not."""
+        callers = self.current.callers
+        self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
+        if over := self.calls.revoke(callers.knows):
+            log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
+
+    def _used_keys(self) -> set[str]:
+        configured = {
+            key.id for keys in (self.current.settings.keys, self.current.settings.workers) for key in keys
+        }
+        return (self.calls.used() | self.workers.used()) - configured
+
+    def _of_itself(self) -> ReplicaInfo:
+        return replace_fields(
+            self._where, keys_hash=self.current.callers.hash, reload_refused=self.current.reload_refused
+        )
+
     def _about(self) -> dict[str, Any]:
         return {
             "startedAt": self._where.started_at,
             "draining": self.tasks.going.begun,
             "heartbeatMs": self.current.settings.heartbeat_ms,
         }
+
+    def _tier_of(self, queue: str) -> str:
+        settings = self.current.settings.queues.get(queue)
+        return settings.tier if settings else ""
 
     def _drain_worker(self, worker_id: str) -> bool:
         """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
@@ -322,8 +437,16 @@ class Gateway:
             if not server or server != self._listens_at:
                 self.channel.reconnect()  # the address leads to another server than before
             self._listens_at = server
-            self.dispatcher.store_is_back()
-            self.hub.check_soon(store_lost=True)
+            self._begin_anew()
+
+    async def _store_emptied(self) -> None:
+        await self._prepare.share_secret(self.link)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.dispatcher.store_is_back()
+        self.reckoning.look_at_everybody()
+        self.hub.check_soon(store_lost=True)
 
     def _channel_changed(self, up: bool) -> None:
         if up:
@@ -340,10 +463,10 @@ async def _done(outcome: Awaitable[None] | None) -> None:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    settings: Settings, callers: Callers, redis_url: str, siblings: Siblings | None = None
+    settings: Settings, redis_url: str, siblings: Siblings | None = None
 ) -> AsyncIterator[Gateway]:
     """A started gateway; stopped at the end, whatever happened."""
-    gateway = Gateway(settings, callers, redis_url, siblings)
+    gateway = Gateway(settings, redis_url, siblings)
     try:
         await gateway.start()
         yield gateway
@@ -358,6 +481,7 @@ def _limits(settings: Settings) -> Limits:
         max_queue_length=settings.max_queue_length,
         max_queued_bytes=settings.max_queued_bytes,
         max_retained_bytes=settings.max_retained_bytes,
+        max_outbox=settings.outbox_max_entries,
     )
 
 

@@ -5,9 +5,9 @@ import time
 
 import structlog
 
+from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.going import Going
-from fairlane.gateway.replicas import Replicas
-from fairlane.gateway.streams import Closing
+from fairlane.gateway.watch.replicas import Replicas
 from fairlane.streaming.hub import Hub
 from fairlane.web.dashboard import SharedFeed
 from fairlane.workers.server.dispatch import Dispatcher

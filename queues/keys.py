@@ -39,6 +39,14 @@ KEYS = (
     Key("running", "r:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
     Key("load", "g:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
     Key("spent", "z:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
+    Key("limit", "L:{subject}", "hash", "what a key or user has used of its limits (fields: LIMIT)", "PX, till all is back"),
+    Key("waits", "waits", "hash", "key or user with a limit of waiting tasks -> how many wait", "emptied by dispatch"),
+    Key("balance", "B:{subject}", "hash", "what a key or user can pay with (fields: BALANCE)", "amend, a day after it was used"),
+    Key("balances", "balances", "zset", "key or user with a balance -> when it is reckoned up next (ms)", "with the balance"),
+    Key("runs", "U:{subject}", "set", "running tasks of a key or user with a limit of them", "emptied by ending"),
+    Key("holding", "holding", "zset", "key or user of which flows are held -> its limit", "emptied with the next"),
+    Key("held_lanes", "X:{subject}", "hash", "queue:model with held flows -> user last let go", "emptied with the next"),
+    Key("held", "Y:{queue}:{#model}:{model}:{subject}", "zset", "user -> start tag, of held flows", "emptied by ending"),
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
@@ -54,10 +62,14 @@ KEYS = (
     Key("endings", "endings", "list", "task, bytes, ended, expiry (ms) of those ended since the last sweep", "sweep"),
     Key("ended", "ended", "zset", "task, bytes of its record and log -> ended (ms)", "sweep, when it expires"),
     Key("expiries", "expiries", "zset", "the same -> when record and log expire (ms)", "sweep, when it expires"),
+    Key("outbox", "outbox", "stream", "what SQL does not know yet: kind -> entry (recording.lua; counted refusals)", "recorded"),
+    Key("archive", "archive", "stream", "tasks that ended and that the archive shall have: task -> its id", "archived"),
+    Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
-    Key("audit", "audit", "stream", "changes made while running: who, action, target, before, after", "trimmed: 10,000"),
+    Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
+    Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
     Key("queues", "queues", "set", "known queues", "kept: configured"),
     Key("models", "models", "zset", "known model -> last use (ms), a minute exact", "sweep, when idle for an hour"),
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
@@ -68,11 +80,14 @@ KEYS = (
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
     Key("replicas", "replicas", "zset", "replica -> expiry (ms)", "offer, sweep"),
     Key("versions", "versions", "hash", "replica -> version of its configuration: modified, read (ms), hash", "sweep"),
-    Key("hosts", "hosts", "hash", "replica -> JSON of where it runs: host, pid, version, startedAt (ms)", "sweep"),
+    Key("hosts", "hosts", "hash", "replica -> JSON of what it tells of itself (ReplicaInfo)", "sweep"),
     Key("taken", "k:{nonce}", "string", "tasks granted by a call that has no record", "PX, five times a grant"),
     Key("presence", "W:{replica}", "hash", "the workers connected to a replica (fields: see PRESENCE)", "PX, renewed by present"),
     Key("secret", "secret", "string", "signs stream tickets when none is configured", "kept"),
+    Key("database", "database", "string", "identifier of the SQL database that the replicas share", "kept"),
     Key("ticket", "T:{until}:{id}", "string", "a stream ticket in use: that of a task which ends at `until`", "PX"),
+    Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
+    Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -106,9 +121,14 @@ RECORD = {
     "sf": "1: the caller wants tokens as they come",
     "md": "metadata, JSON",
     "rq": "id of the request that submitted it, for the log",
+    "su": "of which signed token it is a use: how many it has, how long they are remembered (ms), its name",
     "tp": "traceparent of the trace that it belongs to",
     "pb": "bytes of the payload",
     "rd": "replicas with readers, comma-separated",
+    "lm": "what it is charged to the limits of its key and user (limiting.lua)",
+    "pc": "what its model costs: micro-credits for a million tokens of input, cached, output, reasoning; and for a task",
+    "qt": "what it is held of its key's or user's quota (paying.lua)",
+    "ew": "the wait that its caller was told, and its spread, ms",
     "at": "attempt: its number, from 1",
     "ep": "epoch of the attempt: the first part of its events' ids. The time of its grant, us, larger than any before",
     "gt": "grant token",
@@ -131,6 +151,10 @@ RECORD = {
     "co": "failure code",
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
+    "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known",
+    "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",
+    "ra": "how long it is kept when its caller has read its end, ms, until then",
+    "by": "bytes of record and log as they were noted at its end, of a task with ar or ra",
     "ng": "tasks granted by the call named in fn or by its submit",
 }
 """Fields of a task's record, by their short names: they are stored with every queued task."""
@@ -162,6 +186,7 @@ MODEL = {
     "h:{queue}": "1: the lane had to stand back for a rule",
     "n:{queue}": "waiting tasks",
     "D:{queue}": "departures from the lane while some waited: their number, the ms they took, when the last was; packed",
+    "W:{queue}": "bounds of the told waits, below and above, in spreads: learnt from the waits that came; packed",
     "X:{queue}": "departures that came to nothing: their number, how often their user changed, when the last was, whose; packed",
     "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
@@ -182,6 +207,33 @@ QUEUE = {
 }
 """Fields of a queue's hash."""
 
+LIMIT = {
+    "at": "when it was written, us",
+    "of": "by which limits it is reckoned, packed",
+    "ex": "until when the key lives, us",
+    "rm": "requests a minute: when all is back, us",
+    "rd": "requests a day",
+    "tm": "tokens a minute",
+    "td": "tokens a day",
+}
+"""Fields of the limits of a subject: a caller's key, `k:<id>`, or a user of one, `u:<user>`."""
+
+BALANCE = {
+    "b": "what was granted, less what tasks that have ended have cost of it",
+    "h": "held of it, for tasks that have not",
+    "g": "what was granted",
+    "gs": "number of the last grant in it",
+    "w1": "window of the budget that was used last: d or m and its end, ms",
+    "w2": "the one before that",
+    "s{window}": "what tasks that have ended have cost of a window",
+    "h{window}": "held of it",
+    "n": "tasks that have been paid or given back, as they are numbered in SQL",
+    "tk": "mark of what SQL has said of it last: the time, us, and larger than any before",
+    "rn": "n when it was last reckoned up",
+    "ra": "since when that is so and nothing is held, ms",
+}
+"""Fields of the balance of a subject, as of LIMIT. Amounts are micro-credits."""
+
 PRESENCE = {
     "{worker id}": "JSON: what holds as long as the worker does not change",
     "*": "JSON: worker id -> running tasks and ms since it was last heard of, as of the last renewal",
@@ -197,6 +249,8 @@ POOL = {
     "cancelled": "tasks that were cancelled",
     "strict": "1: some queue is paused or has a rule about running tasks",
     "version": "version of the configuration in force: modified, read (ms), hash, replica that set it",
+    "acted": "id of the newest entry of the audit record",
+    "born": "when it was configured first, us: another one means that the store was emptied meanwhile",
     "swept": "last sweep, ms",
     "woke": "when the sweep last repeated wake-ups, ms",
     "ruling": "where to go on among the models that a change of a queue concerns; absent: nowhere",

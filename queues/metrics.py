@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fairlane.queues.tasks import State
+from fairlane.queues.tasks import State, Used
 
 MOST_MODELS = 100
 MOST_CODES = 100
@@ -66,11 +66,12 @@ class TaskEnd(NamedTuple):
     """From the last grant; -1 = it waited until its end."""
     wrote_ms: float = -1
     """From the first output; -1 = unknown, or there was none."""
-    used: tuple[int, int] = (-1, -1)
-    """Tokens of input and output; -1 = unknown."""
+    used: Used = Used()
     task: EndedTask | None = None
     user: str = ""
     """Whose it was: for those who count by user, which metrics do not."""
+    worker: str = ""
+    """Name of the worker that ended it, `version 1` for all that have none; '' when somebody else did."""
 
 
 class Metrics(Protocol):
@@ -99,6 +100,9 @@ class Metrics(Protocol):
 
     def dropped(self, number: int) -> None:
         """Ended tasks were dropped before their time, because all of them together took too much room."""
+
+    def recorded(self, number: int) -> None:
+        """Records were written to SQL that were not there before."""
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """An HTTP answer is over, streams included. `status`: 499 when the caller left before it began."""
@@ -239,6 +243,11 @@ class Recorder:
             (),
             "Ended tasks that were dropped before their time, as together they took more than max_retained_bytes",
         )
+        self.written_records = Counter(
+            "fairlane_records_written_total",
+            (),
+            "Records of ended tasks that were written to the SQL database",
+        )
         self.waiting_time = Histogram(
             "fairlane_task_queue_seconds", task, "Time from a task's submission to its first grant", _WAITS
         )
@@ -297,6 +306,7 @@ class Recorder:
             self.ended_tasks,
             self.model_holds,
             self.dropped_results,
+            self.written_records,
             self.waiting_time,
             self.run_time,
             self.request_duration,
@@ -344,7 +354,7 @@ class Recorder:
         self.request_duration.observe((operation, model, failed), max(end.total_ms, 0) / 1000)
         if end.ran_ms >= 0:
             self.run_time.observe((end.queue, model, end.state.value), end.ran_ms / 1000)
-        read, wrote = end.used
+        read, wrote = end.used.input, end.used.output
         if read >= 0:
             self.tokens.observe((operation, model, "input"), read)
         if wrote >= 0:
@@ -354,6 +364,10 @@ class Recorder:
 
     def dropped(self, number: int) -> None:
         self.dropped_results.add((), number)
+
+    def recorded(self, number: int) -> None:
+        if number:
+            self.written_records.add((), number)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.answers.observe((method, route, str(status)), seconds)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from fairlane.queues.actor import Actor
+from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
-from fairlane.queues.link import Arg, RedisLink
+from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
+from fairlane.queues.logs.sums import SummedLine
 from fairlane.queues.metrics import EndedTask, Metrics, Recorder, TaskEnd, sentence_of
-from fairlane.queues.presence import PresenceNews
 from fairlane.queues.rules import (
     Change,
     EffectiveSettings,
@@ -24,7 +27,8 @@ from fairlane.queues.rules import (
     fields_of,
     settings_of,
 )
-from fairlane.queues.sums import SummedLine
+from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
     Append,
@@ -36,8 +40,10 @@ from fairlane.queues.tasks import (
     Fragment,
     Grant,
     Place,
+    Reached,
     Record,
     Refused,
+    Short,
     State,
     Submitted,
     Taken,
@@ -48,8 +54,10 @@ from fairlane.queues.versions import Configuration, Standing, Version, hash_of, 
 
 log = structlog.get_logger("fairlane.queues")
 
-MOST_AUDITED = 10_000
-"""Entries of the audit record that are kept, about; as in change.lua. An entry's id begins with the store's time, ms."""
+FORGOTTEN_AT_ONCE = 500
+"""Tasks of which it is looked whose they are, in one step."""
+INHERITED_AT_ONCE = 500
+"""Entries of an older release's audit record."""
 
 MOST_TAKEN = 64
 """Tasks that one `take` grants at most; as in granting.lua. Who gets so many asks again."""
@@ -87,6 +95,8 @@ class Limits:
     max_queued_bytes: int = 1 << 30
     max_retained_bytes: int = 1 << 30
     """Of records and logs of ended tasks; beyond it those that ended first are dropped."""
+    max_outbox: int = 1_000_000
+    """Entries that wait to be brought to SQL; beyond it no task is accepted."""
 
 
 class Scheduler:
@@ -154,6 +164,10 @@ class Scheduler:
             b"1" if task.follow else b"0",
             worker,
             b"1" if named else b"0",
+            limits.max_outbox,
+            task.key_limits,
+            task.user_limits,
+            task.quota,
             *_record_of(task),
         )
 
@@ -164,14 +178,72 @@ class Scheduler:
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
             grants = [_GRANT.decode(packed) for packed in reply[4]]
-            return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), reply[6].decode())
+            standing = read_standing(reply[7]) if len(reply) > 7 else None
+            return Submitted(
+                state, place, int(reply[3]), grants, _later(reply[5]), reply[6].decode(), standing
+            )
+        standing = read_standing(reply[-1]) if isinstance(reply[-1], list) else None
         if outcome in ("full", "user_full", "too_long"):
-            return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3])
+            return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
         if outcome == "full_bytes":
-            return Refused(outcome, retry_ms=reply[1])
+            return Refused(outcome, retry_ms=reply[1], standing=standing)
         if outcome == "no_worker":
-            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2])
+            return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2], standing=standing)
+        if outcome == "used_up":
+            return Refused(outcome, limit=reply[1], standing=standing)
+        if outcome == "limited":
+            name, subject, limit, used, asked, retry_ms = reply[1:7]
+            reached = Reached(SETTINGS[name.decode()], limit, used, asked, subject.startswith(b"u:"))
+            return Refused("rate_limited", retry_ms=retry_ms, reached=reached, standing=standing)
+        if outcome == "quota":
+            return Refused(outcome, short=Short(reply[1], reply[2]), standing=standing)
+        if outcome == "no_balance":
+            return Refused(outcome, unknown=(reply[1].decode(), reply[2].decode()))
         return Refused(outcome)
+
+    async def allowance(self, user: str, key_limits: str, user_limits: str) -> list[Allowed]:
+        """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
+        reply = await self._link.run("allowance", user, key_limits, user_limits)
+        return list(read_allowance(reply))
+
+    async def balance(self, subject: str) -> Balance | None:
+        """What a key or user can pay with; None: SQL knows."""
+        fields = _fields(await self._link.command("HGETALL", self._keys("balance", subject=subject)))
+        return Balance(fields) if "b" in fields else None
+
+    async def fund(self, subject: str, funds: Funds, window: str = "") -> bool:
+        """Tell what SQL knows of a subject, and of a window; whether it was not known. What is known here is not set back."""
+        said = (funds.granted, funds.grants, funds.spent, funds.number)
+        of_window = (window, funds.windows.get(window, 0)) if window else ()
+        return bool(await self._link.run("fund", subject, *said, *of_window))
+
+    async def reckon(
+        self, most: int, pause_ms: int, *, everybody: bool = False
+    ) -> tuple[str, list[tuple[str, Balance, int]]]:
+        """Whose balances are to be compared with SQL now: the newest entry of the outbox ('' = none); and of at most `most`
+        subjects how they stand, and for how long (ms) nothing has happened. They are due again in `pause_ms`.
+
+        `everybody`: all are due now.
+        """
+        newest, *due = await self._link.run("reckon", most, pause_ms, b"1" if everybody else b"0")
+        found = [(subject.decode(), Balance(_fields(fields)), idle) for subject, fields, idle in due]
+        return newest.decode(), found
+
+    async def amend(
+        self, subject: str, compared: Balance, funds: Funds, spent: int, windows: Mapping[str, int]
+    ) -> bool:
+        """Put a balance right that was `compared`: SQL's grants hold, and tasks have cost so much more, of `windows` likewise.
+
+        False: somebody has changed it meanwhile."""
+        more = [part for window in windows.items() for part in window]
+        said = (compared.mark, funds.number, funds.granted, funds.grants, spent, "")
+        return bool(await self._link.run("amend", subject, *said, *more))
+
+    async def forget_balance(self, subject: str, compared: Balance) -> bool:
+        """Forget a balance that SQL knows as well. False: something has happened meanwhile."""
+        return bool(
+            await self._link.run("amend", subject, compared.mark, "0", "0", "0", "0", compared.number)
+        )
 
     def take(self, models: Sequence[str], want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
         """The next tasks of a worker's `models` ('*': any), at most `want` and MOST_TAKEN; `taken` reads the reply.
@@ -224,8 +296,8 @@ class Scheduler:
             end.state,
             end.code,
             seq,
-            end.used[0],
-            end.used[1],
+            end.used.input,
+            end.used.output,
             self.replica,
             end.nonce,
             self.limits.grant_ms,
@@ -233,6 +305,7 @@ class Scheduler:
             end.worker,
             len(events),
             end.keep_ms,
+            end.used.more,
         ]
         for event in events:
             args.extend(event)
@@ -372,7 +445,8 @@ class Scheduler:
     ) -> tuple[list[tuple[str, dict[str, str]]], str]:
         """Tasks whose record has the `wanted` fields, newest first, with their records; at most `most`, of at most `look_at`.
 
-        `text` among them is a part of the id, the user or the failure's sentence, in small letters.
+        `text` among them is a part of the id, the user or the failure's sentence, in small letters; `from` and `to`: submitted
+        then or later, and before then, ms.
 
         `running`: all that hold a slot; `recent`: the last 10,000 that were submitted; `failed`: the last 10,000 that failed or
         were cancelled, those that ended last first, a day long and without their content. The second value is the task behind
@@ -382,31 +456,50 @@ class Scheduler:
         reply = await self._link.run("search", source, after, look_at, most, *args)
         return [(task_id.decode(), _fields(record)) for task_id, record in reply[1:]], reply[0].decode()
 
+    async def owned(self, keys: Iterable[str], cursor: str, look_at: int) -> tuple[list[str], str]:
+        """Tasks that wait or run and were submitted with one of these keys, of some `look_at` that do; and where to go on, '0' at
+        the end, which is where to begin. Whoever is there all the while is found, maybe twice."""
+        reply = await self._link.run("owned", cursor, look_at, *keys)
+        return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
+
+    async def now_ms(self) -> int:
+        """The store's time, which that of tasks is."""
+        seconds, micros = await self._link.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def forget(self, user: str, until_ms: int) -> int:
+        """Remove what is kept of this user's tasks that were submitted until then and have ended; how many. Whoever ends all the
+        while is not among them."""
+        removed = 0
+        for line in ("endings", "ended", "failures"):
+            cursor = b"0"
+            while True:
+                cursor, more = await self._link.run("forget", line, cursor, FORGOTTEN_AT_ONCE, user, until_ms)
+                removed += more if line != "failures" else 0
+                if cursor == b"0":
+                    break
+        return removed
+
     async def remembered(self, task_id: str) -> Record | None:
         """What is kept for a day of a task that failed or was cancelled; None of any other."""
         reply = await self._link.command("HGETALL", self._keys("failure", id=task_id))
         return Record(Place(0, 0, 0, 0), time.time_ns() // 1_000_000, _fields(reply)) if reply else None
 
     async def note(
-        self, who: str, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
+        self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
         """Write into the audit record what an operator did that is no change of a setting."""
-        written = [b"before", msgspec.json.encode(before), b"after", msgspec.json.encode(after)]
-        await self._link.command(
-            "XADD",
-            self._keys("audit"),
-            "MAXLEN",
-            "~",
-            MOST_AUDITED,
-            "*",
-            "who",
-            who,
-            "action",
-            action,
-            "target",
-            target,
-            *written,
-        )
+        written = [msgspec.json.encode(before), msgspec.json.encode(after)]
+        await self._link.run("note", *actor, _mark(), action, target, *written)
+
+    async def inherit(self) -> bool:
+        """Bring a part of the audit record that an older release left on its way to SQL; whether there is more of it."""
+        return bool(await self._link.run("inherit", INHERITED_AT_ONCE))
+
+    async def newest_act(self) -> str | None:
+        """The id of the newest entry of the audit record; None where nobody did anything since the store began."""
+        newest: bytes | None = await self._link.command("HGET", self._keys("pool"), "acted")
+        return newest.decode() if newest else None
 
     async def follow(
         self, task_id: str, *, keep_alive: bool = False, owner: tuple[str, str] | None = None
@@ -460,6 +553,15 @@ class Scheduler:
         reply: bytes | None = await self._link.command("GET", self._keys("payload", id=task_id))
         return reply
 
+    async def request(self, task_id: str) -> bytes | None:
+        """The request body of an ended task that the archive shall have with it; None when it has it."""
+        reply: bytes | None = await self._link.command("GET", self._keys("request", id=task_id))
+        return reply
+
+    async def read_end(self, task_id: str) -> None:
+        """Its caller has read the end of a task: from now on it is kept for a shorter time, where the task asks for that."""
+        await self._link.run("read", task_id)
+
     def use_ticket(self, task_id: str, until: int, ms: int) -> asyncio.Future[Any]:
         """Remember for `ms` that the ticket of a task whose own time ends at `until` (ms) is used."""
         return self._link.command("SET", self._keys("ticket", id=task_id, until=str(until)), "1", "PX", ms)
@@ -467,6 +569,15 @@ class Scheduler:
     async def uses_ticket(self, task_id: str, until: int) -> bool:
         """Whether that ticket has been used within the time that was given then."""
         return bool(await self._link.command("EXISTS", self._keys("ticket", id=task_id, until=str(until))))
+
+    async def note_nonce(self, key_id: str, nonce: str, ms: int) -> bool:
+        """Remember for `ms` that a nonce was used with a key; False: it is remembered already."""
+        key = self._keys("nonce", key=key_id, nonce=nonce)
+        return await self._link.command("SET", key, "1", "NX", "PX", ms) is not None
+
+    async def forget_nonce(self, key_id: str, nonce: str) -> None:
+        """Let a nonce be used that was noted by this caller, and for nothing."""
+        await self._link.command("PEXPIRE", self._keys("nonce", key=key_id, nonce=nonce), 0)
 
     def channel(self, replica: str) -> str:
         """The pub/sub channel of a replica."""
@@ -503,23 +614,23 @@ class Scheduler:
         replica lives whose version is newer (ask again), or if what holds says the same. `link`: a connection that is being made.
         """
         said = configuration(queues, models)
-        outcome, in_force, *_ = await (link or self._link).run(
+        outcome, in_force, born = await (link or self._link).run(
             "configure", self.replica, version.modified_ms, version.read_ms, hash_of(said), *said
         )
-        return Standing(outcome.decode(), read_configuration(in_force))
+        return Standing(outcome.decode(), read_configuration(in_force), born.decode())
 
-    async def in_force(self) -> Configuration | None:
-        """Whose configuration holds; None in a store that was never configured."""
-        packed: bytes | None = await self._link.command("HGET", self._keys("pool"), "version")
-        return None if packed is None else read_configuration(packed)
+    async def in_force(self) -> tuple[Configuration | None, str]:
+        """Whose configuration holds, and `Standing.born`; None and '' in a store that was never configured."""
+        packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
+        return None if packed is None else read_configuration(packed), (born or b"").decode()
 
-    async def change(self, kind: Kind, name: str, values: Mapping[str, Value], who: str) -> Change | None:
+    async def change(self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
 
         It holds from the next decision on, on every replica, over restarts too, until a value of None takes it back to what is
         configured. The change is written to the audit record in the same step.
         """
-        args: list[Arg] = [kind, name, who]
+        args: list[Arg] = [kind, name, *actor, _mark()]
         for setting, value in values.items():
             args.extend((setting, encode(kind, setting, value)))
         reply = await self._link.run("change", *args)
@@ -548,6 +659,11 @@ class Scheduler:
             return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
 
         return EffectiveSettings(known(values), known(overrides))
+
+
+def _mark() -> str:
+    """What tells an entry of the audit record from others of the same instant."""
+    return secrets.token_hex(4)
 
 
 def configuration(
@@ -591,6 +707,14 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("tp", task.traceparent)
     if task.request_id:
         fields += ("rq", task.request_id)
+    if task.price:
+        fields += ("pc", task.price)
+    if task.uses:
+        fields += ("su", task.uses)
+    if task.archive_ms:
+        fields += ("ar", f"{task.archive_ms}{' r' if task.archive_request else ''}")
+    if task.after_read_ms:
+        fields += ("ra", task.after_read_ms)
     return fields
 
 

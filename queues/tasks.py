@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fairlane.queues.limits import Standing
+
 
 class State(enum.StrEnum):
     """Where a task is in its life."""
@@ -57,6 +59,25 @@ class TaskSpec:
     """The trace that it belongs to (W3C Trace Context); '' = none."""
     request_id: str = ""
     """Of the HTTP request that brought it; for the log."""
+    archive_ms: int = 0
+    """How long the archive shall keep its end; 0 = it is not archived."""
+    archive_request: bool = False
+    """Its payload, too."""
+    after_read_ms: int = 0
+    """How long record and log are kept when its caller has read its end, if that is less; 0 = as ever."""
+    key_limits: str = ""
+    """Limits of the caller's key, packed (`limits.pack`)."""
+    user_limits: str = ""
+    """Limits of each user of a delegating key, likewise."""
+    price: str = ""
+    """What the model costs, packed; '' = nothing."""
+    quota: str = ""
+    """What the task is paid from, packed; '' = nobody pays."""
+    otherwise: str = ""
+    """The queue that it falls into, and is not paid, where there is not enough; '' = it is refused."""
+    uses: str = ""
+    """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
+    under which they are counted."""
 
 
 class Grant(NamedTuple):
@@ -94,14 +115,14 @@ class Grant(NamedTuple):
 
 class Place(NamedTuple):
     """Where a waiting task stands in its queue, from 1 (0: it does not wait), and how long it may wait. Estimates, ms; all three
-    are -1 as long as nothing has been learnt that tells."""
+    are -1 as long as nothing has been learnt that tells, or while nothing of its queue or model can start."""
 
     position: int
     wait_ms: int
     low_ms: int
-    """It takes less in about one case of ten."""
+    """It takes less in about one case of twenty."""
     high_ms: int
-    """It takes longer in about one case of ten."""
+    """It takes longer in about one case of twenty."""
 
     @property
     def estimating(self) -> bool:
@@ -131,6 +152,28 @@ class Submitted:
     later: Later = ()
     model: str = ""
     """The model that it is scheduled as."""
+    standing: Standing | None = None
+    """What is left of the caller's limits, if it has any."""
+
+
+class Reached(NamedTuple):
+    """A limit of the caller's key or user that refused a task."""
+
+    setting: str
+    limit: int
+    used: int
+    asked: int
+    """What the task would have taken of it."""
+    of_user: bool = False
+    """Of the user of a delegating key; else of the key."""
+
+
+class Short(NamedTuple):
+    """A quota that is not enough for a task, micro-credits."""
+
+    needed: int
+    """What the task would be held."""
+    available: int
 
 
 @dataclass(slots=True)
@@ -138,7 +181,10 @@ class Refused:
     """The answer to a refused submit; nothing of the task was kept.
 
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
-    longest, both ms), no_worker, cancelled. `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
+    longest, both ms), no_worker, cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
+    (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
+    used_up (what it would be a use of; `limit` = how many there are).
+    `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
     """
 
     reason: str
@@ -147,6 +193,12 @@ class Refused:
     retry_ms: int = 0
     others_offered: bool = False
     """With `no_worker`: workers are connected, for other models, and there was none for this one in the last minute."""
+    reached: Reached | None = None
+    standing: Standing | None = None
+    """What is left of the caller's limits, if it has any."""
+    short: Short | None = None
+    unknown: tuple[str, str] = ("", "")
+    """With `no_balance`: whose, and which window of its budget."""
 
 
 EventFields = tuple[str, bytes]
@@ -162,14 +214,34 @@ class Append(NamedTuple):
     output: bool
 
 
+class Used(NamedTuple):
+    """Tokens that a task used; -1 = unknown."""
+
+    input: int = -1
+    output: int = -1
+    cached: int = -1
+    """Of the input, what a cache held."""
+    reasoning: int = -1
+    """Of the output, what its reader does not see."""
+    estimated: bool = False
+    """Input or output is the gateway's own count."""
+
+    @property
+    def more(self) -> str:
+        """What is known beside input and output, as the usage record has it."""
+        return "" if self[2:] == _NOTHING_MORE else f"{self.cached} {self.reasoning} {self.estimated:d}"
+
+
+_NOTHING_MORE = Used()[2:]
+
+
 class End(NamedTuple):
     """How an attempt ends its task, and what its slot is asked for next."""
 
     state: State
     code: str
     terminal: EventFields
-    used: tuple[int, int]
-    """Tokens in and out; -1 = unknown."""
+    used: Used
     nonce: str
     """Names the call, which may be repeated."""
     want: int = 0

@@ -21,7 +21,9 @@ class Version(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """A version of the configuration as the store knows it. `hash` names what it says; `replica` brought it, where known."""
+    """A version of the configuration as the store knows it. `hash` names what it says. `replica` brought it, where known; in the
+    `Standing` of one that is overruled it is one that lives and runs it.
+    """
 
     modified_ms: int
     read_ms: int
@@ -35,6 +37,8 @@ class Standing(NamedTuple):
     outcome: str
     """set, same (nothing to do), or older: another one stays while a replica lives that has it."""
     in_force: Configuration
+    born: str = ""
+    """Names the data of the store: another one than before means that it was emptied meanwhile."""
 
 
 def hash_of(settings: Sequence[object]) -> str:

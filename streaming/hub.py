@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL as TERMINAL_STATES
 from fairlane.queues.tasks import Entry, Record
@@ -38,8 +39,8 @@ PAGE_BYTES = 128 * 1024
 """What a reader has in hand at most, about, and an event more: it may not go on for long."""
 
 
-Take = Callable[[list[Event]], bool]
-"""Takes events as they come, or leaves them all; see `Reader.next`."""
+Take = Callable[[list[Event]], int]
+"""Takes events as they come: how many of them, from the first on. See `Reader.next`."""
 NONE_YET: deque[Event] = deque()
 """Stands for the events of every feed that has none, which are most of those that wait. Never appended to."""
 
@@ -266,8 +267,8 @@ class Reader:
     async def next(self, timeout: float, take: "Take | None" = None) -> list[Event]:
         """The events behind the cursor, which moves on, at most a page of them; [] after `timeout` seconds without any.
 
-        Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here; what
-        it takes is read, and the time begins anew. What it raises is raised here.
+        Events that come while this waits are offered to `take` first, as they come and without waking whoever waits here, unless
+        it leaves some; what it takes is read, and the time begins anew. What it raises is raised here.
 
         Behind all of them comes the newest notice, if it is new to a reader who wants it. Who calls it in a loop holds up nobody:
         whenever it returns [] it has let others run, and everything else that it returns is consumed. While Redis does not answer
@@ -337,11 +338,13 @@ class Reader:
                 try:
                     taken = take(events)
                 except Exception as error:  # whoever reads is told; the writer and the other readers go on
-                    self._broken, taken = error, False
+                    self._broken, taken = error, 0
                 if taken:
-                    self.epoch, self.seq, self._held = events[-1].epoch, events[-1].seq, True
+                    last = events[taken - 1]
+                    self.epoch, self.seq, self._held = last.epoch, last.seq, True
                     self._deadline = self._hub.time() + self._timeout
-                    return
+                    if taken == len(events):
+                        return
         self._take = None  # whoever waits looks first
         if self._waiter is not None:
             _resolve(self._waiter)
@@ -374,12 +377,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stop checking; readers are woken a last time and find their feeds as they are."""
-        tasks = [feed.fetching for feed in self._feeds.values() if feed.fetching]
-        if self._checker:
-            tasks.append(self._checker)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._checker, *[feed.fetching for feed in self._feeds.values()])
         for feed in self._feeds.values():
             feed.wake()
 

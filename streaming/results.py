@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from fairlane.queues.loops import end_tasks
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.turns import Turns
@@ -54,10 +55,7 @@ class _Shared(Generic[Made]):
 
     async def close(self) -> None:
         """Give up what is being made."""
-        tasks = list(self._making.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._making.values())
 
     async def _make(self, key: str, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
         made = self._made[key] = await make()

@@ -16,7 +16,7 @@ import structlog
 
 from fairlane.queues.errors import StoreError
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State
+from fairlane.queues.tasks import Append, End, EventFields, Finished, Grant, State, Used
 from fairlane.streaming.coalesce import Coalescer
 from fairlane.streaming.events import Event, chunk_data, compose, parse_event_id
 from fairlane.streaming.flushes import CALL_BYTES, CALL_EVENTS, Flushes
@@ -230,7 +230,7 @@ class TaskWriter:
         code: str,
         fragment: bytes,
         *,
-        used: tuple[int, int],
+        used: Used,
         want: int,
         models: Sequence[str],
         worker: str,

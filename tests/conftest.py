@@ -1,13 +1,20 @@
 """Fixtures that many tests share: real servers of Redis and Valkey, one each per test session, empty for each test."""
 
+import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
+import redis.utils
 import structlog
+from tests.support.databases import Postgres, running_postgres
 from tests.support.direct import World
 from tests.support.servers import Server, any_binary, free_port, redis_binary, running_server, valkey_binary
+
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
 
 structlog.configure(
     processors=[
@@ -19,6 +26,8 @@ structlog.configure(
     ]
 )
 
+# redis-py reads its version from a file for each connection: 4 ms
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # no test is a matter of time
 hypothesis.settings.load_profile("any-machine")
@@ -80,6 +89,31 @@ def own_redis() -> Iterator[Server]:
     """A server for one test alone, which may stop, kill and empty it."""
     with running_server(any_binary(), port=free_port()) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One server for all tests of this session, which may not stop it."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/fairlane.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.new("fairlane")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """An open one, which has the schema, on each kind."""
+    database = Database(parse_address(database_url, Path()))
+    await database.start()
+    yield database
+    await database.close()
 
 
 @pytest.fixture

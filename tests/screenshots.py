@@ -24,7 +24,8 @@ from tests.support.servers import running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.web.dashboard_history import BUCKET_MS, BUCKETS, Bucket
+from fairlane.web.history.buckets import Bucket, Series
+from fairlane.web.history.ranges import BUCKET_MS, FINE_MS
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -120,7 +121,7 @@ async def operators_view(page: Page, talk: Talk) -> None:
         for _ in range(count):
             await talk.http.post("/api/openai", json=body, headers=headers)
     await page.reload()
-    await expect(page.locator(".plot canvas")).to_have_count(2)
+    await expect(page.locator(".plot canvas")).to_have_count(3)
     await asyncio.sleep(6)  # so that there is something to share
     await expect(page.locator("#queues")).to_contain_text("%")
 
@@ -151,7 +152,7 @@ async def write_an_hour(talk: Talk) -> None:
     gateway = talk.served.gateway
     rng = random.Random(4)
     now = time.time_ns() // 1_000_000 // BUCKET_MS * BUCKET_MS
-    for number in range(BUCKETS):
+    for number in range(FINE_MS // BUCKET_MS):
         trouble = 200 < number < 260
         count = int(rng.gauss(60 + 25 * math.sin(number / 50), 6))
         bucket = Bucket(accepted=count + 2, cancelled=rng.choice([0, 0, 1]))
@@ -159,12 +160,13 @@ async def write_an_hour(talk: Talk) -> None:
         bucket.failures |= {"CONTEXT_LENGTH": 1} if rng.random() < 0.08 else {}
         bucket.refusals = {"full": rng.randrange(12)} if trouble and number > 230 else {}
         bucket.completed = count - sum(bucket.failures.values())
-        bucket.ended = {
+        bucket.waiting = max(round(rng.gauss(40, 6) + (3 * (number - 200) if trouble else 0)), 0)
+        ended = {
             "qwen3-32b": count // 2,
             "llama-3.1-8b": count // 4,
             "deepseek-chat": count - count // 2 - count // 4,
         }
-        bucket.tokens = {model: 180 * number for model, number in bucket.ended.items()}
+        bucket.models = {model: Series(n, n, output_tokens=180 * n) for model, n in ended.items()}
         for _ in range(count):
             wait = rng.lognormvariate(7.2 if trouble else 5.5, 0.8)
             first = wait + rng.lognormvariate(5.5, 0.5)
@@ -174,7 +176,7 @@ async def write_an_hour(talk: Talk) -> None:
                 (bucket.total, first + rng.lognormvariate(7, 0.6)),
             ):
                 sketch.add(value)
-        at = now - (BUCKETS - number) * BUCKET_MS
+        at = now - ((FINE_MS // BUCKET_MS) - number) * BUCKET_MS
         fields = ("from", "replica", "at", at, "bucket", msgspec.json.encode(bucket))
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import structlog
 
+from fairlane.queues.loops import end_tasks
+
 log = structlog.get_logger("fairlane.web")
 
 TICK_S = 1.0
@@ -69,9 +71,7 @@ class SharedFeed:
         """End the painting, and with it every `watch`."""
         self._closed = True
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         async with self._painted:
             self._painted.notify_all()
 

@@ -51,14 +51,21 @@ Gateway = Annotated[
         help="http://host:port or ws://host:port/ws. [env: FAIRLANE_GATEWAY; http://127.0.0.1:8080]"
     ),
 ]
-Name = Annotated[str | None, typer.Option(help="The name that people see. [default: the host's name]")]
-Slots = Annotated[int | None, typer.Option(min=1, max=1024, help="Tasks at a time. [default: 1]")]
+Name = Annotated[
+    str | None, typer.Option(help="The name that people see. [default: the Worker's own, else the host's]")
+]
+Slots = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Tasks at a time. [default: the Worker's own, else 1]")
+]
 TokenFile = Annotated[
     Path | None,
     typer.Option(help="A file with the worker token. [default: the env variable FAIRLANE_WORKER_TOKEN]"),
 ]
 DrainMs = Annotated[
-    int | None, typer.Option(min=0, help="Time for running tasks after the first signal. [default: 30000]")
+    int | None,
+    typer.Option(
+        min=0, help="Time for running tasks after the first signal. [default: the Worker's own, else 30000]"
+    ),
 ]
 Models = Annotated[
     list[str], typer.Option("--model", help="A model to offer; may be repeated. * offers any.")
@@ -235,7 +242,7 @@ def try_command(
         int | None, typer.Option(min=1, help="The task's time. [default: no limit]")
     ] = None,
 ) -> None:
-    """Run one task without a gateway: prints output as it comes, then usage and result.
+    """Run one task without a gateway: prints output as it comes, then usage and result, where it has them.
 
     Example: echo '{"messages": [{"role": "user", "content": "hello"}]}' | fairlane worker try app:worker
     --payload -
@@ -293,8 +300,8 @@ class _Screen:
         self.end_line()
         if self._usage is not None:
             typer.echo(f"usage: {bytes(self._usage.as_json()).decode()}")
-        value = None if self._result is None else self._result.value
-        typer.echo(f"result: {bytes(as_json(value)).decode()}")
+        if self._result is not None:
+            typer.echo(f"result: {bytes(as_json(self._result.value)).decode()}")
 
     def _text(self, text: str) -> None:
         typer.echo(text, nl=False)

@@ -108,6 +108,13 @@ class Sdk(Struct, rename="camel"):
     version: Name
 
 
+class ModelInfo(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """What callers are told of a model: tokens of input and output together, and whose it is."""
+
+    context_length: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
+    owned_by: Annotated[str, Meta(min_length=1, max_length=100, pattern=PRINTABLE)] | None = None
+
+
 # ---- worker to gateway --------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +126,7 @@ class Register(_Message, tag="register"):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 1
     task_types: Annotated[list[Name], Meta(max_length=256)] | None = None
     unhealthy: Annotated[str, Meta(max_length=500, pattern=PRINTABLE)] | None = None
+    model_info: Annotated[dict[Name, ModelInfo], Meta(max_length=256)] | None = None
     sdk: Sdk | None = None
     tags: (
         Annotated[dict[Name, Annotated[str, Meta(max_length=200, pattern=PRINTABLE)]], Meta(max_length=64)]

@@ -82,7 +82,7 @@ class Lab:
             "rows": report.row_table(rows),
             "plots": report.pictures(rows),
             "waiting": report.honesty_table(
-                {row.workload.name: honesty([row.runs[FAIRLANE]]) for row in rows}
+                {f"`{row.workload.name}`": honesty([row.runs[FAIRLANE]]) for row in rows}
             ),
         }
         return rows

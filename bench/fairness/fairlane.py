@@ -12,7 +12,7 @@ from tests.support.direct import World, drive
 from bench.fairness.simulator import SECOND, Estimate, Task
 from fairlane.queues.rules import Value
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, Fragment, Grant, Refused, State, TaskSpec
+from fairlane.queues.tasks import End, Fragment, Grant, Refused, State, TaskSpec, Used
 
 MODEL = "m"
 QUEUE = "free_batch"
@@ -130,7 +130,7 @@ class Fairlane:
                 State.COMPLETED,
                 "",
                 ("done", b"{}"),
-                (task.request.input, output),
+                Used(task.request.input, output),
                 self._scheduler.nonce(),
                 slots,
                 [MODEL],

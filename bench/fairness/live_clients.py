@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from bench.fairness.live_stack import Key
-from bench.fairness.simulator import Request
+from bench.fairness.simulator import Estimate, Request
 
 TIMEOUT_MS = 600_000
 """What each call may take. No experiment is as long."""
@@ -50,6 +50,8 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict)
     waited_ms: int = -1
     """What the gateway says of a sync call."""
+    told: Estimate | None = None
+    """What an async call was told of its wait; None: nothing, as it need not wait or nothing was known."""
 
 
 Again = Callable[[Call], Iterable[Request]]
@@ -206,6 +208,7 @@ class Clients:
             call.status = "accepted"
             return
         state = answer.json()
+        call.told = _told(state)
         patience_s = call.request.patience_us / 1e6
         while state["status"] in ("queued", "executing"):
             waited_s = (time.monotonic_ns() - call.sent_ns) / 1e9
@@ -268,6 +271,14 @@ async def clients(
 def _client(url: str) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_MS / 1000 + 30, limits=limits)
+
+
+def _told(answer: Mapping[str, Any]) -> Estimate | None:
+    """What a 202 says of the wait."""
+    if answer["status"] != "queued" or not answer["estimatedWaitHighMs"]:
+        return None
+    waits = (answer[f"estimatedWait{bound}Ms"] for bound in ("", "Low", "High"))
+    return Estimate(answer["position"], *waits)
 
 
 def _fill(payload: Mapping[str, Any], tokens: int) -> list[dict[str, str]]:

@@ -245,6 +245,7 @@ def as_run(calls: Iterable[Call], records: Iterable[Record], began_ns: int, expe
     run = Run("live", experiment.scale.slots)
     for call in calls:
         task = Task(call.number, replace(call.request, at_us=(call.sent_ns - began_ns) // 1000))
+        task.estimate = call.told
         if record := ran.get(call.number):
             task.granted_us = (record.begun_ns - began_ns) // 1000
             task.ended_us = (record.ended_ns - began_ns) // 1000

@@ -90,8 +90,9 @@ class Ledger:
             GATE, f"{what}: slots in use, most of {slots.samples:,} samples", slots.most, slots.limit
         )
         calls = [call for call in self.calls if call.request.client != self.flooder]
-        refused = sum(call.status.startswith("HTTP") for call in calls)
-        yield at_most(GATE, f"{what}: calls refused or failed, of {len(calls):,}", refused, 0)
+        refused = [call.status for call in calls if call.status.startswith("HTTP")]
+        how = f": {', '.join(sorted(set(refused))[:5])}" if refused else ""
+        yield at_most(GATE, f"{what}: calls refused or failed, of {len(calls):,}{how}", len(refused), 0)
         stored, told = sum(self.states.values()), {call.number for call in self.calls if call.task_id}
         lost = len(told - self.tasks.keys())
         yield at_most(GATE, f"{what}: of {len(told):,} accepted tasks, unknown to the store", lost, 0)
@@ -128,7 +129,7 @@ async def closed_ledger(stack: Stack, model: str, calls: Sequence[Call]) -> Ledg
     try:
         world.now_us = time.time_ns() // 1000
         ids = [key.decode().rpartition(":")[2] for key in stack.store.scan_iter(KEYS("task", id="*"), 1000)]
-        shot = await asyncio.to_thread(audit, world, ids)
+        shot = await asyncio.to_thread(lambda: audit(world, ids, carried=True))
     finally:
         world.close()
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["m"] == model}

@@ -89,9 +89,23 @@ def gaming_table(gains: Mapping[str, Sequence[Gain]]) -> str:
 def honesty_table(found: Mapping[str, Honesty]) -> str:
     """How the told waits compare with the real ones, by workload."""
     return table(
-        ("workload", "tasks told of a wait", "within the range", "median error of the middle"),
         (
-            (f"`{name}`", f"{h.told:,}", f"{number(100 * h.within)} %", f"{number(100 * h.error)} %")
+            "workload",
+            "tasks told of a wait",
+            "within the range",
+            "told ÷ waited",
+            "error of the middle",
+            "width of the range",
+        ),
+        (
+            (
+                name,
+                f"{h.told:,}",
+                f"{number(100 * h.within)} %",
+                f"{h.ratio:.2f}",
+                f"{number(100 * h.error)} %",
+                f"{number(100 * h.width)} %",
+            )
             for name, h in found.items()
         ),
     )

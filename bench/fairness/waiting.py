@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from bench.fairness.measures import percentile
 from bench.fairness.simulator import Run
 
+PROMISED = 0.9
+"""Part of the waits that lie within the bounds that were told."""
+
 
 @dataclass(frozen=True)
 class Honesty:
@@ -14,8 +17,12 @@ class Honesty:
     told: int
     within: float
     """Part of them (0…1) whose wait lay within the range they were told."""
+    ratio: float
+    """Median of told / waited, of those that waited a second or more; so are the next two."""
     error: float
-    """Median of |told - waited| / waited, of those that waited a second or more."""
+    """Median of |told - waited| / waited."""
+    width: float
+    """Median of (high - low) / waited."""
 
 
 def honesty(runs: Iterable[Run]) -> Honesty:
@@ -24,8 +31,18 @@ def honesty(runs: Iterable[Run]) -> Honesty:
         (task.estimate, task.wait_us / 1000)
         for run in runs
         for task in run.granted()
-        if task.estimate is not None
+        if task.estimate is not None and task.estimate.wait_ms >= 0
     ]
-    errors = [abs(told.wait_ms - waited) / waited for told, waited in pairs if waited >= 1000]
+    long = [(told, waited) for told, waited in pairs if waited >= 1000]
     within = sum(told.low_ms <= waited <= told.high_ms for told, waited in pairs)
-    return Honesty(len(pairs), within / max(len(pairs), 1), percentile(errors, 0.5) if errors else 0.0)
+
+    def median(values: Iterable[float]) -> float:
+        return percentile(list(values), 0.5) if long else 0.0
+
+    return Honesty(
+        len(pairs),
+        within / max(len(pairs), 1),
+        median(told.wait_ms / waited for told, waited in long),
+        median(abs(told.wait_ms - waited) / waited for told, waited in long),
+        median((told.high_ms - told.low_ms) / waited for told, waited in long),
+    )

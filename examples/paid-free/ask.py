@@ -29,4 +29,7 @@ def ask(user: str, tier: str, question: str) -> None:
 
 
 if __name__ == "__main__":
-    ask(*sys.argv[1:4])
+    if len(sys.argv) != 4:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    ask(*sys.argv[1:])

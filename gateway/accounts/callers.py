@@ -1,24 +1,38 @@
 """Who is asking: callers by their keys, workers by their tokens.
 
-Pure and immutable. When the configuration is read again, a new `Callers` replaces the old one, and the calls of
-keys that it does not know end (`OpenCalls`).
+Pure and immutable. When the configuration is read again, or a key of the database changed, a new `Callers` replaces the old one,
+and the calls of keys that it does not know end (`OpenCalls`).
 """
 
 import contextlib
 import hashlib
 import hmac
+import operator
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from fairlane.gateway.accounts.openmode import FORWARDING_HEADERS, host_name, open_mode_refusal
+from fairlane.gateway.accounts.signing import (
+    BadSignature,
+    Claims,
+    Signature,
+    TokenForbids,
+    is_signature,
+    looks_like_token,
+    read_signature,
+    read_token,
+)
+from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, model_not_found
-from fairlane.gateway.settings import CallerKey, Scope, Settings, WorkerKey, is_loopback
+from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey, is_loopback
+from fairlane.queues.limits import pack
 from fairlane.streaming.jsontext import kind_of
 
-Key = TypeVar("Key", CallerKey, WorkerKey)
+Kind = Literal["caller", "worker"]
 
 Headers = Callable[[bytes], str | None]
 """Looks a request's header up by its name in lower case."""
@@ -34,6 +48,8 @@ MAX_USER_CHARS = 128
 """Of a name that a trusted caller gives."""
 _MAX_SECRET_CHARS = 512
 SECRET_ID_CHARS = 16
+_TOKEN_SCOPES = frozenset({"call"})
+"""What tokens are for, at most."""
 
 
 class Unauthorized(ApiError):
@@ -41,6 +57,10 @@ class Unauthorized(ApiError):
 
     def __init__(self) -> None:
         super().__init__(401, "UNAUTHORIZED", "A valid key is needed: Authorization: Bearer <key>")
+
+
+class SignedAsWhole(Unauthorized):
+    """There is no key, but the request says that it is signed: `authenticate_signed` sees whether it is."""
 
 
 class BadTier(ApiError):
@@ -79,15 +99,32 @@ class Caller:
     scopes: frozenset[str] = frozenset({"call"})
     user_from: str = ""
     """Where else than in our header a delegating key's requests name their user, as the settings say."""
+    key_limits: str = ""
+    """Of the key, over all its users: packed, as the scheduler takes them."""
+    user_limits: str = ""
+    """Of each user of a delegating key, likewise."""
+    quota: Quota | None = None
+    """Who pays for the key's tasks; None: nobody does."""
+    signed_only: bool = False
+    """Whether the key may not be shown as it is, but only sign."""
+    claims: Claims | None = None
+    """What the token says with which this caller came; None: it came with a key."""
+    uses: str = ""
+    """Of what each of its tasks is a use (`Claims.counted`)."""
 
     def holds(self, scope: Scope) -> bool:
         """Whether the key is for such calls; an admin's is for all."""
         return self.admin or scope in self.scopes
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether a body may still name the user (`named`)."""
+        return self.user_from == BODY_USER and self.user == self.key_id
+
     def named(self, fields: Mapping[str, bytes]) -> "Caller":
         """The caller of a body with these members: its user, where the key says so. Raises ApiError(400)."""
         raw = fields.get("user")
-        if self.user_from != BODY_USER or self.user != self.key_id or raw is None or not kind_of(raw):
+        if not self.unnamed or raw is None or not kind_of(raw):
             return self
         try:
             name = msgspec.json.decode(raw, type=str)
@@ -95,9 +132,21 @@ class Caller:
             raise BadUser("user") from None
         return replace(self, user=f"{self.key_id}/{_checked(name, 'user')}")
 
+    @property
+    def only_model(self) -> str | None:
+        """The model of a request that names none, where the caller's token says so."""
+        return None if self.claims is None else self.claims.only_model
+
+    @property
+    def sees_quota(self) -> bool:
+        """Whether this caller may know what pays for its tasks: the holder of a token not what its key has."""
+        return self.claims is None or (self.quota is not None and self.quota.of_user)
+
     def may_use(self, model: str) -> bool:
-        """Whether the key covers a model."""
-        return "*" in self.models or model in self.models
+        """Whether the key, and the token, cover a model."""
+        return ("*" in self.models or model in self.models) and (
+            self.claims is None or self.claims.allows(model)
+        )
 
     def owns(self, key_id: str, user: str) -> bool:
         """Whether a task that `user` submitted with the key `key_id` is this caller's own."""
@@ -116,6 +165,10 @@ class Caller:
         return self.admin and not self.open
 
 
+_all_but_user_and_tier = operator.attrgetter(*(field.name for field in fields(Caller)[2:]))
+"""What `replace` would copy, for a third of its time: each request of a delegating key has such a copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
     """Whose token a worker presented, and the models that it may offer (`*`: any)."""
@@ -124,6 +177,34 @@ class WorkerIdentity:
     models: tuple[str, ...]
     sha256: str = ""
     """Of its secret; empty where none is asked for."""
+
+
+Who = TypeVar("Who", Caller, WorkerIdentity)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof(Generic[Who]):
+    """A secret, whom it stands for, and until when: ms, None for as long as there is one."""
+
+    sha256: str
+    who: Who
+    until_ms: int | None = None
+    signing_key: bytes = b""
+    """What it signs with; empty: it may not sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKeys:
+    """What the database says of keys and tokens: the secrets that stand for somebody, by their hash."""
+
+    callers: Mapping[str, Proof[Caller]] = field(default_factory=dict)
+    workers: Mapping[str, Proof[WorkerIdentity]] = field(default_factory=dict)
+    secrets: frozenset[tuple[str, str]] = frozenset()
+    """Ids of callers' keys and of their secrets, also of those that are not valid any more, but may end what they have begun."""
+    by_id: Mapping[str, Sequence[Proof[Caller] | Proof[WorkerIdentity]]] = field(default_factory=dict)
+    """The same by the ids of the keys and tokens."""
+    exist: bool = False
+    """Whether there is or ever was a key."""
 
 
 class RequestHead(Protocol):
@@ -136,60 +217,187 @@ class RequestHead(Protocol):
 
 
 class Callers:
-    """Knows the keys of one configuration. Without keys it is open on loopback, and closed anywhere else.
+    """Knows the keys of one configuration and of the database. Without any it is open on loopback, and closed anywhere else.
 
-    Workers need no token only while callers need no key either: a worker reads what callers send.
+    Workers need no token only while callers need no key either: a worker reads what callers send. Where both have a key of an id,
+    the configuration's holds alone (`replaced`): whoever writes the file is never locked out.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.open = not settings.keys and settings.loopback
+    def __init__(
+        self, settings: Settings, stored: StoredKeys = StoredKeys(), now: Callable[[], float] = time.time
+    ) -> None:
+        self.open = not settings.keys and not stored.exist and settings.loopback
         self.workers_open = self.open and not settings.workers
-        self._keys = {key.sha256: key for key in settings.keys}
-        self._callers = {key.sha256: _caller(key) for key in settings.keys}
-        self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
-        self._workers = {key.sha256: key for key in settings.workers}
+        self._now = now
         self._tiers = settings.tiers
+        callers, workers = dict(stored.callers), dict(stored.workers)
+        self.replaced: set[str] = set()
+        """Keys of the database that do not hold, because the configuration has others of these ids."""
+        theirs: dict[str, Any]
+        for entries, theirs in ((settings.keys, callers), (settings.workers, workers)):
+            for entry in entries:
+                for proof in stored.by_id.get(entry.id, ()):
+                    if theirs.pop(proof.sha256, None) is not None:
+                        self.replaced.add(entry.id)
+        self.without_tier: dict[str, str] = {}
+        """Keys of the database that do not hold, because no queue has a tier of theirs any more."""
+        for sha256, proof in [*callers.items()]:
+            who = proof.who
+            for tier in (who.tier, (who.quota and who.quota.otherwise) or who.tier):
+                if tier not in self._tiers:
+                    callers.pop(sha256, None)
+                    self.without_tier[who.key_id] = tier
+        self._configured: dict[str, Proof[Caller]] = {}
+        """By the keys' ids."""
+        for key in settings.keys:
+            signs = bytes.fromhex(key.signing_key) if key.signing else b""
+            proof = Proof(key.sha256, caller_of(key, key.sha256), signing_key=signs)
+            callers[key.sha256] = self._configured[key.id] = proof
+        for token in settings.workers:
+            workers[token.sha256] = Proof(token.sha256, worker_of(token, token.sha256))
+        self._callers, self._workers = callers, workers
+        self._by_id = {proof.who.key_id: proof.who for proof in callers.values()}
+        self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
+        self._stored = stored.secrets
+        self._stored_by_id = stored.by_id
+        self.hash = _hash([*settings.keys, *settings.workers])
+        """Of all configured keys and tokens, to compare replicas by. It tells nothing of a secret."""
         open_tier = OPEN_TIER if OPEN_TIER in self._tiers else min(self._tiers)
         self._anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
 
     def authenticate(self, header: Headers) -> Caller:
-        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller
-        names.
+        """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller names; BadSignature and
+        TokenForbids for the holder of a token; SignedAsWhole where more of the request has to be looked at.
 
         1 An open gateway believes what it is told and ignores keys. 2 A delegating key is believed too; its
         users are its own, and it sees only what it has submitted itself. 3 Any other key is its own user,
-        whatever the request says.
+        whatever the request says. 4 Whoever comes with a token is who it says.
         """
         if self.open:  # 1
-            caller, name = self._anybody, _user(header, "")
-        else:
-            key = _find(self._keys, header(b"authorization"))
-            if key is None:
-                raise Unauthorized
-            caller = self._callers[key.sha256]
-            if not caller.delegating:  # 3
-                return caller
-            name = _user(header, caller.user_from)  # 2
-            name = f"{caller.key_id}/{name}" if name else None
+            return self._named(self._anybody, header)
+        found = self._find(self._callers, header(b"authorization"))
+        if found is None:
+            return self._by_token(header)  # 4
+        if found.signed_only:
+            raise BadSignature(
+                f"The key {found.key_id!r} is not to be sent (signed_only): sign the request, or a token"
+            )
+        return self._named(found, header) if found.delegating else found  # 2, 3
+
+    def authenticate_signed(self, request: RequestHead) -> tuple[Caller, Signature]:
+        """The caller of a request that is signed as a whole. That it came for the first time, and that its body is the one that
+        was signed, is still to be seen. Raises as `authenticate`.
+        """
+        signature = read_signature(request.header(b"authorization") or "")
+        signers = self._signers(signature.key_id)
+        scope = request.scope
+        target = scope.get("raw_path") or scope["path"].encode()
+        if scope["query_string"]:
+            target = b"%b?%b" % (target, scope["query_string"])
+        named = signers[0].who.user_from.lower().encode()
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name.startswith(b"x-fairlane-") or name == named
+        ]
+        for proof in signers:
+            if signature.is_of(proof.signing_key, scope["method"], target, headers):
+                signature.check_time(self._now())
+                caller = proof.who
+                return self._named(caller, request.header) if caller.delegating else caller, signature
+        raise BadSignature(
+            "The signature is wrong: it is made of the method, the path and query as they come to the gateway, the time, the "
+            "nonce, the body's SHA-256 and the X-Fairlane headers"
+        )
+
+    def _by_token(self, header: Headers) -> Caller:
+        """The caller who presents a token. Raises Unauthorized where it is none."""
+        authorization = header(b"authorization")
+        if is_signature(authorization):
+            raise SignedAsWhole
+        scheme, _, text = (authorization or "").partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not looks_like_token(text):
+            raise Unauthorized
+        token = read_token(text)
+        proofs = self._signers(token.key_id)
+        proof = next((proof for proof in proofs if token.is_signed_by(proof.signing_key)), None)
+        if proof is None:
+            raise BadSignature(f"The token's signature is not the one of the key {token.key_id!r}")
+        now_s = self._now()
+        claims = token.claims(now_s)
+        key = proof.who
+        if not key.delegating:
+            raise BadSignature(
+                f"The key {token.key_id!r} signs requests, and no tokens: those name users, so it would have to be delegating"
+            )
+        if claims.tier is not None and claims.tier not in self._tiers:
+            raise BadSignature(f"The token's tier {claims.tier!r} is none: {', '.join(sorted(self._tiers))}")
+        try:
+            name = token.name if claims.user is None else _checked(claims.user, "user")
+        except BadUser as error:
+            raise BadSignature(f"The token's claim {error.message}") from None
+        tier = claims.tier or key.tier
+        for where in ("X-Fairlane-User", "X-Fairlane-Tier"):
+            said = header(where.lower().encode())
+            if said is not None and said != (tier if where.endswith("Tier") else claims.user):
+                raise TokenForbids(
+                    f"The token says whose the request is, and of which tier: leave {where} out", where
+                )
+        return replace(
+            key,
+            user=f"{key.key_id}/{name}",
+            tier=tier,
+            admin=False,
+            delegating=False,
+            scopes=key.scopes & _TOKEN_SCOPES,
+            user_from="",
+            claims=claims,
+            uses=claims.counted(key.key_id, now_s),
+        )
+
+    def _signers(self, key_id: str) -> Sequence[Proof[Caller]]:
+        """What a key may sign with now, at least one. Raises BadSignature."""
+        configured = self._configured.get(key_id)
+        known = [configured] if configured else self._stored_by_id.get(key_id, ())
+        held = [(proof, self._callers.get(proof.sha256)) for proof in known]
+        valid = [mine for proof, mine in held if mine is proof and self._valid(mine) is not None]
+        if not valid:
+            raise BadSignature(f"There is no valid key {key_id[:64]!r}, by which this is signed")
+        signers = [proof for proof in valid if proof.signing_key]
+        if not signers:
+            raise BadSignature(f"The key {key_id!r} may not sign: it is no key with signing: true")
+        return signers
+
+    def _named(self, caller: Caller, header: Headers) -> Caller:
+        """The caller with the user and the tier that the request names: who may name them is known."""
+        name = _user(header, caller.user_from)
+        if name and not caller.open:
+            name = f"{caller.key_id}/{name}"
         tier = self._tier(header)
         if not name and not tier:
             return caller
-        return replace(caller, user=name or caller.user, tier=tier or caller.tier)
+        return Caller(name or caller.user, tier or caller.tier, *_all_but_user_and_tier(caller))
+
+    def of_key(self, key_id: str) -> Caller | None:
+        """Whom the secrets of a key stand for, where they name no user; None: it does not hold."""
+        return self._by_id.get(key_id)
 
     def knows(self, caller: Caller) -> bool:
-        """Whether the key that a caller showed is still one, with the same secret."""
+        """Whether what a caller has begun may go on: the key that it showed is still one, with the same secret; or it is one of
+        the database that has expired or was revoked, but not cut off."""
         if self.open or not caller.key_id:
             return self.open and caller.open
-        return (caller.key_id, caller.secret_id) in self._secrets
+        secrets = self._secrets if caller.key_id in self._configured else self._stored
+        return (caller.key_id, caller.secret_id) in secrets
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
         """Whose worker it is, or None when it may not connect. An open gateway takes any."""
         if self.workers_open:
             return WorkerIdentity(OPEN_WORKER, ("*",))
-        key = _find(self._workers, authorization)
-        return _worker(key) if key else None
+        return self._find(self._workers, authorization)
 
     def renewed(self, sha256: str) -> WorkerIdentity | None:
         """What these keys say of a worker that was let in with this secret; None when it is not valid any more.
@@ -198,8 +406,24 @@ class Callers:
         """
         if self.workers_open and not sha256:
             return WorkerIdentity(OPEN_WORKER, ("*",))
-        key = self._workers.get(sha256)
-        return _worker(key) if key else None
+        return self._valid(self._workers.get(sha256))
+
+    def _find(self, proofs: Mapping[str, Proof[Who]], authorization: str | None) -> Who | None:
+        """Whose secret is presented. Only a look-up of its hash can be timed, which tells nothing."""
+        scheme, _, secret = (authorization or "").partition(" ")
+        secret = secret.strip()
+        if scheme.lower() != "bearer" or not 0 < len(secret) <= _MAX_SECRET_CHARS:
+            return None
+        presented = digest(secret)
+        proof = proofs.get(presented)
+        if proof is None or not hmac.compare_digest(proof.sha256, presented):
+            return None
+        return self._valid(proof)
+
+    def _valid(self, proof: Proof[Who] | None) -> Who | None:
+        if proof is None or (proof.until_ms is not None and self._now() * 1000 >= proof.until_ms):
+            return None
+        return proof.who
 
     def refuse_request(self, request: RequestHead) -> str | None:
         """Why a request is not even asked for a key (403), or None; see `open_mode_refusal`."""
@@ -244,13 +468,18 @@ class Callers:
 
 
 def check_model(caller: Caller, model: str) -> None:
-    """Raise ApiError when a caller's key does not cover a model; it looks like a model that does not exist."""
+    """Raise ApiError when a caller's key does not cover a model, which looks like a model that does not exist; or its token."""
+    claims = caller.claims
+    if claims is not None and not claims.allows(model):
+        raise TokenForbids(
+            f"The token is for {', '.join(claims.models or ())[:200]}, not for {model}", "model"
+        )
     if not caller.may_use(model):
         raise model_not_found(model)
 
 
-def _caller(key: CallerKey) -> Caller:
-    """Whom a key stands for, where it names no user of its own."""
+def caller_of(key: CallerKey, sha256: str) -> Caller:
+    """Whom a secret of a key stands for, where it names no user of its own."""
     return Caller(
         key.id,
         key.tier,
@@ -259,30 +488,35 @@ def _caller(key: CallerKey) -> Caller:
         key.delegating,
         key.weight,
         models=tuple(key.models),
-        secret_id=key.sha256[:SECRET_ID_CHARS],
+        secret_id=sha256[:SECRET_ID_CHARS],
         scopes=frozenset(key.scopes),
         user_from=key.user_from,
+        key_limits=pack(key.limits.model_dump()),
+        user_limits=pack(key.user_limits.model_dump()),
+        quota=quota_of(key.quota) if key.quota else None,
+        signed_only=key.signed_only,
     )
 
 
-def _worker(key: WorkerKey) -> WorkerIdentity:
-    return WorkerIdentity(key.id, tuple(key.models), key.sha256)
+def quota_of(said: KeyQuota) -> Quota:
+    """What a key says of its quota."""
+    return Quota(said.of == "user", said.budget or 0, said.per or "month", said.otherwise or "")
+
+
+def worker_of(key: WorkerKey, sha256: str) -> WorkerIdentity:
+    """Whose workers present this secret of a token."""
+    return WorkerIdentity(key.id, tuple(key.models), sha256)
+
+
+def _hash(keys: Sequence[CallerKey | WorkerKey]) -> str:
+    """Names what a configuration says of keys and tokens, in any order."""
+    said = sorted(f"{type(key).__name__} {key.model_dump_json()}" for key in keys)
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
 
 
 def digest(secret: str) -> str:
     """What is stored of a secret: its SHA-256 in hex. Enough, because secrets are random and long."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _find(keys: Mapping[str, Key], authorization: str | None) -> Key | None:
-    """The key whose secret is presented. Only a look-up of its hash can be timed, which tells nothing."""
-    scheme, _, secret = (authorization or "").partition(" ")
-    secret = secret.strip()
-    if scheme.lower() != "bearer" or not 0 < len(secret) <= _MAX_SECRET_CHARS:
-        return None
-    presented = digest(secret)
-    key = keys.get(presented)
-    return key if key is not None and hmac.compare_digest(key.sha256, presented) else None
 
 
 def _user(header: Headers, other: str) -> str | None:

@@ -6,15 +6,18 @@ A call is open from its authentication to the end of its answer. Nothing is paid
 from collections.abc import Callable
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import Request
 
 MAX_TICKET_READERS = 100
 """Streams of one task that holders of its link may have open."""
 AGAIN_MS = 1000
+LINKS = "links of "
+"""Before a key's id: the readers of its tasks' links. No key's id has a space."""
 
 Opener = tuple[str | None, str]
-"""A key's id and its user; None and a task's id for the holders of a task's link."""
+"""A key's id and its user, or '' as long as a body that may name one is not read; None and a task's id for the holders of a
+task's link."""
 
 
 class OpenCalls:
@@ -24,38 +27,78 @@ class OpenCalls:
         """`most`: how many one user of a key may have open."""
         self.most = most
         self._open: dict[Opener, set[Request]] = {}
+        self._used: set[str] = set()
 
     def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
+        return len(set().union(*self._open.values()))
 
-    def enter(self, request: Request, caller: Caller) -> None:
-        """Open a caller's call, until `leave`. Raises ApiError (429) when it is one too many."""
+    def enter(self, request: Request, caller: Caller, *, unnamed: bool = False) -> None:
+        """Open a caller's call, until `leave`. Raises ApiError (429) when it is one too many.
+
+        `unnamed`: the body may name the user; until `name` says who it is, the call counts apart from those of all users.
+        """
         request.caller = caller
-        if not self._enter(request, (caller.key_id, caller.user), self.most):
-            raise _too_many(f"You have {self.most} calls open in this gateway; wait until some have ended")
+        self._used.add(caller.key_id)
+        if not self._enter(request, (caller.key_id, "" if unnamed else caller.user), self.most):
+            raise too_many_calls(
+                f"You have {self.most} calls open in this gateway; wait until some have ended"
+            )
+
+    def name(self, request: Request, caller: Caller) -> None:
+        """The body is read, and this is its caller: from now on the call counts for that user alone.
+
+        Raises ApiError (429) when it is one too many; then it counts for nobody any more.
+        """
+        if request.opener != (caller.key_id, caller.user):
+            self.leave(request)
+            self.enter(request, caller)
 
     def enter_by_ticket(self, request: Request, task_id: str) -> None:
         """Open a stream for a holder of a task's link, until `leave`. Raises ApiError (429) when it is one too many."""
         if not self._enter(request, (None, task_id), MAX_TICKET_READERS):
-            raise _too_many(f"This task has {MAX_TICKET_READERS} streams open by its link; close some")
+            raise too_many_calls(f"This task has {MAX_TICKET_READERS} streams open by its link; close some")
+
+    def enter_for_owner(self, request: Request, key_id: str, user: str) -> None:
+        """Count a stream that a task's link opened among those of the links of the task's owner as well, until `leave`.
+
+        They have a count of their own: who reads by links does not hold up the owner's calls. Who the owner is the task's record
+        tells, not the ticket. Raises ApiError (429) when it is one too many.
+        """
+        owner = (LINKS + key_id, user)
+        if not self._add(request, owner, self.most):
+            raise too_many_calls(
+                f"The links of this task's owner have {self.most} streams open in this gateway; close some"
+            )
+        request.owner = owner
 
     def _enter(self, request: Request, opener: Opener, most: int) -> bool:
+        entered = self._add(request, opener, most)
+        if entered:
+            request.opener = opener
+        return entered
+
+    def _add(self, request: Request, opener: Opener, most: int) -> bool:
         calls = self._open.setdefault(opener, set())
         if len(calls) >= most:
             return False
         calls.add(request)
-        request.opener = opener
         return True
 
     def leave(self, request: Request) -> None:
         """The answer is over. A call that was never opened has nothing to leave."""
-        opener = request.opener
-        if opener is not None:
-            request.opener = None
-            calls = self._open[opener]
-            calls.discard(request)
-            if not calls:
-                del self._open[opener]
+        openers = request.opener, request.owner
+        request.opener = request.owner = None
+        for opener in openers:
+            if opener is not None:
+                calls = self._open[opener]
+                calls.discard(request)
+                if not calls:
+                    del self._open[opener]
+
+    def used(self) -> set[str]:
+        """The keys by which calls were opened since this was asked last."""
+        used, self._used = self._used, set()
+        return used
 
     def revoke(self, is_valid: Callable[[Caller], bool]) -> int:
         """End the calls of callers who are not valid any more; how many there were."""
@@ -70,5 +113,5 @@ class OpenCalls:
         return len(over)
 
 
-def _too_many(message: str) -> ApiError:
+def too_many_calls(message: str) -> ApiError:
     return ApiError(429, "TOO_MANY_CALLS", message, retry_after_ms=AGAIN_MS)

@@ -10,6 +10,7 @@ adds no header of its own. Therefore `who_gets_in` says so at every start, and d
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from fairlane.gateway.settings import Settings, is_loopback
 
@@ -25,6 +26,21 @@ FORWARDING_HEADERS = (
     b"via",
 )
 """Headers by which a proxy gives itself away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a database has of keys, as far as it says who gets in."""
+
+    exist: bool = False
+    """There is or was a key or a token: so callers need a key."""
+    keys: bool = False
+    """There is or was a key of a caller."""
+    tokens: bool = False
+    """There is a worker token that is valid."""
+
+
+NOTHING_HELD = Held()
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -78,14 +94,20 @@ def open_mode_refusal(
     return None
 
 
-def who_gets_in(settings: Settings) -> list[str]:
-    """What an operator should know of who may use a gateway with these settings, one sentence each; [] when only keys decide.
+def who_gets_in(settings: Settings, held: Held = NOTHING_HELD) -> list[str]:
+    """What an operator should know of who may use a gateway with these settings and such a database, one sentence each; [] when
+    only keys decide.
 
     For `fairlane check` and for the start.
     """
-    if settings.keys or not settings.loopback:
-        if settings.workers:
+    if settings.keys or held.exist or not settings.loopback:
+        if settings.workers or held.tokens:
             return []
+        if settings.loopback and not settings.keys:
+            return [
+                "there are no worker tokens: workers need one (fairlane key create --worker; fairlane key new --worker makes one "
+                "for the configuration)"
+            ]
         return [
             f"no worker tokens are configured: workers need the one that is made in {settings.data_dir} and printed at "
             "the first start (fairlane key new --worker makes one for the configuration)"

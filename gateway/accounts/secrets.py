@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.accounts.openmode import NOTHING_HELD, Held
 from fairlane.gateway.settings import CallerKey, Problem, Settings, SettingsError, WorkerKey
 from fairlane.queues.private import private_directory
 
@@ -45,22 +46,37 @@ class Created:
     path: Path
 
 
-def with_first_start_keys(settings: Settings) -> tuple[Settings, list[Created]]:
+def with_first_start_keys(settings: Settings, held: Held = NOTHING_HELD) -> tuple[Settings, list[Created]]:
     """The settings with a caller key and a worker token as far as they are needed and not configured: off loopback both, so that
     a gateway there is never open; on loopback a worker token as soon as there are keys, as workers read what callers send.
 
     Where nothing is needed these very settings come back. Else the keys of earlier starts are loaded
-    from the data directory, or made: then they are in the list, to be shown once. Raises SettingsError when
-    the directory cannot be used.
+    from the data directory, or made, where the database has none either: then they are in the list, to be shown once. Raises
+    SettingsError when the directory cannot be used.
     """
-    caller = not settings.keys and not settings.loopback
-    worker = not settings.workers and (bool(settings.keys) or not settings.loopback)
-    if not caller and not worker:
+    wanted: dict[Kind, bool] = {
+        "key": not settings.keys and not settings.loopback,
+        "worker": not settings.workers and (bool(settings.keys) or not settings.loopback),
+    }
+    has: dict[Kind, bool] = {"key": held.keys, "worker": held.tokens}
+    load = {
+        kind
+        for kind, needed in wanted.items()
+        if needed and (not has[kind] or first_file(settings.data_dir, kind).exists())
+    }
+    if not load:
         return settings, []
-    keys, workers, created = first_start_keys(settings.data_dir, caller=caller, worker=worker)
+    keys, workers, created = first_start_keys(
+        settings.data_dir, caller="key" in load, worker="worker" in load
+    )
     return settings.model_copy(
         update={"keys": keys or settings.keys, "workers": workers or settings.workers}
     ), created
+
+
+def first_file(data_dir: Path, kind: Kind) -> Path:
+    """Where the hash of the first key or token lies, if one was made."""
+    return data_dir / _FILES[kind]
 
 
 def first_start_keys(
@@ -86,7 +102,7 @@ def first_start_keys(
 
 
 def _hash(data_dir: Path, kind: Kind, created: list[Created]) -> str:
-    path = data_dir / _FILES[kind]
+    path = first_file(data_dir, kind)
     if not path.exists():
         secret, sha256 = new_secret(kind, FIRST_ID)
         if _write_once(path, json.dumps({"id": FIRST_ID, "sha256": sha256}) + "\n"):

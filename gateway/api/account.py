@@ -1,4 +1,4 @@
-"""What a page asks first: who am I here, and what may I choose?"""
+"""What a page asks first: who am I here, what may I choose, and how much is left of what I may use?"""
 
 from fastapi import APIRouter, Depends, Response
 from fastapi import Request as Framed
@@ -15,8 +15,11 @@ router = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refu
 async def caller(request: Framed, caller: TheCaller) -> Response:
     """As whom this request counts, and what it could name instead.
 
-    `tiers` are there for those whose X-Fairlane-User and X-Fairlane-Tier are believed (`delegating`).
+    `tiers` are there for those whose X-Fairlane-User and X-Fairlane-Tier are believed (`delegating`). `limits` are those of
+    the key, over all its users, which no holder of a token is told, and `userLimits` those of this user. `quota` is what the
+    key, or this user, can pay with.
     """
+    gateway = request.app.gateway
     return answer(
         {
             "user": caller.user,
@@ -26,10 +29,12 @@ async def caller(request: Framed, caller: TheCaller) -> Response:
             "delegating": caller.delegating,
             "admin": caller.admin,
             "scopes": sorted(caller.scopes | ({"admin"} if caller.admin else set())),
-            "tiers": sorted(request.app.gateway.current.settings.tiers)
-            if caller.delegating
-            else [caller.tier],
+            "tiers": sorted(gateway.current.settings.tiers) if caller.delegating else [caller.tier],
             "modes": list(MODES),
             "version": __version__,
+            **await gateway.tasks.allowances.told(
+                caller.user, "" if caller.claims else caller.key_limits, caller.user_limits
+            ),
+            "quota": await gateway.quota.own(caller),
         }
     )

@@ -116,7 +116,7 @@ class CancelledData(EventData):
 
 
 class QueuedData(EventData):
-    """The task waits; `position` counts from 1. The wait is an estimate in ms, which four times out of five lies between its
+    """The task waits; `position` counts from 1. The wait is an estimate in ms, which nine times out of ten lies between its
     low and its high bound; null, and `estimating`, as long as nothing is known."""
 
     position: FromOne

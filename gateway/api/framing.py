@@ -15,17 +15,24 @@ from pydantic import BaseModel
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.api.models import NativeError, OpenAIError
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.health import Health
-from fairlane.gateway.http import Request
 from fairlane.gateway.metrics.scrape import Scrape
+from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.operator.operator import Operator
+from fairlane.gateway.records.reports import UsageReports
+from fairlane.gateway.watch.health import Health
+from fairlane.queues.actor import Actor
 
 REQUEST = "fairlane.request"
 """Where the ASGI scope of a framed call holds our `Request`."""
 NO_STORE = {"cache-control": "no-store"}
 
-KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an open gateway asks for none.")
+KEY = HTTPBearer(
+    auto_error=False,
+    scheme_name="key",
+    description="A key, or a token that one has signed; an open gateway asks for none.",
+)
 """Named in the document; who may call, `access` has found before."""
 
 
@@ -47,6 +54,11 @@ async def _scrape(request: Framed) -> Scrape:
     return scrape
 
 
+async def _usage(request: Framed) -> UsageReports:
+    usage: UsageReports = request.app.gateway.usage
+    return usage
+
+
 async def _request(request: Framed) -> Request:
     ours: Request = request.scope[REQUEST]
     return ours
@@ -58,16 +70,26 @@ async def _caller(request: Framed) -> Caller:
     return caller
 
 
+async def _actor(request: Framed) -> Actor:
+    ours: Request = request.scope[REQUEST]
+    return actor_of(await _caller(request), ours.address)
+
+
+TheActor = Annotated[Actor, Depends(_actor)]
 TheOperator = Annotated[Operator, Depends(_operator)]
 TheHealth = Annotated[Health, Depends(_health)]
 TheScrape = Annotated[Scrape, Depends(_scrape)]
+TheUsage = Annotated[UsageReports, Depends(_usage)]
 TheRequest = Annotated[Request, Depends(_request)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 
 
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
 def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) -> Response:
     """JSON. The models of an answer describe it and are not run: what another release of a replica tells must not make a 500."""
-    encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    encoded = body if isinstance(body, bytes) else _encode(body)
     return Response(encoded, status, media_type="application/json", headers=dict(headers))
 
 

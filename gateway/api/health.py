@@ -18,7 +18,7 @@ MISSING: dict[int | str, dict[str, Any]] = {503: {"model": models.NotReady}}
 @router.head("/health/live", operation_id="live_head", response_model=None)
 @router.get("/health/live", operation_id="live", response_model=models.Live)
 async def live() -> Response:
-    """The event loop turns."""
+    """The process answers."""
     return answer({"status": "live"}, {})
 
 

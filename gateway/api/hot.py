@@ -8,7 +8,6 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
 from fairlane.gateway.api import models, native, openai
-from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.api.framing import HotRoute, refusals
 
 SUBMIT = (400, 401, 403, 404, 408, 413, 415, 429, 499, 500, 502, 503, 504)
@@ -29,10 +28,25 @@ READINGS = (
 )
 
 REF = "#/components/schemas/{model}"
+LEFT = {
+    "limit": "the limit of which least is left",
+    "remaining": "how much of it is left",
+    "reset": "until all of it is back, as 12ms, 1.5s, 6m0s",
+}
+LIMIT_HEADERS = {
+    f"x-ratelimit-{name}-{counts}": {
+        "schema": {"type": "string"},
+        "description": f"Where there is a limit: {says}",
+    }
+    for counts in ("requests", "tokens")
+    for name, says in LEFT.items()
+}
 
 
 def stream_schemas() -> dict[str, Any]:
     """The parts of the document on what streams hold."""
+    from fairlane.gateway.api.events import NativeEvent  # noqa: PLC0415 - its models are made for the document alone
+
     events, definitions = TypeAdapter.json_schemas(
         [
             ("NativeEvent", "serialization", TypeAdapter(NativeEvent)),
@@ -78,9 +92,15 @@ def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says
         parameters=OURS,
         description=says,
         response_model=whole,
-        responses=responses,
+        responses=_with_limits(responses),
         tags=["openai"],
     )
+
+
+def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Each answer to a caller says what is left of his limits."""
+    told = {status: {"headers": LIMIT_HEADERS} for status in (200, *responses) if status not in (401, 403)}
+    return {status: {**responses.get(status, {}), **told.get(status, {})} for status in (*responses, *told)}
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
@@ -145,7 +165,7 @@ ROUTES = (
         *("GET", "/v1/models", openai.models, Access.CALLER),
         description="The models that are configured or offered now, of those that the caller's key covers.",
         response_model=models.ModelList,
-        responses=refusals(400, 401, 403, 429, 503, openai=True),
+        responses=_with_limits(refusals(400, 401, 403, 429, 503, openai=True)),
         tags=["openai"],
     ),
     _native(
@@ -191,7 +211,7 @@ ROUTES = (
         description="One of the models of `GET /v1/models`.",
         parameters={"model": Annotated[str, Path()]},
         response_model=models.ModelRow,
-        responses=refusals(*READ, openai=True),
+        responses=_with_limits(refusals(*READ, openai=True)),
         tags=["openai"],
     ),
 )

@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable
 from fairlane.gateway.settings.model import Mode
 from fairlane.queues.rules import Kind
+from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.tasks import State
 
 Ms = int
@@ -32,9 +33,25 @@ class Asked(BaseModel):
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The document's part on a JSON body that is read by hand."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    """The document's part on a JSON body that is read by hand. Models within it stand where they are used."""
+    schema = model.model_json_schema(ref_template="{model}")
+    parts = schema.pop("$defs", {})
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _with_parts(schema, parts)}},
+        }
+    }
+
+
+def _with_parts(node: Any, parts: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_with_parts(one, parts) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        node = {**parts[node["$ref"]], **{name: value for name, value in node.items() if name != "$ref"}}
+    return {name: _with_parts(value, parts) for name, value in node.items()}
 
 
 # ---- refusals ----------
@@ -45,9 +62,13 @@ class NativeError(Answer):
 
     error: str
     code: str
+    model: str = Field("", description="with NO_WORKER: the model that nobody runs")
     task_id: str = ""
     retry_after_ms: Ms = 0
     why: str = Field("", description="for operators: what is wrong with Redis")
+    fields: dict[str, str] = Field({}, description="for operators: setting -> what is wrong with it")
+    rate_limited: bool = Field(False, description="with RATE_LIMITED: true")
+    retry_after: int = Field(0, description="with RATE_LIMITED: seconds until it would be accepted")
 
 
 class OpenAIErrorBody(BaseModel):
@@ -85,8 +106,12 @@ class OpenAIHeaders(BaseModel):
 
     x_fairlane_timeout: Positive | Left = Field(None, description="ms from submission to the end")
     x_fairlane_priority: Priority | Left = Field(None, description="among one's own tasks, 5 first")
-    x_fairlane_mode: Mode | Left = None
-    x_fairlane_on_disconnect: Literal["cancel", "continue"] | Left = None
+    x_fairlane_mode: Mode | Left = Field(
+        None, description="which of the tier's queues; else by the body: `vision` with an image, or `stream`"
+    )
+    x_fairlane_on_disconnect: Literal["cancel", "continue"] | Left = Field(
+        None, description="what becomes of the task when its caller hangs up; `cancel` if not given"
+    )
     x_fairlane_result_ttl: Positive | Left = Field(None, description="ms")
     x_fairlane_metadata: str | Left = Field(None, description="a JSON object of at most 4,096 bytes")
     x_fairlane_user: str | Left = Field(None, description="for delegating keys")
@@ -206,7 +231,12 @@ class ModelRow(BaseModel):
     id: str
     object: Literal["model"]
     created: int
-    owned_by: str
+    owned_by: str = Field(description="as its workers tell, else `fairlane`")
+    context_length: int | None = Field(
+        None,
+        description="tokens of input and output together: the least that a worker tells; absent where none does",
+    )
+    max_model_len: int | None = Field(None, description="the same, under the name that vLLM gives it")
 
 
 class ModelList(BaseModel):
@@ -244,9 +274,9 @@ class TaskRequest(Wishes):
 
 
 class Place(Answer):
-    """Where a task stands in its queue, from 1, and how long it may wait: four times out of five between low and high.
+    """Where a task stands in its queue, from 1, and how long it may wait: nine times out of ten between low and high.
 
-    Null, and `estimating`, as long as nothing has been learnt that tells.
+    Null, and `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
     """
 
     position: int
@@ -299,6 +329,25 @@ class Cancelled(Answer):
 # ---- account, health ----------
 
 
+class LimitLeft(Answer):
+    """A limit of a key or a user, and what is left of it."""
+
+    limit: int
+    remaining: int
+    reset_ms: Ms = Field(0, description="until all of it is back; of requests and tokens")
+
+
+class LimitsLeft(Answer):
+    """Those that are set."""
+
+    requests_per_minute: LimitLeft | Left = None
+    requests_per_day: LimitLeft | Left = None
+    tokens_per_minute: LimitLeft | Left = None
+    tokens_per_day: LimitLeft | Left = None
+    max_running: LimitLeft | Left = None
+    max_waiting: LimitLeft | Left = None
+
+
 class Account(Answer):
     """As whom a request counts."""
 
@@ -312,6 +361,9 @@ class Account(Answer):
     tiers: list[str]
     modes: list[Mode]
     version: str
+    limits: LimitsLeft = Field(description="of the key, over all its users")
+    user_limits: LimitsLeft = Field(description="of this user of a delegating key")
+    quota: "QuotaLeft | None" = Field(description="null: nobody pays for its tasks")
 
 
 class Live(Answer):
@@ -353,6 +405,14 @@ QueueChange = _change("queue")
 ModelChange = _change("model")
 
 
+class SettingInfo(BaseModel):
+    help: str
+    type: Literal["integer", "number", "string"]
+    least: float | int | None
+    most: float | int | None
+    choices: list[str] | None
+
+
 class Before(BaseModel):
     before: Setting
     after: Setting
@@ -362,6 +422,7 @@ class _Changed(Answer):
     values: dict[str, Setting] = Field(description="what holds now")
     overrides: dict[str, Setting] = Field(description="what of it differs from the configuration")
     changed: dict[str, Before]
+    settings: dict[str, SettingInfo] = Field(description="what can be set, what it is for, and its bounds")
 
 
 class QueueChanged(_Changed):
@@ -391,6 +452,7 @@ class Queue(Answer):
     oldest_wait_ms: Ms | None
     share: float | None
     tokens_charged: int
+    blocked: Blocked | None = Field(description="why none of its waiting tasks can start")
 
 
 class ModelState(Answer):
@@ -411,6 +473,17 @@ class ModelState(Answer):
     workers: int
     slots: int
     overrides: dict[str, Setting]
+    blocked: dict[str, Blocked] = Field(
+        description="queue -> why none of its tasks that wait for this model can start"
+    )
+    configured: bool
+
+
+class ModelInfo(Answer):
+    """What a worker tells of a model: tokens of input and output together, and whose it is."""
+
+    context_length: int | None = None
+    owned_by: str | None = None
 
 
 class Worker(Answer):
@@ -419,11 +492,14 @@ class Worker(Answer):
     replica: str
     version: int
     models: list[str]
+    """The first few that it offers."""
+    more_models: int = 0
     task_types: list[str] | None
     slots: int
     draining: bool
     unhealthy: str | None = None
     """Why it cannot work, in its own words or those of its last tasks."""
+    model_info: dict[str, ModelInfo] = {}
     running: int = 0
     heartbeat_age_ms: Ms = 0
 
@@ -442,8 +518,18 @@ class Counts(Answer):
 class Store(Answer):
     """What the replica that answers sees of Redis."""
 
+    address: str
     up: bool
     refuses: bool
+    since: Ms | None
+    why: str | None
+
+
+class DatabaseSeen(Answer):
+    """What the process that answers sees of the SQL database."""
+
+    address: str
+    up: bool
     since: Ms | None
     why: str | None
 
@@ -511,6 +597,13 @@ class Configuration(Answer):
     in_force: bool
 
 
+class RefusedReload(Answer):
+    """The last configuration that a replica read and did not take over, unless a good one came after it."""
+
+    at: Ms
+    why: str
+
+
 class Replica(Answer):
     replica: str
     age_ms: Ms
@@ -518,6 +611,10 @@ class Replica(Answer):
     pid: int | None
     version: str | None
     started_at: Ms | None
+    keys_hash: str | None = Field(
+        description="of its keys and worker tokens: the same where these are the same"
+    )
+    reload_refused: RefusedReload | None
     configuration: Configuration | None
 
 
@@ -528,6 +625,7 @@ class OperatorState(Answer):
     workers: list[Worker]
     counts: Counts
     store: Store
+    database: DatabaseSeen
     tasks: list[Task]
     replicas: list[Replica]
 
@@ -549,6 +647,9 @@ class AuditEntry(Answer):
     id: str
     at: Ms
     who: str
+    from_: str = Field(
+        alias="from", description="the client's address, as the gateway sees it; empty: not known"
+    )
     action: str
     target: str
     before: dict[str, JsonValue]
@@ -557,6 +658,155 @@ class AuditEntry(Answer):
 
 class Audit(Answer):
     entries: list[AuditEntry]
+    next: str | None
+
+
+class ArchivedTask(Answer):
+    task_id: str
+    key: str
+    user: str
+    status: Literal["completed", "failed", "cancelled"]
+    ended_at: Ms
+    answer: dict[str, JsonValue] = Field(description="as GET /api/task/{taskId} told it")
+    request: JsonValue = Field(description="null: it was not kept")
+
+
+class Forgotten(Answer):
+    """Of how many rows, each once."""
+
+    usage: int
+    days: int
+    archived: int
+    audit: int
+    results: int
+    more: bool
+
+
+class Refusal(Answer):
+    minute: Ms = Field(description="when it began")
+    key: str = Field(description="empty: a gateway that asks for no key, or a link of a task")
+    code: str = Field(description="that of the errors")
+    count: int
+
+
+class RefusalPage(Answer):
+    refusals: list[Refusal]
+    next: str | None
+
+
+class KeySecret(Answer):
+    """That a secret is valid; what it is was told once."""
+
+    created: Ms
+    valid_until: Ms | None = Field(description="null: as long as the key")
+
+
+class KeyShown(Answer):
+    id: str
+    kind: Literal["caller", "worker"]
+    source: Literal["configuration", "database"]
+    state: Literal["valid", "expired", "revoked", "replaced", "unusable"]
+    settings: dict[str, JsonValue] = Field(description="as an entry of the configuration has them")
+    note: str
+    created: Ms | None
+    expires: Ms | None
+    revoked: Ms | None
+    last_used: Ms | None
+    secrets: list[KeySecret] = Field(description="the valid ones of a key of the database")
+
+
+class KeyDetail(KeyShown):
+    limits: LimitsLeft | None = Field(
+        description="what is left of the key's; null: the store does not answer; so below"
+    )
+    user_limits: LimitsLeft | None = Field(description="and of the user's that is asked for")
+
+
+class KeyPage(Answer):
+    now: Ms
+    keys: list[KeyShown]
+    next: str | None
+
+
+class KeyChanged(KeyShown):
+    notes: list[str] = Field(description="what an operator should know of what was done")
+
+
+class KeyMade(KeyChanged):
+    secret: str = Field(description="told this once")
+
+
+class KeyRevoked(KeyChanged):
+    cancelled: int = Field(description="tasks that were ended by this call")
+
+
+class BudgetLeft(Answer):
+    """A budget in the day or month that is now, in credits."""
+
+    limit: float
+    per: Literal["day", "month"]
+    used: float
+    held: float = Field(description="for tasks that have not ended")
+    remaining: float
+    ends: Ms = Field(description="when it comes anew")
+
+
+class QuotaLeft(Answer):
+    """What somebody can pay with, in credits."""
+
+    of: Literal["key", "user"] = Field(description="who pays: the key for all its users, or each user")
+    granted: float = Field(description="all grants together")
+    spent: float = Field(description="what tasks have cost of them")
+    balance: float = Field(description="`granted` less `spent`; less than 0: a debt")
+    held: float = Field(description="for tasks that have not ended, of grants and budget together")
+    available: float = Field(description="what the next task may be held")
+    budget: BudgetLeft | None
+    otherwise: str | None = Field(
+        description="the tier in which a task goes on that cannot be paid; null: it is refused"
+    )
+
+
+class QuotaShown(QuotaLeft):
+    key: str
+    user: str | None = Field(description="null: the key pays")
+    active: bool = Field(description="the key has a quota by which it, or its users, pay now")
+
+
+class QuotaPage(Answer):
+    now: Ms
+    rows: list[QuotaShown]
+    next: str | None
+
+
+class QuotaGranted(QuotaShown):
+    id: str
+    new: bool = Field(description="false: it had been made before, and nothing more was granted")
+    credits: float
+    notes: list[str] = Field(description="what an operator should know of what was done")
+
+
+class LedgerEntry(Answer):
+    """What a grant or a task did to a fund."""
+
+    id: str = Field(description="of the grant or the task")
+    kind: Literal["grant", "task"]
+    fund: Literal["granted", "day", "month"]
+    ends: Ms | None = Field(description="of the budget's day or month")
+    of: Literal["key", "user"]
+    key: str
+    user: str | None
+    held: float = Field(description="while the task went on")
+    amount: float = Field(description="less than 0: it was paid, or taken back")
+    refunded: float = Field(description="what came back of what was held")
+    price: str = Field(description="as of usage records")
+    at: Ms
+    who: str = Field(description="of a grant: the key of the operator")
+    note: str
+
+
+class Ledger(Answer):
+    now: Ms
+    rows: list[LedgerEntry]
     next: str | None
 
 
@@ -593,37 +843,137 @@ class TopUsers(Answer):
     complete: bool
 
 
+class Used(Answer):
+    """Tasks added up. Tokens that are not known count as none."""
+
+    tasks: int
+    completed: int
+    failed: int
+    cancelled: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = Field(description="of the input, where workers tell it")
+    reasoning_tokens: int = Field(description="of the output, where workers tell it")
+    estimated: int = Field(description="tasks whose tokens are, at least in part, the gateway's own count")
+    waited_ms: Ms = Field(
+        description="together, each until its last start, or its end where it never started"
+    )
+    ran_ms: Ms = Field(description="together, each from its last start to its end")
+    cost: float = Field(description="credits, by the prices that held when tasks were submitted")
+
+
+class UsedBy(Used):
+    """One row: the members that were asked `by`, and what they used."""
+
+    model: str | Left = None
+    key: str | Left = None
+    user: str | Left = None
+    tier: str | Left = None
+    state: str | Left = None
+    code: str | Left = None
+    day: str | Left = Field(None, description="2026-11-23")
+    hour: str | Left = Field(None, description="2026-11-23T16:00Z")
+
+
+class UsageReport(Answer):
+    now: Ms
+    from_: Ms = Field(alias="from")
+    to: Ms
+    by: list[str]
+    rows: list[UsedBy]
+    total: Used
+    more: bool
+
+
+class UsedTask(Answer):
+    """What a task used, for good. What is not known is null; what there is none of, an empty text."""
+
+    task_id: str
+    ended_at: Ms
+    enqueued_at: Ms
+    granted_at: Ms | None = Field(description="its last start; null: it never started")
+    first_output_at: Ms | None
+    status: State
+    code: str = Field(description="failure code, CANCELLED included; empty when it completed")
+    key: str
+    user: str
+    tier: str
+    queue: str
+    type: str
+    model: str = Field(description="that was asked for")
+    scheduled_as: str = Field(
+        description="the line that it waited in: its model, or * where any name is taken"
+    )
+    worker_id: str
+    attempts: int
+    tries: int
+    request_id: str
+    trace_id: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    estimated: bool = Field(description="input or output is the gateway's own count")
+    cost: float | None = Field(
+        description="credits; 0: it came to nothing; null: its model had no price when it was submitted"
+    )
+    price: str = Field(
+        description="by which it is reckoned, in credits: of a million tokens of input, cached input, output and reasoning, "
+        "and of the task itself, with slashes between"
+    )
+
+
+class UsedTasks(Answer):
+    now: Ms
+    tasks: list[UsedTask]
+    next: str | None
+
+
 class ModelMinute(Answer):
     accepted_last_minute: int
     ended_last_minute: int
+    cancelled_last_minute: int = Field(description="of those that ended")
     output_tokens_last_minute: int
 
 
 class HistoryTotal(Answer):
-    accepted: int
+    accepted: int | None
     completed: int
     failed: int
-    cancelled: int
-    refused: int
-    wait_ms: TotalPercentiles
-    first_output_ms: TotalPercentiles
-    total_ms: TotalPercentiles
-    failures: list[CodeCount]
-    refusals: list[CodeCount]
+    cancelled: int | None
+    refused: int | None
+    input_tokens: int
+    output_tokens: int
+    wait_ms: TotalPercentiles | None
+    first_output_ms: TotalPercentiles | None
+    total_ms: TotalPercentiles | None
+    failures: list[CodeCount] | None
+    refusals: list[CodeCount] | None
+
+
+class HistoryNames(Answer):
+    models: list[str]
+    queues: list[str]
+    workers: list[str]
 
 
 class History(Answer):
     now: Ms
+    range: str
+    until: Ms
     bucket_ms: Ms
     at: list[Ms]
-    accepted: list[int]
+    accepted: list[int] | None
     completed: list[int]
     failed: list[int]
-    cancelled: list[int]
-    refused: list[int]
-    waiting: list[int]
-    wait_ms: Percentiles
-    first_output_ms: Percentiles
-    total_ms: Percentiles
+    cancelled: list[int] | None
+    refused: list[int] | None
+    waiting: list[int] | None
+    input_tokens: list[int]
+    output_tokens: list[int]
+    wait_ms: Percentiles | None
+    first_output_ms: Percentiles | None
+    total_ms: Percentiles | None
     models: dict[str, ModelMinute]
     total: HistoryTotal
+    names: HistoryNames

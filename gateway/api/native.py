@@ -9,10 +9,10 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.bodies import Members, value_of
-from fairlane.gateway.errors import bad_request, task_failed
-from fairlane.gateway.http import JSON, NO_STORE, SSE_HEADERS, Request
-from fairlane.gateway.intake import (
+from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
+from fairlane.gateway.calls.intake import (
+    OWN_FIELDS,
     Options,
     make_task,
     read_flag,
@@ -21,14 +21,15 @@ from fairlane.gateway.intake import (
     read_type,
     split_payload,
 )
-from fairlane.gateway.operator.audit import NOBODY
-from fairlane.gateway.streams import serve
+from fairlane.gateway.calls.streams import serve
+from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.errors import ApiError, bad_request, task_failed
+from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.tasks.models import DEFAULT_MODEL
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.submit import task_info
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
 from fairlane.queues.tasks import Record, State, TaskSpec
@@ -72,7 +73,7 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     payload, metadata = split_payload(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, OWN_FIELDS)
 
 
 async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
@@ -102,10 +103,12 @@ def _make(
     payload_fields: Members,
     payload: bytes,
     metadata: bytes,
+    own: tuple[str, ...] = (),
 ) -> tuple[TaskSpec, AnswerMode]:
+    tasks.calls.name(request, caller)
     asynchronous = read_flag(fields, "async")
     stream = read_flag(fields, "stream")
-    model = read_model(fields, DEFAULT_MODEL)
+    model = read_model(fields, caller.only_model or DEFAULT_MODEL)
     options = Options(
         wait=not asynchronous,
         stream=stream,
@@ -125,6 +128,8 @@ def _make(
         payload=payload,
         fields=payload_fields,
         options=options,
+        terms=tasks.current.terms(caller.quota, model),
+        own=own,
     )
     check_model(caller, model)
     trace(request, task)
@@ -171,6 +176,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     try:
         async with follow as submitted:
             stream = NativeStream(task_info(task))
+            lane, enqueued_ms = (task.queue, submitted.model), submitted.enqueued_ms
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))
@@ -187,10 +193,23 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
             )
+            if stream.was_lost and await _is_gone(tasks, task.id):
+                tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
         no_linger = task.linger_ms and not tasks.settings.linger_ms
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
             tasks.cancel_soon(task.id, "client")
+
+
+async def _is_gone(tasks: Tasks, task_id: str) -> bool:
+    """Whether the store has lost a task, and not only a part of its log: then its caller comes back for the rest."""
+    try:
+        await tasks.poll.record(task_id)
+    except ApiError:
+        return True
+    except StoreError:
+        pass
+    return False
 
 
 @contextlib.asynccontextmanager
@@ -203,6 +222,8 @@ async def _ending(tasks: Tasks, stream: "NativeStream") -> AsyncIterator[list[by
 class NativeStream(NativeStreamView):
     """The native view of a task's log, and what its readers are told beside."""
 
+    was_lost = False
+
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
 
@@ -210,6 +231,7 @@ class NativeStream(NativeStreamView):
         return KEEPALIVE
 
     def lost(self) -> bytes:
+        self.was_lost = True
         ts = now_ms()
         return (
             native_frame(gap_event(self.info.task_id, ts, "", None, "lost"))
@@ -235,24 +257,40 @@ def reconnect_ms() -> int:
 async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /api/task/{taskId}: how a task stands, with its result when it is completed."""
     task_id = request.path_params["task_id"]
-    record = await tasks.poll.find(caller, task_id)
-    answer, result = await tasks.poll.describe(task_id, record, tasks.links.url(task_id))
     headers = [JSON, (b"x-task-id", task_id.encode()), NO_STORE]
-    body = msgspec.json.encode(answer)
-    if result is None:
-        await request.respond(200, body, headers)
-    else:
-        await request.respond_in_parts(200, [body[:-1] + b',"result":', result.json, b"}"], headers)
+    try:
+        record = await tasks.poll.find(caller, task_id)
+        parts = await tasks.poll.answer(task_id, record, tasks.links.url(task_id))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        archived = await tasks.poll.archived(task_id, caller)
+        await request.respond_in_parts(200, [archived.answer], headers)
+        return
+    await request.respond_in_parts(200, parts, headers)
+    del parts
+    await tasks.poll.was_read(caller, task_id, record)
 
 
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
     task_id = request.path_params["task_id"]
-    record = await tasks.poll.find(caller, task_id)
+    try:
+        record = await tasks.poll.find(caller, task_id)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        state = (await tasks.poll.archived(task_id, caller)).state
+        await _tell_state(request, task_id, state)
+        return
     if caller.owns(record.fields.get("k", ""), record.fields["u"]):
         state = await tasks.cancel.own(task_id, record)
     else:
-        state = await tasks.cancel.others(task_id, record, caller.key_id or NOBODY)
+        state = await tasks.cancel.others(task_id, record, actor_of(caller, request.address))
+    await _tell_state(request, task_id, state)
+
+
+async def _tell_state(request: Request, task_id: str, state: str) -> None:
     body = msgspec.json.encode({"taskId": task_id, "status": state})
     await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
 
@@ -272,6 +310,8 @@ async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:
         async with tasks.hub.read(task_id, keep_alive=True, owner=owner) as found:
             if found is None:
                 raise not_found(task_id)
+            if ticket is not None:
+                tasks.calls.enter_for_owner(request, found[0].fields.get("k", ""), found[0].fields["u"])
             answer = await _replay(tasks, request, task_id, *found, from_latest)
             del found  # the record is large, and it may be long
             with ticket or contextlib.nullcontext():

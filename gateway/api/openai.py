@@ -8,15 +8,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.bodies import Members, parse_object, value_of
+from fairlane.gateway.calls.bodies import Members, parse_object, value_of
+from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.intake import (
+    Options,
+    check_choices,
+    check_metadata,
+    make_task,
+    read_flag,
+    read_model,
+)
+from fairlane.gateway.calls.streams import Refused, serve
+from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
-from fairlane.gateway.http import JSON, Request
-from fairlane.gateway.intake import Options, check_choices, check_metadata, make_task, read_flag, read_model
-from fairlane.gateway.streams import Refused, serve
-from fairlane.gateway.tasks.submit import task_info
+from fairlane.gateway.tasks.submit import LOST, task_info
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
-from fairlane.gateway.tracing import follow as trace
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
@@ -54,16 +61,19 @@ async def embeddings(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models: what is configured or offered now."""
-    data = [tasks.models.row(name) for name in await tasks.models.names(caller)]
+    data = list((await tasks.models.rows(caller)).values())
+    request.standing = await tasks.allowances.standing(caller)
     await request.respond(200, msgspec.json.encode({"object": "list", "data": data}), [JSON])
 
 
 async def model(tasks: Tasks, caller: Caller, request: Request) -> None:
     """GET /v1/models/{model}."""
     name = request.path_params["model"]
-    if name not in await tasks.models.names(caller):
+    row = (await tasks.models.rows(caller)).get(name)
+    if row is None:
         raise model_not_found(name)
-    await request.respond(200, msgspec.json.encode(tasks.models.row(name)), [JSON])
+    request.standing = await tasks.allowances.standing(caller)
+    await request.respond(200, msgspec.json.encode(row), [JSON])
 
 
 # ---- the way of a request ----------
@@ -129,7 +139,8 @@ def _include_usage(fields: Members) -> bool:
 def _task(
     tasks: Tasks, caller: Caller, request: Request, task_type: str, body: bytes, fields: Members, stream: bool
 ) -> TaskSpec:
-    name, caller = read_model(fields, None), caller.named(fields)
+    name, caller = read_model(fields, caller.only_model), caller.named(fields)
+    tasks.calls.name(request, caller)
     check_model(caller, name)
     options = Options(
         wait=True,
@@ -151,6 +162,7 @@ def _task(
         payload=body,
         fields=fields,
         options=options,
+        terms=tasks.current.terms(caller.quota, name),
     )
     trace(request, task)
     return task
@@ -201,13 +213,14 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
     try:
         follow = tasks.submit.followed(task)
         async with follow as submitted:
-            feed, enqueued_ms = follow.feed, submitted.enqueued_ms
+            feed, enqueued_ms, request.standing = follow.feed, submitted.enqueued_ms, submitted.standing
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
             place = None
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            stream = OpenAIStream(call.streamed(task_info(task), usage), hub.time, place)
+            info, queue, model = task_info(task), task.queue, submitted.model
+            stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
             # one that waits in the queue says so at once
@@ -231,9 +244,13 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
                 took_ms = max(event_time(refused.end) - enqueued_ms, 0)
                 raise task_failed(failure, task_id, took_ms=took_ms) from None
             except Lost:
-                raise gateway_failed("STORE_LOST", "The store lost this task", task_id) from None
+                stream.was_lost = True
+                raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
                 raise tasks.going.refusal(task_id) from None
+            finally:
+                if stream.was_lost:
+                    tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
     finally:
         if not came_to_end and lingers:  # nobody can read the rest here, also when the gateway stops
             tasks.cancel_soon(task_id, "client" if hub.time() < give_up else "timeout")
@@ -242,13 +259,14 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
 class OpenAIStream:
     """An OpenAI stream that may wait in the queue: the view, and what keeps clients from giving up meanwhile."""
 
-    __slots__ = ("_place", "_time", "_told_at", "_view")
+    __slots__ = ("_place", "_time", "_told_at", "_view", "was_lost")
 
     def __init__(self, view: OpenAIStreamView, time: Callable[[], float], place: Place | None) -> None:
         self._view = view
         self._time = time
         self._told_at = time()
         self._place = place
+        self.was_lost = False
 
     pending = None
 
@@ -278,6 +296,7 @@ class OpenAIStream:
         return self._view.queue_chunk(self._place)
 
     def lost(self) -> bytes:
+        self.was_lost = True
         return error_frame("The store lost a part of this stream", "STORE_LOST")
 
     def overdue(self) -> bytes:

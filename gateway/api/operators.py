@@ -8,21 +8,26 @@ from pydantic import BeforeValidator
 
 from fairlane.gateway.access import Entrance
 from fairlane.gateway.api import models
-from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.bodies import parse_values
+from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
-from fairlane.gateway.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.operator.audit import NOBODY
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import check_name
 from fairlane.gateway.tasks.poll import now_ms
+from fairlane.queues.actor import Actor
 from fairlane.queues.ids import could_be_ours
-from fairlane.queues.rules import Kind
+from fairlane.queues.rules import Kind as Configured
 from fairlane.queues.tasks import State
+from fairlane.web.history.buckets import Kind
+from fairlane.web.history.ranges import RANGES
 
 MAX_BODY_BYTES = 16 * 1024
 MAX_VALUE = 256
+BULK = ("user", "queue", "model", "worker")
+"""What a bulk cancel filters by, beside the state."""
 
 router = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
@@ -38,6 +43,7 @@ def _count(text: Any) -> Any:
 
 Count = BeforeValidator(_count)
 Filter = Annotated[str, Query(max_length=MAX_VALUE)]
+TIME = r"^[0-9]{0,15}$"
 
 
 @router.get("/api/admin/state", response_model=models.OperatorState)
@@ -92,14 +98,29 @@ async def feed(operator: TheOperator, framed: Framed, request: TheRequest) -> Re
 
 
 @router.get("/api/admin/history", response_model=models.History)
-async def history(operator: TheOperator) -> Response:
-    """The last hour of all replicas in buckets of 10 s, and as a whole (`total`).
+async def history(
+    operator: TheOperator,
+    span: Annotated[str, Query(alias="range", json_schema_extra={"enum": [*RANGES]})] = "1h",
+    model: Filter = "",
+    queue: Filter = "",
+    worker: Filter = "",
+) -> Response:
+    """What all replicas did until now, and as a whole (`total`): 15 minutes or an hour in buckets of 10 s, 6 hours in minutes, 24
+    hours in buckets of 10 minutes, 7 days in hours. The newest bucket reaches `until`.
 
-    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (at its end);
-    and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99 (null: nothing ended),
-    within 2.5 %. `models`: what each did in the last minute.
+    Columns with one value per bucket that began `at`: accepted, completed, failed, cancelled, refused; waiting (at most, seen
+    every 10 s); tokens; and waitMs (to the first grant), firstOutputMs and totalMs (from submission), each with p50, p95, p99
+    (null: nothing ended), within 2.5 %. With one of model, queue and worker (its name, or its id if it has none) they are of that
+    alone, and null where it is not known. `names`: what there is. `models`: what each did in the last minute.
     """
-    return answer(await operator.history.read())
+    if span not in RANGES:
+        raise bad_request(f"range must be one of {', '.join(RANGES)}", "range")
+    wanted: list[tuple[Kind, str]] = [("model", model), ("queue", queue), ("worker", worker)]
+    given = [(kind, name) for kind, name in wanted if name]
+    if len(given) > 1:
+        raise bad_request("only one of model, queue and worker can be given", given[1][0])
+    kind, name = given[0] if given else (None, "")
+    return answer(await operator.history.read(span, kind, name))
 
 
 @router.get("/api/admin/users", response_model=models.TopUsers)
@@ -116,6 +137,7 @@ async def users(operator: TheOperator, limit: Annotated[int, Query(ge=1, le=200)
 @router.get("/api/admin/tasks", response_model=models.FoundTasks)
 async def find_tasks(
     operator: TheOperator,
+    caller: TheCaller,
     state: Annotated[str, Query(json_schema_extra={"enum": [*State, ""]})] = "",
     text: Filter = "",
     user: Filter = "",
@@ -123,12 +145,15 @@ async def find_tasks(
     model: Filter = "",
     worker: Filter = "",
     code: Filter = "",
+    since: Annotated[str, Query(alias="from", pattern=TIME)] = "",
+    until: Annotated[str, Query(alias="to", pattern=TIME)] = "",
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=200), Count] = 50,
 ) -> Response:
     """Tasks that match, newest first: with `state=executing` every one that runs; with `failed`, `cancelled` or a `code` the last
     10,000 of a day that failed or were cancelled, with the `error`'s sentence; else among the last 10,000 that were submitted.
-    `text` is a part of the id, the user or the sentence, in small or large letters; all else must be equal.
+    `text` is a part of the id, the user or the sentence, or how the request's id begins, in small or large letters; with `from`
+    and `to` (ms) submitted then or later, and before then; all else must be equal.
 
     `next` is the `after` that goes on, null at the end.
     """
@@ -138,16 +163,19 @@ async def find_tasks(
         raise bad_request("after must be the id of a task", "after")
     given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
+    times = {"from": since, "to": until}
+    wanted |= {name: value for name, value in times.items() if value}
     if text:
-        wanted["text"] = text.lower()
-    rows, more = await operator.search(wanted, after, limit)
+        wanted["text"] = text.encode().lower().decode()  # letters of ASCII alone, as the script does
+    rows, more = await operator.search(wanted, after, limit, caller.key_id or NOBODY)
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
-@router.post("/api/admin/tasks/cancel", response_model=models.AllCancelled)
+@router.post("/api/admin/tasks/cancel", response_model=models.AllCancelled, responses=refusals(500))
 async def cancel_all(
     operator: TheOperator,
-    caller: TheCaller,
+    actor: TheActor,
+    request: TheRequest,
     state: Annotated[str, Query(json_schema_extra={"enum": [State.QUEUED, State.EXECUTING, ""]})] = "",
     user: Filter = "",
     queue: Filter = "",
@@ -157,46 +185,55 @@ async def cancel_all(
 ) -> Response:
     """Ends tasks that wait or run and match, at most `limit` of those among the last 10,000 that were submitted.
 
-    One of user, queue, model and worker must be given. `more`: call again for the rest. Written to the audit record as one entry.
+    One of user, queue, model and worker must be given, and nothing that this call does not know. `more`: call again for the rest.
+    Written to the audit record as one entry.
     """
+    request.check_query(*BULK, "state", "limit")
     if state not in ("", State.QUEUED, State.EXECUTING):
         raise bad_request(f"state must be {State.QUEUED} or {State.EXECUTING}", "state")
-    given = {"user": user, "queue": queue, "model": model, "worker": worker}
+    given = dict(zip(BULK, (user, queue, model, worker), strict=True))
     wanted = {FILTERS[name]: value for name, value in given.items() if value}
     if not wanted:
         raise bad_request("one of user, queue, model and worker must be given", "user")
     if state:
         wanted["st"] = state
-    cancelled, more = await operator.cancel_all(wanted, limit, caller.key_id or NOBODY)
+    cancelled, more = await operator.cancel_all(wanted, limit, actor)
     return answer({"cancelled": len(cancelled), "more": more})
 
 
 @router.get("/api/admin/tasks/{task_id}", response_model=models.TaskDetail, responses=refusals(404))
-async def task(operator: TheOperator, task_id: str) -> Response:
+async def task(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
     """Everything of a task but its payload and output. `streamUrl` is a link to its events, null when they are no longer kept.
 
-    A task that failed or was cancelled is known for a day, without its metadata.
+    A task that failed or was cancelled is known for a day, without its metadata. A key that only views gets neither.
     """
     record, kept = await operator.known(task_id)
-    return answer(describe(task_id, record) | {"streamUrl": operator.links.url(task_id) if kept else None})
+    shown = describe(task_id, record)
+    if not caller.admin:
+        kept, shown["metadata"] = False, None
+    return answer(shown | {"streamUrl": operator.links.url(task_id) if kept else None})
 
 
-@router.post("/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404))
-async def cancel(operator: TheOperator, caller: TheCaller, task_id: str) -> Response:
+@router.post(
+    "/api/admin/tasks/{task_id}/cancel", response_model=models.Cancelled, responses=refusals(404, 500)
+)
+async def cancel(operator: TheOperator, actor: TheActor, task_id: str) -> Response:
     """Ends a task, whoever's it is; also fine when it has ended. Written to the audit record."""
     record = await operator.poll.record(task_id)
-    state = await operator.cancel.others(task_id, record, caller.key_id or NOBODY)
+    state = await operator.cancel.others(task_id, record, actor)
     return answer({"taskId": task_id, "status": state}, {"x-task-id": task_id})
 
 
-@router.post("/api/admin/workers/{worker_id}/drain", response_model=models.Drained, responses=refusals(404))
-async def drain(operator: TheOperator, caller: TheCaller, worker_id: str) -> Response:
+@router.post(
+    "/api/admin/workers/{worker_id}/drain", response_model=models.Drained, responses=refusals(404, 500)
+)
+async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Response:
     """No more tasks for this worker; what it runs goes on.
 
     A version 2 worker is told, and goes when it is done. Answers once the worker's replica has said that the worker drains. A
     second call makes no difference and is not written down again.
     """
-    worker = await operator.drain(worker_id, caller.key_id or NOBODY)
+    worker = await operator.drain(worker_id, actor)
     answered = {"workerId": worker_id, "name": worker["name"], "replica": worker["replica"], "draining": True}
     return answer(answered)
 
@@ -210,9 +247,14 @@ CHANGE = refusals(404, 408, 413, 415)
     responses=CHANGE,
     openapi_extra=models.body_of(models.QueueChange),
 )
-async def change_queue(operator: TheOperator, caller: TheCaller, request: TheRequest, name: str) -> Response:
-    """Changes settings of a queue while the gateways run; null takes a change back."""
-    return await _change(operator, caller.key_id or NOBODY, request, "queue", name)
+async def change_queue(
+    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+) -> Response:
+    """Changes settings of a queue while the gateways run; null takes a change back.
+
+    With `check` nothing is changed, only refused if it would be.
+    """
+    return await _change(operator, actor, request, "queue", name, check=check)
 
 
 @router.patch(
@@ -221,22 +263,20 @@ async def change_queue(operator: TheOperator, caller: TheCaller, request: TheReq
     responses=CHANGE,
     openapi_extra=models.body_of(models.ModelChange),
 )
-async def change_model(operator: TheOperator, caller: TheCaller, request: TheRequest, name: str) -> Response:
-    """Changes settings of a model while the gateways run; null takes a change back."""
-    return await _change(operator, caller.key_id or NOBODY, request, "model", name)
+async def change_model(
+    operator: TheOperator, actor: TheActor, request: TheRequest, name: str, check: bool = False
+) -> Response:
+    """Changes settings of a model while the gateways run; null takes a change back.
+
+    With `check` nothing is changed, only refused if it would be.
+    """
+    return await _change(operator, actor, request, "model", name, check=check)
 
 
-async def _change(operator: Operator, who: str, request: Request, kind: Kind, name: str) -> Response:
+async def _change(
+    operator: Operator, actor: Actor, request: Request, kind: Configured, name: str, *, check: bool
+) -> Response:
+    request.check_query("check")
     check_name(operator.current.settings, kind, name)
     fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
-    return answer(await operator.change(kind, name, fields, who))
-
-
-@router.get("/api/admin/audit", response_model=models.Audit)
-async def audit(
-    operator: TheOperator,
-    after: Annotated[str, Query(pattern=r"^[1-9][0-9]{0,15}-[0-9]{1,15}$")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
-) -> Response:
-    """Who changed or did what, newest first; `next` is the `after` that goes on."""
-    return answer(await operator.audit.read(after or None, limit))
+    return answer(await operator.change(kind, name, fields, actor, check=check))

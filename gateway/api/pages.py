@@ -18,10 +18,19 @@ FILES: dict[int | str, dict[str, Any]] = {
     },
     304: {},
 }
+STATIC_FILES = "/static/{file:path}"
+SAYS = {
+    "/": "The playground: a web page to try the gateway.",
+    "/dashboard": "The dashboard: a web page for operators.",
+    "/docs": "The web page of all calls, drawn from `/openapi.json`.",
+    "/sizing": "A web page that calculates waits from slots, seconds and users.",
+    "/favicon.ico": "The icon of the pages.",
+    STATIC_FILES: "A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304).",
+}
 
 
 async def page(framed: Framed, request: TheRequest) -> Response:
-    """A file of the pages. Browsers ask each time whether theirs is still the same (ETag, 304)."""
+    """A page, or a file of one."""
     found = framed.app.gateway.pages.answer(
         request.path, request.header(b"accept-encoding"), request.header(b"if-none-match")
     )
@@ -31,12 +40,13 @@ async def page(framed: Framed, request: TheRequest) -> Response:
     return Response(found.body, found.status, headers)
 
 
-for _path in (*PAGES, "/static/{file:path}"):
+for _path in (*PAGES, STATIC_FILES):
     for _method in ("GET", "HEAD"):
         router.add_api_route(
             _path,
             page,
             methods=[_method],
+            description=SAYS[_path],
             operation_id=f"{_path.partition('{')[0].strip('/') or 'playground'}_{_method.lower()}",
             response_class=Response,
             responses=FILES,

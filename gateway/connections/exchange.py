@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from fairlane.gateway.calls.http import BrokenOff, Whole
 from fairlane.gateway.errors import Headers
-from fairlane.gateway.http import Whole
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -317,6 +317,7 @@ class Exchange(Whole):
         self._wire.over(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("an answer broke off", path=self._path, exc_info=error)
+            whose = {"request_id": error.request_id} if isinstance(error, BrokenOff) else {}
+            log.error("an answer broke off", path=self._path, **whose, exc_info=error)
         if not self.complete and not self.disconnected:
             self._wire.broken(self)

@@ -13,12 +13,12 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from fairlane.gateway.calls.http import CONNECTION, CROWDED
 from fairlane.gateway.connections import answers
 from fairlane.gateway.connections.exchange import UNREAD_BYTES, Exchange
 from fairlane.gateway.connections.handshake import hand_over, handshake_head
 from fairlane.gateway.connections.lines import STALL_BYTES, Connections, Line
 from fairlane.gateway.connections.sockets import address_of, unread_by_client
-from fairlane.gateway.http import CONNECTION, CROWDED
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100

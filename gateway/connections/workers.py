@@ -61,6 +61,7 @@ class OneWrite:
         return getattr(self._transport, name)
 
 
+REFUSALS = ("websocket.close", "websocket.http.response.body")
 FRAMES_AT_ONCE = 64
 BYTES_AT_ONCE = 4096
 """Frames, and bytes of them, after which others may run before more are parsed."""
@@ -390,7 +391,7 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def keepalive_timeout(self) -> None:
-        self._mute = True
+        self._end(1011, f"no answer to a ping for {self.ping_timeout:g} s: it hangs, or cannot be reached")
         super().keepalive_timeout()
         if hasattr(self.transport, "abort"):
             self.transport.abort()
@@ -427,8 +428,11 @@ class WorkerProtocol(WebSocketsSansIOProtocol):
         return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def send(self, message: Any) -> None:
-        await super().send(message)
         kind = message["type"]
+        if kind in REFUSALS and not self.handshake_complete and self.conn.eof_sent:
+            self.handshake_complete = True  # who is refused has left
+            return
+        await super().send(message)
         if kind == "websocket.accept":
             del self.request, self.response
             self.scope[SOCKET] = self  # type: ignore[literal-required]

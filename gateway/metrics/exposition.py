@@ -16,7 +16,7 @@ from fairlane import __version__
 from fairlane.gateway.metrics.snapshot import GAUGES, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, rows_of
 from fairlane.queues.metrics import Counter, Histogram, Recorder
-from fairlane.queues.survey import Survey
+from fairlane.queues.survey.survey import Survey
 
 PROCESS = "process"
 """The label that tells the processes of one gateway apart: a number from 0."""

@@ -7,7 +7,7 @@ from fairlane.gateway.metrics.siblings import Siblings, snapshots_of
 from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
-from fairlane.queues.survey import Survey, Surveyor
+from fairlane.queues.survey.survey import Survey, Surveyor
 
 
 @dataclass(frozen=True, slots=True)

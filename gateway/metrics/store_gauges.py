@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairlane.queues.survey import Survey
+from fairlane.queues.survey.survey import Survey
 
 Rows = dict[str, dict[tuple[str, ...], float]]
 
@@ -59,6 +59,10 @@ STORE_GAUGES = (
     StoreGauge(
         "fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"
     ),
+    StoreGauge(
+        "fairlane_outbox_entries", (), "Records of ended tasks that wait in Redis for the SQL database"
+    ),
+    StoreGauge("fairlane_outbox_oldest_seconds", (), "How long the oldest of them has waited"),
     StoreGauge(
         "fairlane_replica_info",
         ("replica", "host", "pid", "version"),
@@ -128,6 +132,8 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_redis_memory_max_bytes", (), survey.memory.most)
     put("fairlane_queued_bytes", (), survey.queued_bytes)
     put("fairlane_retained_bytes", (), survey.retained_bytes)
+    put("fairlane_outbox_entries", (), survey.outbox)
+    put("fairlane_outbox_oldest_seconds", (), survey.outbox_age_ms / 1000)
     in_force = survey.configuration.hash if survey.configuration else ""
     put(
         "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())

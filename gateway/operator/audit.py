@@ -1,13 +1,19 @@
-"""The record of what operators do, which all replicas share."""
+"""The record of what operators do, which all replicas share: on its way in the outbox, and then in SQL."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
 import structlog
 
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.settings import in_force
-from fairlane.queues.keys import Keys
-from fairlane.queues.link import RedisLink
+from fairlane.gateway.records import refusals
+from fairlane.gateway.records.audit import Values, WantedActs, read_page
+from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.refusals import WantedRefusals
+from fairlane.queues.actor import Actor
+from fairlane.queues.errors import StoreError
 from fairlane.queues.rules import Kind, decode, settings_of
 from fairlane.queues.scheduler import Scheduler
 
@@ -17,51 +23,79 @@ NOBODY = "(open)"
 """Who did something in a gateway without keys; no key can be named so."""
 
 
-class AuditRecord:
-    """Entries, newest first, as the store keeps them."""
+def actor_of(caller: Caller, address: str) -> Actor:
+    """Who does what this caller asks for."""
+    return Actor(caller.key_id or NOBODY, address)
 
-    def __init__(self, link: RedisLink, keys: Keys, scheduler: Scheduler) -> None:
-        self._link = link
-        self._key = keys("audit")
+
+class AuditRecord:
+    """Entries, newest first. What Redis has taken is SQL's as soon as the outbox is carried there."""
+
+    def __init__(
+        self, scheduler: Scheduler, reading: Reading, catch_up: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`catch_up`: `Outbox.catch_up`."""
         self._scheduler = scheduler
+        self._reading = reading
+        self._catch_up = catch_up
+
+    async def start(self) -> None:
+        """Take over what an older release wrote down, or what is left of it."""
+        for again in (True, False):
+            try:
+                while await self._scheduler.inherit():
+                    pass
+            except StoreError as error:  # it stays where it is
+                if not again:
+                    log.warning("an older audit record is taken over at the next start", why=str(error))
+            else:
+                return
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
     async def note(
-        self, who: str, action: str, target: str, before: dict[str, Any], after: dict[str, Any]
+        self, actor: Actor, action: str, target: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
         """Write down what an operator did beside changing a setting: a line of the log in any case, and an entry.
 
-        Raises StoreError when the store cannot take it: what was done is done, and the operator knows that the entry is missing.
+        `target`: its kind and name; where users are named in `before` or `after`, the member is `user`: forgetting finds them so.
+        Raises ApiError (500) when the store cannot take it: what was done is done, and the operator learns that the entry is
+        missing. Not 503: a proxy may send a call that was refused so to another replica, which would find nothing to do.
         """
-        log.info("operator acted", who=who, action=action, target=target, before=before, after=after)
-        await self._scheduler.note(who, action, target, before, after)
+        log.info(
+            "operator acted", **actor._asdict(), action=action, target=target, before=before, after=after
+        )
+        try:
+            await self._scheduler.note(actor, action, target, before, after)
+        except StoreError as error:
+            why = f"It is done, but could not be written to the audit record; the log has it ({error})"
+            raise ApiError(500, "AUDIT_MISSING", why) from error
 
     async def newest(self) -> str | None:
-        """The id of the newest entry. Raises StoreError."""
-        found = await self._link.command("XREVRANGE", self._key, "+", "-", "COUNT", 1)
-        return found[0][0].decode() if found else None
+        """The id of the newest entry, be it in SQL or on its way. Raises StoreError."""
+        return await self._scheduler.newest_act()
 
-    async def read(self, after: str | None, limit: int) -> dict[str, Any]:
-        """At most `limit` entries behind the entry `after`, and the `next` one to go on behind. Raises StoreError."""
-        newest = f"({after}" if after else "+"
-        reply = await self._link.command("XREVRANGE", self._key, newest, "-", "COUNT", limit + 1)
-        entries = [
-            _entry(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)))
-            for entry_id, flat in reply
-        ]
-        more = len(entries) > limit
-        return {"entries": entries[:limit], "next": entries[limit - 1]["id"] if more else None}
+    async def read(self, wanted: WantedActs, after: str | None, limit: int, who: str) -> dict[str, Any]:
+        """At most `limit` entries behind the entry `after`, and the `next` one to go on behind: what was done before is there,
+        unless others hold up the outbox. `who` asks: the id of a key. Raises DatabaseUnavailable and ApiError."""
+        if after is None:
+            await self._catch_up()
+        async with self._reading(who) as connection:
+            entries, more = await read_page(connection, wanted, after, limit)
+        return {"entries": entries, "next": more}
 
-
-def _entry(entry_id: str, fields: dict[bytes, bytes]) -> dict[str, Any]:
-    text = {name: fields[name.encode()].decode("utf-8", "replace") for name in ("who", "action", "target")}
-    target = text["target"].partition(" ")[0]
-    kind: Kind | None = "queue" if target == "queue" else "model" if target == "model" else None
-    before, after = (_values(kind, msgspec.json.decode(fields[when])) for when in (b"before", b"after"))
-    return {"id": entry_id, "at": int(entry_id.partition("-")[0]), **text, "before": before, "after": after}
+    async def refusals(self, wanted: WantedRefusals, after: str, limit: int, who: str) -> dict[str, Any]:
+        """Refused calls by minute, key and code, the newest minute first. Raises as `read` does."""
+        async with self._reading(who) as connection:
+            rows, more = await refusals.read_page(connection, wanted, after, limit)
+        return {"refusals": rows, "next": more}
 
 
-def _values(kind: Kind | None, stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings are stored as Redis keeps them, others as they are shown."""
+def as_shown(target: str, stored: Values) -> Values:
+    """Settings are told as Redis keeps them, others as they are shown."""
+    word = target.partition(" ")[0]
+    kind: Kind | None = "queue" if word == "queue" else "model" if word == "model" else None
     if kind is None:
         return stored
     known = settings_of(kind)

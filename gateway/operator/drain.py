@@ -7,10 +7,11 @@ from typing import Any
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.queues.actor import Actor
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.link import RedisLink
-from fairlane.queues.survey import Surveyor
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.survey.survey import Surveyor
 
 CONFIRM_S = 3.0
 LOOK_S = 0.05
@@ -30,7 +31,7 @@ class Drain:
         self._audit = audit
         self._here = here
 
-    async def __call__(self, worker_id: str, who: str) -> dict[str, Any]:
+    async def __call__(self, worker_id: str, actor: Actor) -> dict[str, Any]:
         """Give a worker no more tasks; what it runs goes on. The worker's row, once its replica has said that it drains.
 
         A second call makes no difference and is not written down again. Raises ApiError (404, 503) and StoreError.
@@ -42,7 +43,7 @@ class Drain:
             told, confirmed = await self._tell(worker)
             if told:
                 before = {"draining": False, "name": worker["name"], "replica": worker["replica"]}
-                await self._audit.note(who, "drain", f"worker {worker_id}", before, {"draining": True})
+                await self._audit.note(actor, "drain", f"worker {worker_id}", before, {"draining": True})
             if not confirmed:
                 raise ApiError(503, "REPLICA_SILENT", SILENT, retry_after_ms=1000)
         return worker

@@ -1,31 +1,39 @@
 """What operators can see and do: all that their surface is given."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.accounts.opencalls import too_many_calls
+from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator import changes
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.drain import Drain
+from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.keys import KeyAdmin
+from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
 from fairlane.gateway.operator.state import StateReader
 from fairlane.gateway.operator.users import top_users
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.poll import Poll
+from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Kind
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import Record, State
-from fairlane.queues.users import UserReader
 from fairlane.web.dashboard import SharedFeed
-from fairlane.web.dashboard_history import History
+from fairlane.web.history.history import History
 
 CANCELLED_AT_ONCE = 50
 """Tasks that a bulk cancel ends at the same time: others are served between."""
+
+SEARCH_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +52,60 @@ class Operator:
     poll: Poll
     cancel: Cancel
     links: StreamLinks
+    keys: KeyAdmin
+    forget: Forget
+    quota: QuotaAdmin
+    searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
+    """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""
 
     async def search(
-        self, wanted: Mapping[str, str], after: str, limit: int
+        self, wanted: Mapping[str, str], after: str, limit: int, who: str, use: str = "search"
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """See `search.search`."""
-        return await search(self.scheduler, wanted, after, limit)
+        """See `search.search`. One at a time of a key and use in a process. Raises ApiError (429) where others take too long."""
+        searching = self.searching.setdefault((who, use), asyncio.Lock())
+        try:
+            async with asyncio.timeout(SEARCH_WAIT_S):
+                await searching.acquire()
+        except TimeoutError:
+            raise too_many_calls("This key has too many searches at the same time") from None
+        try:
+            return await search(self.scheduler, wanted, after, limit)
+        finally:
+            searching.release()
 
-    async def cancel_all(self, wanted: Mapping[str, str], limit: int, who: str) -> tuple[list[str], bool]:
+    async def cancel_all(self, wanted: Mapping[str, str], limit: int, actor: Actor) -> tuple[list[str], bool]:
         """Cancel at most `limit` tasks that wait or run and have the `wanted` fields, the newest first; written down as one act.
 
         Returns which, and whether there are more. What ends by itself meanwhile is not counted.
         """
-        states = [wanted["st"]] if "st" in wanted else [State.QUEUED, State.EXECUTING]
         cancelled: list[str] = []
-        more = False
-        for state in states:
-            after = ""
-            while not more:
-                rows, next_after = await self.search({**wanted, "st": state}, after, CANCELLED_AT_ONCE)
-                room = limit - len(cancelled)
-                more = len(rows) > room
-                ids = [row["taskId"] for row in rows[:room]]
-                outcomes = await asyncio.gather(*(self.cancel.end(task_id, "admin") for task_id in ids))
-                cancelled += [task_id for task_id, ended in zip(ids, outcomes, strict=True) if ended]
-                if next_after is None:
-                    break
-                after = next_after
-        if cancelled:
-            shown = {name: wanted[field] for name, field in FILTERS.items() if field in wanted}
-            await self.audit.note(who, "cancel", "tasks", shown, {"cancelled": len(cancelled), "more": more})
+        more, finished = False, False
+        try:
+            for state in [wanted["st"]] if "st" in wanted else [State.QUEUED, State.EXECUTING]:
+                after: str | None = ""
+                while after is not None and not more:
+                    rows, after = await self.search(
+                        {**wanted, "st": state}, after, CANCELLED_AT_ONCE, actor.who, "cancel"
+                    )
+                    room = limit - len(cancelled)
+                    more = len(rows) > room
+                    await self._end([row["taskId"] for row in rows[:room]], cancelled)
+            finished = True
+        finally:
+            if cancelled:
+                shown = {name: wanted[field] for name, field in FILTERS.items() if field in wanted}
+                done = {"cancelled": len(cancelled), "more": more or not finished}
+                with contextlib.nullcontext() if finished else contextlib.suppress(ApiError):
+                    await self.audit.note(actor, "cancel", "tasks", shown, done)
         return cancelled, more
+
+    async def _end(self, ids: list[str], cancelled: list[str]) -> None:
+        """Cancel tasks; `cancelled` gets those that this ended, also where the store fails for others of them."""
+        ends = await asyncio.gather(*(self.cancel.end(id_, "admin") for id_ in ids), return_exceptions=True)
+        cancelled += [task_id for task_id, ended in zip(ids, ends, strict=True) if ended is True]
+        for ended in ends:
+            if isinstance(ended, BaseException):
+                raise ended
 
     async def known(self, task_id: str) -> tuple[Record, bool]:
         """What is known of a task, and whether its events are still kept. Raises ApiError (404)."""
@@ -93,6 +124,9 @@ class Operator:
         """See `users.top_users`."""
         return await top_users(self.users, self.history, limit)
 
-    async def change(self, kind: Kind, name: str, fields: Mapping[str, Any], who: str) -> dict[str, Any]:
+    async def change(
+        self, kind: Kind, name: str, fields: Mapping[str, Any], actor: Actor, *, check: bool = False
+    ) -> dict[str, Any]:
         """See `changes.change`."""
-        return await changes.change(self.current.settings, self.scheduler, kind, name, fields, who)
+        settings, scheduler = self.current.settings, self.scheduler
+        return await changes.change(settings, scheduler, kind, name, fields, actor, check=check)

@@ -1,12 +1,16 @@
 """Rows of the operator's view, made from a survey of the store and from tasks' records. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
-from fairlane.queues.survey import Model, Queue, ReplicaInfo
+from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
+
+MOST_MODELS = 8
+"""Models of a worker that its row names."""
 
 
 def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
@@ -31,14 +35,23 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
         "oldestWaitMs": queue.oldest_wait_ms,
         "share": queue.share,
         "tokensCharged": int(queue.tokens_charged),
+        "blocked": queue.blocked,
     }
 
 
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
-    """Where a replica runs: null for one that has not told it yet."""
+    """What a replica tells of itself: null for one that has not told it yet."""
     if where is None:
-        return {"host": None, "pid": None, "version": None, "startedAt": None}
-    return {"host": where.host, "pid": where.pid, "version": where.version, "startedAt": where.started_at}
+        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "reloadRefused"))
+    refused = where.reload_refused
+    return {
+        "host": where.host,
+        "pid": where.pid,
+        "version": where.version,
+        "startedAt": where.started_at,
+        "keysHash": where.keys_hash or None,
+        "reloadRefused": None if refused is None else {"at": refused.at, "why": refused.why},
+    }
 
 
 def configuration_row(own: Configuration | None, in_force: Configuration | None) -> dict[str, Any] | None:
@@ -69,6 +82,8 @@ def model_row(model: Model) -> dict[str, Any]:
         "workers": model.workers,
         "slots": model.slots,
         "overrides": model.settings.overrides,
+        "blocked": model.blocked,
+        "configured": model.configured,
     }
 
 
@@ -114,3 +129,10 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "attempt": number("at"),
         "attempts": attempts,
     }
+
+
+def worker_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker with its first models: thousands of workers may offer 256 long names each."""
+    told = row["models"][:MOST_MODELS]
+    info = {name: about for name, about in row.get("modelInfo", {}).items() if name in told}
+    return {**row, "models": told, "moreModels": len(row["models"]) - len(told), "modelInfo": info}

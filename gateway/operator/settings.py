@@ -4,13 +4,15 @@ Pure. A change is laid over the configured values in Redis and checked like the 
 contradictions. Setting a value to null takes the change back: the configured one holds again.
 """
 
+import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fairlane.gateway.calls.intake import check_model_name
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.gateway.intake import check_model_name
 from fairlane.gateway.settings import ModelSettings, QueueSettings, Settings, suggestion, unusable
 from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.rules import Kind, Value, settings_of
@@ -46,6 +48,28 @@ def in_force(kind: Kind, stored: Mapping[str, Value]) -> Values:
     return {**defaults, PAUSED: False, **{name: value for name, value in stored.items() if value is not None}}
 
 
+_FIRST_SENTENCE = re.compile(r".*?\.(?=\s|$)", re.DOTALL)
+
+
+@functools.cache
+def described(kind: Kind) -> dict[str, dict[str, Any]]:
+    """What each setting is for, in a sentence, and what it may be, as the settings themselves say. None: no such bound."""
+    properties = ENTRY[kind].model_json_schema()["properties"]
+    found = {}
+    for name in changeable(kind):
+        told = properties[name]
+        form = told["anyOf"][0] if "anyOf" in told else told
+        sentence = _FIRST_SENTENCE.match(told["description"])
+        found[name] = {
+            "help": " ".join((sentence[0] if sentence else told["description"]).replace("`", "").split()),
+            "type": form["type"],
+            "least": form.get("minimum"),
+            "most": form.get("maximum"),
+            "choices": form.get("enum"),
+        }
+    return found
+
+
 def _of(entry: BaseModel, names: Iterable[str]) -> Values:
     return {name: getattr(entry, name) for name in names}
 
@@ -75,9 +99,9 @@ def read_change(
     known = changeable(kind)
     values = dict(fields)
     paused = values.pop(PAUSED, None)
-    problems = [_unknown(kind, field) for field in values if field not in known]
+    problems = [(field, _unknown(kind, field)) for field in values if field not in known]
     if paused is not None and not isinstance(paused, bool):
-        problems.append(f"paused should be true or false; got {_shown(paused)}")
+        problems.append((PAUSED, f"paused should be true or false; got {_shown(paused)}"))
     entry = settings.queues[name] if kind == "queue" else settings.model(name)
     given = {field: value for field, value in values.items() if value is not None and field in known}
     kept = {field: value for field, value in overrides.items() if field in known and field not in values}
@@ -85,12 +109,17 @@ def read_change(
     try:
         checked = ENTRY[kind].model_validate(merged, strict=True)
     except ValidationError as error:
-        problems += [_sentence(detail) for detail in error.errors(include_url=False)]
+        problems += [(str(detail["loc"][0]), _sentence(detail)) for detail in error.errors(include_url=False)]
     else:
         if isinstance(checked, QueueSettings):
-            problems += [message for message, *about in unusable(checked) if values.keys() & set(about)]
+            for message, *about in unusable(checked):
+                problems += [(field, message) for field in about if field in values][:1]
     if problems:
-        raise bad_request("; ".join(problems), next(iter(fields)) if len(fields) == 1 else None)
+        refusal = bad_request(
+            "; ".join(sentence for _, sentence in problems), next(iter(fields)) if len(fields) == 1 else None
+        )
+        refusal.fields = {field[:64]: sentence for field, sentence in problems}
+        raise refusal
     return dict(fields)
 
 

@@ -8,15 +8,24 @@ from typing import Any
 import msgspec
 
 from fairlane import __version__
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.operator.audit import AuditRecord
-from fairlane.gateway.operator.overview import configuration_row, host_row, model_row, queue_row, task_row
+from fairlane.gateway.operator.overview import (
+    configuration_row,
+    host_row,
+    model_row,
+    queue_row,
+    task_row,
+    worker_row,
+)
 from fairlane.gateway.settings import QueueSettings
-from fairlane.gateway.storewatch import StoreWatch
+from fairlane.gateway.watch.store import StoreWatch
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
-from fairlane.queues.link import RedisLink
-from fairlane.queues.survey import Surveyor
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.survey.survey import Surveyor
 from fairlane.queues.tasks import State
+from fairlane.workers.server.background import observe
 
 
 class StateReader:
@@ -27,24 +36,46 @@ class StateReader:
         link: RedisLink,
         keys: Keys,
         store: StoreWatch,
+        database: Database,
         surveyor: Surveyor,
         queues: Callable[[], Mapping[str, QueueSettings]],
     ) -> None:
         self._link = link
         self._keys = keys
         self._store = store
+        self._database = database
         self._surveyor = surveyor
         self._queues = queues
+        self._reading = asyncio.Lock()
+        self._next: asyncio.Task[dict[str, Any]] | None = None
+        self._tasks = 0
+        """How many of them the next reading is to have."""
 
     async def read(self, tasks: int) -> dict[str, Any]:
-        """The answer of GET /api/admin/state. Raises StoreError. What it leaves out, `fairlane.queues.survey` says."""
+        """The answer of GET /api/admin/state. Raises StoreError. What it leaves out, `fairlane.queues.survey.survey` says.
+
+        One is read at a time. Who asks meanwhile shares the next one, so that nothing in it is older than the question.
+        """
+        self._tasks = max(self._tasks, tasks)
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_next(), name="state")
+            self._next.add_done_callback(observe)
+        state = await asyncio.shield(self._next)
+        return {**state, "tasks": state["tasks"][:tasks]}
+
+    async def _read_next(self) -> dict[str, Any]:
+        async with self._reading:
+            tasks, self._tasks, self._next = self._tasks, 0, None
+            return await self._read(tasks)
+
+    async def _read(self, tasks: int) -> dict[str, Any]:
         survey, task_rows = await asyncio.gather(self._surveyor.survey(), self._recent_tasks(tasks))
         queues = self._queues()
         return {
             "now": survey.now_ms,
             "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
-            "models": [model_row(row) for row in survey.models],
-            "workers": survey.workers,
+            "models": [model_row(row) for row in survey.models if not row.gone],
+            "workers": [worker_row(row) for row in survey.workers],
             "counts": {
                 "queued": sum(row.waiting for row in survey.queues),
                 "executing": sum(row.running for row in survey.models),
@@ -54,6 +85,7 @@ class StateReader:
                 "droppedEarly": survey.dropped,
             },
             "store": self.store(),
+            "database": self.database(),
             "tasks": task_rows,
             "replicas": [
                 {
@@ -67,16 +99,27 @@ class StateReader:
         }
 
     def store(self) -> dict[str, Any]:
-        """What this replica sees of Redis: whether it is there and takes writes, else since when not (ms), and why."""
+        """What this replica sees of Redis: where it is; whether it is there and takes writes, else since when not (ms); why."""
         refusals = self._link.refusals
         since, why = self._store.down_since, self._link.trouble
         if self._link.up:
             since, why = refusals.since, refusals.why
         return {
+            "address": self._store.address,
             "up": self._link.up,
             "refuses": self._store.refuses,
             "since": None if since is None else int(since * 1000),
             "why": None if since is None else why,
+        }
+
+    def database(self) -> dict[str, Any]:
+        """What this process sees of the SQL database: where it is; whether it answers, else since when not (ms), and why."""
+        trouble = self._database.trouble
+        return {
+            "address": str(self._database.address),
+            "up": trouble is None,
+            "since": trouble and trouble.since_ms,
+            "why": trouble and trouble.why,
         }
 
     async def _recent_tasks(self, count: int) -> list[dict[str, Any]]:
@@ -132,7 +175,7 @@ class Picture:
             newest = await self._record.newest()
         except StoreError:
             self._known["workers"] = [
-                *self._presence(),
+                *(worker_row(row) for row in self._presence()),
                 *(row for row in self._known["workers"] if row["replica"] != self._replica),
             ]
         else:
@@ -143,6 +186,7 @@ class Picture:
             "now": time.time_ns() // 1_000_000,
             "asOf": self._as_of,
             "store": self._state.store(),
+            "database": self._state.database(),
             "audit": self._audit,
             "gateway": {"replica": self._replica, "version": __version__, **self._about()},
         }

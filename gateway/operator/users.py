@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairlane.queues.users import User, UserReader
-from fairlane.web.dashboard_history import History
+from fairlane.queues.survey.users import User, UserReader
+from fairlane.web.history.history import History
 
 
 async def top_users(reader: UserReader, history: History, limit: int) -> dict[str, Any]:

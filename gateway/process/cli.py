@@ -1,25 +1,30 @@
-"""The command `fairlane`: serve, demo, check, key, status, cancel, queues, models, worker.
+"""The command `fairlane`: serve, demo, check, key, quota, usage, db, status, cancel, queues, models, worker.
 
 Mistakes of the user end in one sentence on stderr and exit code 2. The server is imported only by the
 commands that run it, so that `fairlane worker` stays small.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlencode
 
 import structlog
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fairlane import __version__
 from fairlane.gateway.accounts.openmode import who_gets_in
-from fairlane.gateway.process import limits_cli
+from fairlane.gateway.process import (
+    audit_cli,
+    keys_cli,
+    limits_cli,
+    operator_cli,
+    quota_cli,
+    usage_cli,
+    user_cli,
+)
 from fairlane.gateway.process.limits_cli import HERE, USAGE_EXIT, AdminKey, AsJson, Url, stop
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import (
@@ -31,6 +36,7 @@ from fairlane.gateway.settings import (
     describe,
     load_settings,
     settings_table,
+    without_secrets,
 )
 from fairlane.workers import cli as workers_cli
 
@@ -52,8 +58,18 @@ Serve, and connect a worker in a second terminal:
   fairlane worker echo
 """,
 )
-key_app = typer.Typer(no_args_is_help=True, help="Make keys for callers and tokens for workers.")
+key_app = typer.Typer(
+    no_args_is_help=True,
+    help="Make keys for callers and tokens for workers, in a running gateway or for its configuration.",
+)
 app.add_typer(key_app, name="key")
+quota_app = typer.Typer(
+    no_args_is_help=True, help="See and grant what keys and users of a running gateway can pay with."
+)
+app.add_typer(quota_app, name="quota")
+db_app = typer.Typer(no_args_is_help=True, help="See to the SQL database.")
+app.add_typer(db_app, name="db")
+app.add_typer(user_cli.app, name="user")
 app.add_typer(limits_cli.queues, name="queues")
 app.add_typer(limits_cli.models, name="models")
 app.add_typer(workers_cli.app, name="worker")
@@ -121,7 +137,7 @@ def serve(
 ) -> None:
     """Run the gateway.
 
-    Every setting can also stand in the file or in the environment; `fairlane check` shows those in force and
+    Every setting can also stand in the file or in the environment; `fairlane check` shows those of a start now and
     `fairlane check --markdown` explains them all. SIGTERM and Ctrl-C let running tasks finish, SIGHUP reads
     keys and limits again.
     """
@@ -144,10 +160,7 @@ def serve(
             structlog.get_logger("fairlane.settings").warning(warning)
         return settings
 
-    settings = load()
-    for sentence in who_gets_in(settings):
-        structlog.get_logger("fairlane.settings").warning(sentence)
-    raise typer.Exit(run(settings, load))
+    raise typer.Exit(run(load(), load))
 
 
 @app.command()
@@ -164,18 +177,29 @@ def check(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the reference of all settings instead, as Markdown.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
 ) -> None:
-    """Check the settings and print those in force, secrets hidden."""
+    """Check the settings, say who gets in, and print those that a gateway would start with, secrets hidden. The database is asked
+    for keys, and left as it is.
+
+    One that runs took them over at its start, and some again at a SIGHUP: its log names what waits for a restart.
+    """
     if markdown:
         typer.echo(settings_table(), nl=False)
         return
     settings, warnings = load_settings(config, {}, os.environ)
-    for warning in [*warnings, *who_gets_in(settings)]:
+    from fairlane.gateway.process import database_cli  # noqa: PLC0415 (SQLAlchemy)
+
+    held, unknown = database_cli.held(settings)
+    for warning in [*warnings, *unknown, *who_gets_in(settings, held)]:
         typer.echo(f"fairlane: {warning}", err=True)
-    table = Table("setting", "value", box=None, pad_edge=False)
-    for name, value in describe(settings):
-        table.add_row(Text(name), Text(value))
-    Console(soft_wrap=True).print(table)
+    if as_json:
+        typer.echo(json.dumps(without_secrets(settings), indent=2))
+        return
+    rows = describe(settings)
+    width = max(len(name) for name, _ in rows)
+    for name, value in [("setting", "value"), *rows]:
+        typer.echo(f"{name:{width}}  {value}")
 
 
 @key_app.command("new")
@@ -185,17 +209,20 @@ def key_new(
     ] = None,
     tier: Annotated[str | None, typer.Option(help="Tier of its tasks. [default: free]")] = None,
     delegating: Annotated[bool, typer.Option("--delegating", help="It may name users and tiers.")] = False,
+    signing: Annotated[bool, typer.Option("--signing", help="It may sign requests and tokens.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="It may read the admin pages.")] = False,
     scope: Annotated[
         list[str] | None, typer.Option(help="What it is for: call, viewer, metrics, admin. Repeatable.")
     ] = None,
     worker: Annotated[bool, typer.Option("--worker", help="Make a token for workers instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print both as JSON.")] = False,
 ) -> None:
-    """Make a key: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
+    """Make a key for the configuration: prints the secret, which is stored nowhere, and the line for fairlane.yaml."""
     from fairlane.gateway.accounts.secrets import new_secret  # noqa: PLC0415 (pulls in what callers need)
+    from fairlane.gateway.accounts.signing import signing_key  # noqa: PLC0415 (likewise)
 
-    if worker and (tier or delegating or admin or scope):
-        stop("a worker token has no --tier, --delegating, --admin or --scope")
+    if worker and (tier or delegating or signing or admin or scope):
+        stop("a worker token has no --tier, --delegating, --signing, --admin or --scope")
     if unknown := set(scope or ()) - set(get_args(Scope)):
         stop(f"--scope must be one of {', '.join(get_args(Scope))}, not {min(unknown)}")
     kind: Literal["key", "worker"] = "worker" if worker else "key"
@@ -208,17 +235,28 @@ def key_new(
             CallerKey(id=key_id, sha256=sha256, tier=tier or "free")
     except ValidationError:
         stop("--id and --tier must be 1 to 64 letters, digits, dots, dashes or underscores")
-    fields = [f'id: "{key_id}"', *([f'tier: "{tier}"'] if tier else [])]
-    fields += [f"{name}: true" for name, wanted in (("delegating", delegating), ("admin", admin)) if wanted]
-    fields += [f"scopes: [{', '.join(scope)}]"] if scope else []
-    line = ", ".join([*fields, f'sha256: "{sha256}"'])
+    entry: dict[str, Any] = {
+        "id": key_id,
+        "tier": tier,
+        "delegating": delegating,
+        "admin": admin,
+        "scopes": scope,
+        "signing": signing,
+    }
+    entry = {name: value for name, value in entry.items() if value} | {"sha256": sha256}
+    if signing:
+        entry["signing_key"] = signing_key(secret)
+    if as_json:
+        typer.echo(json.dumps({"secret": secret, f"{kind}s": [entry]}, indent=2))
+        return
+    line = ", ".join(f"{name}: {json.dumps(value)}" for name, value in entry.items())
     typer.echo(f"{'Worker token' if worker else 'Key'}, shown this once:\n\n  {secret}\n")
     typer.echo(f"In fairlane.yaml:\n\n{'workers' if worker else 'keys'}:\n  - {{{line}}}")
 
 
 @app.command()
 def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Show queues, models and workers. A gateway with keys wants an admin's."""
+    """Show queues, models and workers. A gateway with keys wants a viewer's or an admin's."""
     from fairlane.gateway.process.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
 
     try:
@@ -228,40 +266,42 @@ def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -
     if as_json:
         typer.echo(raw)
     else:
-        print_state(state, Console())
+        print_state(state)
 
 
-@app.command()
-def cancel(
-    user: Annotated[str, typer.Option(help="The user whose tasks they are, as the task list names it.")] = "",
-    queue: Annotated[str, typer.Option(help="The queue, such as free_stream.")] = "",
-    model: Annotated[str, typer.Option(help="The model that they ask for.")] = "",
-    worker: Annotated[str, typer.Option(help="The id of the worker that runs them.")] = "",
-    state: Annotated[str, typer.Option(help="queued or executing. [default: both]")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Cancel no more than so many.")] = 1000,
-    gateway: Url = HERE,
-    key: AdminKey = None,
-    as_json: AsJson = False,
-) -> None:
-    """Cancel the tasks that wait or run and match all that is given. Written to the audit record.
+@db_app.command("status")
+def db_status(config: Config = None) -> None:
+    """Tell which database it is and whether its schema is this program's. Changes nothing. Exit code 1: it is to be upgraded."""
+    from fairlane.gateway.process import database_cli  # noqa: PLC0415 (SQLAlchemy)
 
-    fairlane cancel --user flooder --state queued
-    """
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+    database_cli.status(config)
 
-    if not (user or queue or model or worker):
-        stop("say whose or which tasks: --user, --queue, --model or --worker")
-    wanted = {"user": user, "queue": queue, "model": model, "worker": worker, "state": state, "limit": limit}
-    query = urlencode({name: value for name, value in wanted.items() if value})
-    try:
-        reply = call(gateway, key, f"/api/admin/tasks/cancel?{query}", method="POST")
-    except StatusError as error:
-        stop(str(error))
-    if as_json:
-        typer.echo(reply.text)
-    else:
-        told = reply.json()
-        typer.echo(f"{told['cancelled']} cancelled{'; there are more, call again' if told['more'] else ''}")
+
+@db_app.command("upgrade")
+def db_upgrade(config: Config = None) -> None:
+    """Bring the schema to this program's. A gateway does so itself when it starts; here it can be done before."""
+    from fairlane.gateway.process import database_cli  # noqa: PLC0415 (SQLAlchemy)
+
+    database_cli.upgrade(config)
+
+
+@db_app.command("adopt")
+def db_adopt(config: Config = None) -> None:
+    """Let the replicas of the configured Redis share this database from now on: where theirs is gone for good."""
+    from fairlane.gateway.process import database_cli  # noqa: PLC0415 (SQLAlchemy)
+
+    database_cli.adopt(config)
+
+
+for name, key_command in keys_cli.COMMANDS.items():
+    key_app.command(name)(key_command)
+for name, quota_command in quota_cli.COMMANDS.items():
+    quota_app.command(name)(quota_command)
+for command in (
+    *(operator_cli.users, operator_cli.tasks, operator_cli.cancel, operator_cli.drain),
+    *(usage_cli.usage, audit_cli.audit, audit_cli.refusals),
+):
+    app.command()(command)
 
 
 if __name__ == "__main__":

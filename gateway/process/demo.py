@@ -144,4 +144,5 @@ def run_demo(port: int) -> int:
     """Run the demo until Ctrl-C; the exit code. Nothing of it outlives this call. Where the port is taken, nothing begins."""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="fairlane-demo-") as data_dir:
-        return run(demo_settings(port, Path(data_dir)), beside=guided(url))
+        settings = demo_settings(port, Path(data_dir))
+        return run(settings, beside=guided(url), port_option="--port, or with `make run PORT=8090`")

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
+
+from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 if TYPE_CHECKING:
     from fairlane.gateway.process.status import ModelRow, QueueRow, State
 
 USAGE_EXIT = 2
+MOST_NAMES = 20
 
 Url = Annotated[
     str,
@@ -22,11 +24,20 @@ AdminKey = Annotated[
     typer.Option(
         "--key",
         envvar="FAIRLANE_ADMIN_KEY",
-        help="The key of an admin. Better in the environment: others on this machine see command lines.",
+        help="A key with the scope viewer; for changes, an admin's. Better in the environment: others on this machine see "
+        "command lines.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")]
 Kind = Literal["queue", "model"]
+
+_BLOCKED = {
+    "model_paused": "model paused",
+    "queue_paused": "paused",
+    "no_worker": "no worker",
+    "reserved": "all slots are reserved for other queues",
+}
+"""Why nothing starts, in words."""
 
 HERE = "http://127.0.0.1:8080"
 SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
@@ -48,14 +59,14 @@ models = typer.Typer(cls=_ListUnlessTold, help="Show the models and their limits
 @queues.command("list")
 def list_queues(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the queues: who waits, what share of the service each had lately, and its limits. * marks what was changed while
-    running. A gateway with keys wants an admin's."""
+    running. A gateway with keys wants a viewer's or an admin's."""
     _list("queue", gateway, key, as_json)
 
 
 @models.command("list")
 def list_models(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the models: what runs and waits, and their limits. * marks what was changed while running. A gateway with keys
-    wants an admin's."""
+    wants a viewer's or an admin's."""
     _list("model", gateway, key, as_json)
 
 
@@ -116,11 +127,11 @@ def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
 
 
 def _print_queues(state: "State") -> None:
-    from fairlane.gateway.process.status import add_row, make_table, seconds, wide_enough  # noqa: PLC0415
+    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
 
     table = make_table(
         *("queue", "weight", "share", "waiting", "most waiting", "oldest", "wait limit"),
-        *("running", "most running", "reserved", "lendable", "borrow", "admission"),
+        *("running", "most running", "reserved", "lendable", "borrow", "admission", "state"),
     )
     for row in state.queues:
         marked = _Marked(row)
@@ -139,13 +150,12 @@ def _print_queues(state: "State") -> None:
             marked("lendable", row.lendable),
             marked("borrow", row.borrow),
             marked("admission", row.admission),
+            "paused" if row.paused else _BLOCKED.get(row.blocked or "", ""),
         )
-    wide_enough(table).print(table)
+    print_table(table)
 
 
 def _print_models(state: "State") -> None:
-    from fairlane.gateway.process.status import add_row, make_table, wide_enough  # noqa: PLC0415
-
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
         *("running/user", "waiting/user", "evenness", "state"),
@@ -166,7 +176,10 @@ def _print_models(state: "State") -> None:
             "-" if row.jain is None else f"{row.jain:.2f}",
             _condition(row, state.now),
         )
-    wide_enough(table).print(table if state.models else "no models yet")
+    if state.models:
+        print_table(table)
+    else:
+        typer.echo("no models yet")
 
 
 def _condition(row: "ModelRow", now: float) -> str:
@@ -175,11 +188,13 @@ def _condition(row: "ModelRow", now: float) -> str:
 
     if row.paused:
         return "paused"
+    if not row.workers and not row.running:
+        return _BLOCKED["no_worker"]
     if row.held_until and row.held_until > now:
         return f"held by its provider for {seconds(row.held_until - now)}"
     if row.next_start_at and row.next_start_at > now:
         return f"paced, next in {seconds(row.next_start_at - now)}"
-    return ""
+    return "; ".join(f"{queue}: {_BLOCKED.get(why, why)}" for queue, why in row.blocked.items())
 
 
 class _Marked:
@@ -195,20 +210,38 @@ class _Marked:
 def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
     from urllib.parse import quote  # noqa: PLC0415
 
-    from fairlane.gateway.process.status import StatusError, add_row, call, make_table  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
 
     change = _read(values)
     try:
         answer = call(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
     except StatusError as error:
         stop(str(error))
+    if kind == "model" and any(value is not None for value in change.values()):
+        _warn_of_a_stranger(name, gateway, key)
     if as_json:
         typer.echo(answer.text)
         return
     table = make_table(kind, "setting", "before", "now")
     for setting, pair in msgspec.json.decode(answer.content, type=_Changed).changed.items():
         add_row(table, name, setting, _shown(pair["before"]), _shown(pair["after"]))
-    Console().print(table)
+    print_table(table)
+
+
+def _warn_of_a_stranger(name: str, gateway: str, key: str | None) -> None:
+    """Say so if nobody offers or configured this model: it may be another one's name, written wrongly."""
+    from fairlane.gateway.process.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        _, state = fetch_state(gateway, key)
+    except StatusError:
+        return  # the change is made, and that is what was asked for
+    known = [row.model for row in state.models if (row.workers or row.configured) and row.model != "*"]
+    if name in known or any(row.workers for row in state.models if row.model == name):
+        return
+    names = ", ".join(known[:MOST_NAMES]) + (", …" if len(known) > MOST_NAMES else "")
+    sentence = f"fairlane: no worker offers {name} now, and it is not configured; known: {names or 'none'}"
+    typer.echo("".join(char for char in sentence if char.isprintable()), err=True)
 
 
 class _Changed(msgspec.Struct):

@@ -13,6 +13,8 @@ import gc
 import sys
 from collections.abc import AsyncIterator
 
+from fairlane.queues.loops import end_tasks
+
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 MAPPED_BYTES = 128 * 1024
@@ -59,9 +61,7 @@ async def giving_back() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        if giving is not None:
-            giving.cancel()
-            await asyncio.gather(giving, return_exceptions=True)
+        await end_tasks(giving)
 
 
 async def _give_back(libc: ctypes.CDLL) -> None:

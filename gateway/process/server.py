@@ -8,7 +8,8 @@ import contextlib
 import functools
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,11 +26,14 @@ from fairlane.gateway.process.memory import giving_back, settle_memory
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import EmbeddedRedis
+from fairlane.queues.logs.sentences import MAX_CHARS
+from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
 
-Reload = Callable[[], tuple[Settings, Callers]]
-"""Reads the configuration again. Raises SettingsError, OSError."""
+Reload = Callable[[], Awaitable[tuple[Settings, bool]]]
+"""Reads the configuration again, and whether the database has or had keys, so that a gateway whose configuration has none stays
+closed. Raises SettingsError, OSError."""
 
 
 class Server(uvicorn.Server):
@@ -58,15 +62,14 @@ class Server(uvicorn.Server):
         settings = self._gateway.current.settings
         host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - shown, not bound
         url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-        is_open = self._gateway.current.callers.open
+        callers = self._gateway.current.callers
+        token = "" if callers.workers_open else ", its token in FAIRLANE_WORKER_TOKEN"
         log.info(
             "Fairlane serves",
             url=url,
-            callers="anybody on this machine, without a key" if is_open else "with a key",
-            store=f"Redis at {self._gateway.store.address}"
-            if settings.redis_url
-            else f"its own, in {settings.data_dir}",
-            next=f"connect a worker: fairlane worker echo --gateway {url}; then open {url}",
+            callers="anybody on this machine, without a key" if callers.open else "with a key",
+            store=("Redis at " if settings.redis_url else "") + self._gateway.store.address,
+            next=f"connect a worker{token}: fairlane worker echo --gateway {url}; then open {url}",
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,7 +118,6 @@ async def store(settings: Settings) -> AsyncIterator[str]:
 
 async def serve(
     settings: Settings,
-    callers: Callers,
     redis_url: str,
     *,
     sockets: list[socket.socket] | None = None,
@@ -129,7 +131,7 @@ async def serve(
     New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, callers, redis_url, siblings) as gateway:
+    async with open_gateway(settings, redis_url, siblings) as gateway:
         server = make_server(gateway, settings)
         server.speaks = siblings is None or siblings.index == 0
 
@@ -138,16 +140,18 @@ async def serve(
                 server.force_exit = True
             server.should_exit = True
 
-        def reread() -> None:
-            if reload is not None and (fresh := read_again(reload, gateway.current.callers)):
-                take_over(*fresh)
+        async def reread() -> None:
+            if reload is not None:
+                await take_over(await read_again(reload, gateway.current.settings))
 
-        def updated() -> None:
-            assert updates is not None
-            take_over(*updates.recv())
+        async def take_over(fresh: Settings | RefusedReload) -> None:
+            if isinstance(fresh, RefusedReload):
+                gateway.current.reload_refused = fresh
+            else:
+                await gateway.reconfigure(fresh)
 
-        def take_over(new_settings: Settings, new_callers: Callers) -> None:
-            background.add(task := asyncio.ensure_future(gateway.reconfigure(new_settings, new_callers)))
+        def begin(work: Coroutine[Any, Any, None]) -> None:
+            background.add(task := asyncio.ensure_future(work))
             task.add_done_callback(background.discard)
 
         def orphaned() -> None:
@@ -160,25 +164,29 @@ async def serve(
             loop.add_reader(parent, orphaned)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, stop)
-        loop.add_signal_handler(signal.SIGHUP, reread)
+        loop.add_signal_handler(signal.SIGHUP, lambda: begin(reread()))
         if updates is not None:
-            loop.add_reader(updates.fileno(), updated)
+            loop.add_reader(updates.fileno(), lambda: begin(take_over(updates.recv())))
         settle_memory()
         async with giving_back():
             await server.serve(sockets=sockets)
 
 
-def read_again(reload: Reload, before: Callers) -> tuple[Settings, Callers] | None:
-    """The configuration as it is now; None, with a line in the log, when it is not to be taken over."""
+async def read_again(reload: Reload, before: Settings) -> Settings | RefusedReload:
+    """The configuration as it is now; or why it is not to be taken over, which the log is told, too."""
     try:
-        settings, callers = reload()
+        settings, exist = await reload()
     except (SettingsError, OSError) as error:
-        log.error("the new configuration is not taken over", error=str(error))
-        return None
-    if (callers.open and not before.open) or (callers.workers_open and not before.workers_open):
-        log.error("the new configuration has no keys and would open the gateway: it is not taken over")
-        return None
-    return settings, callers
+        why = str(error)
+        log.error("the new configuration is not taken over", error=why)
+    else:
+        had, has = Callers(before), Callers(settings)
+        opens = (has.open and not had.open) or (has.workers_open and not had.workers_open)
+        if not opens or exist:
+            return settings
+        why = "the new configuration has no keys and would open the gateway"
+        log.error(f"{why}: it is not taken over")
+    return RefusedReload(time.time_ns() // 1_000_000, why[:MAX_CHARS])
 
 
 def run_loop(main: Any) -> None:

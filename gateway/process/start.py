@@ -1,16 +1,21 @@
 """`fairlane serve`: from settings to a gateway that serves, alone or in several processes, and its exit code."""
 
+import asyncio
 import contextlib
 import errno
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.keystore import KeyStore
+from fairlane.gateway.accounts.openmode import Held, who_gets_in
 from fairlane.gateway.accounts.secrets import with_first_start_keys
 from fairlane.gateway.connections.sockets import TooFewFiles, connection_limits, open_files, raise_open_files
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
@@ -28,33 +33,40 @@ def run(
     reload: ReadSettings | None = None,
     *,
     beside: contextlib.AbstractContextManager[None] | None = None,
+    port_option: str = "--port",
 ) -> int:
     """Serve until told to stop; the exit code. Says on standard error, in a sentence, why it cannot.
 
     `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (whoever connects
-    from then on waits until the gateway answers), and left when it has stopped.
+    from then on waits until the gateway answers), and left when it has stopped. `port_option`: how a user says another port.
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
-        configured, settings = settings, _with_keys(settings)
-        if settings.redis_url and settings is not configured:
-            log.warning(
-                "keys were made for this gateway alone: configure keys and workers to run several on one Redis"
-            )
         raise_open_files()
         connection_limits(settings.max_connections, settings.max_connections_per_address, open_files())
-        listener = bind(settings)
-        with listener, beside or contextlib.nullcontext():
-            callers = Callers(settings)
-            if settings.processes > 1:
-                return Supervisor(settings, callers, listener, _fresh(reload)).run()
-            run_loop(_serve_alone(settings, callers, listener, _fresh(reload)))
+        with bind(settings, port_option) as listener:  # before a key is made, which is shown once
+            held = asyncio.run(_prepare_database(settings))
+            if reload is not None:  # (what is never read again is the demo, open on purpose)
+                for sentence in who_gets_in(settings, held):
+                    log.warning(sentence)
+            configured, settings = settings, _with_keys(settings, held)
+            if settings.redis_url and settings is not configured:
+                log.warning(
+                    "keys were made for this gateway alone: configure keys and workers, or create them (fairlane key create), "
+                    "to run several on one Redis"
+                )
+            with beside or contextlib.nullcontext():
+                again = None if reload is None else _fresh(reload, configured, held)
+                if settings.processes > 1:
+                    return Supervisor(settings, listener, again).run()
+                run_loop(_serve_alone(settings, listener, again))
     except (
         OSError,
         TooFewFiles,
         SettingsError,
         StoreRefused,
         StoreUnavailable,
+        DatabaseError,
         DataDirInUseError,
         EmbeddedRedisError,
     ) as error:
@@ -63,34 +75,57 @@ def run(
     return 0
 
 
-def _with_keys(settings: Settings) -> Settings:
-    """The settings with the keys that they lack; those made now are shown. Raises SettingsError."""
-    settings, created = with_first_start_keys(settings)
+async def _prepare_database(settings: Settings) -> Held:
+    """Once for all processes, and where it cannot be used none begins: what it has of keys. Raises DatabaseError."""
+    async with _database(settings) as database:
+        await database.start()
+        return await KeyStore(database).held()
+
+
+async def _look_again(settings: Settings, before: Held) -> Held:
+    """What the database has now, as far as it can tell. That there were keys is never forgotten."""
+    try:
+        async with _database(settings) as database:
+            held = await KeyStore(database).held()
+    except DatabaseError:
+        return before
+    return Held(held.exist or before.exist, held.keys or before.keys, held.tokens)
+
+
+@contextlib.asynccontextmanager
+async def _database(settings: Settings) -> AsyncIterator[Database]:
+    database = Database(parse_address(settings.database_url, settings.data_dir))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def _with_keys(settings: Settings, held: Held) -> Settings:
+    """The settings with the keys that they and the database lack; those made now are shown. Raises SettingsError."""
+    settings, created = with_first_start_keys(settings, held)
     for secret in created:
-        what = "key" if secret.kind == "key" else "worker token"
+        what = "admin's key" if secret.kind == "key" else "worker token"
         print(f"fairlane: new {what}, shown this once: {secret.secret}", flush=True)
     return settings
 
 
-def _fresh(reload: ReadSettings | None) -> Reload | None:
-    if reload is None:
-        return None
+def _fresh(reload: ReadSettings, started: Settings, held: Held) -> Reload:
+    async def read() -> tuple[Settings, bool]:
+        nonlocal held
+        held = await _look_again(started, held)
+        settings = reload()  # behind what takes time: of two at once, the later one holds
+        return _with_keys(settings, held), held.exist
 
-    def fresh() -> tuple[Settings, Callers]:
-        settings = _with_keys(reload())
-        return settings, Callers(settings)
-
-    return fresh
+    return read
 
 
-async def _serve_alone(
-    settings: Settings, callers: Callers, listener: socket.socket, reload: Reload | None
-) -> None:
+async def _serve_alone(settings: Settings, listener: socket.socket, reload: Reload | None) -> None:
     async with store(settings) as redis_url:
-        await serve(settings, callers, redis_url, sockets=[listener], reload=reload)
+        await serve(settings, redis_url, sockets=[listener], reload=reload)
 
 
-def bind(settings: Settings) -> socket.socket:
+def bind(settings: Settings, port_option: str) -> socket.socket:
     """The listening socket. Raises OSError with a sentence."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # with the protocol named: asyncio sets TCP_NODELAY only then
@@ -100,7 +135,7 @@ def bind(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        hint = "; choose another one with --port" if error.errno == errno.EADDRINUSE else ""
+        hint = f"; choose another one with {port_option}" if error.errno == errno.EADDRINUSE else ""
         raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}") from None
     listener.listen(4096)
     listener.set_inheritable(True)

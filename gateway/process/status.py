@@ -1,23 +1,29 @@
 """`fairlane status`: asks a running gateway what it does and prints it as tables."""
 
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from fairlane.gateway.process.tables import add_row, make_table, print_table
 from fairlane.gateway.settings import is_loopback
+from fairlane.workers.sdk.address import check_secret
 
 TIMEOUT_S = 10.0
-_NUMERIC = frozenset({"weight", "waiting", "running", "slots", "limit", "workers", "most waiting"})
 
 
 class StatusError(Exception):
-    """The gateway does not do what was asked; the message is a sentence that says why, or what to do."""
+    """The gateway does not do what was asked; the message is a sentence that says why, or what to do.
+
+    `unknown`: it may have been done.
+    """
+
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.unknown = unknown
 
 
 class QueueRow(msgspec.Struct, rename="camel"):
@@ -37,6 +43,7 @@ class QueueRow(msgspec.Struct, rename="camel"):
     borrow: int | None = None
     admission: str = "fixed"
     paused: bool = False
+    blocked: str | None = None
     overrides: dict[str, Any] = {}
 
 
@@ -58,6 +65,8 @@ class ModelRow(msgspec.Struct, rename="camel"):
     held_until: float | None = None
     next_start_at: float | None = None
     jain: float | None = None
+    blocked: dict[str, str] = {}
+    configured: bool = False
     overrides: dict[str, Any] = {}
 
 
@@ -68,6 +77,7 @@ class WorkerRow(msgspec.Struct, rename="camel"):
     models: list[str]
     slots: int
     running: int
+    more_models: int = 0
     name: str | None = None
     replica: str = ""
     heartbeat_age_ms: int | None = None
@@ -81,6 +91,13 @@ class ConfigurationRow(msgspec.Struct, rename="camel"):
     in_force: bool
 
 
+class RefusedRow(msgspec.Struct):
+    """A configuration that a replica did not take over, in that answer."""
+
+    at: float
+    why: str
+
+
 class ReplicaRow(msgspec.Struct, rename="camel"):
     """A replica in that answer."""
 
@@ -89,13 +106,25 @@ class ReplicaRow(msgspec.Struct, rename="camel"):
     pid: int | None = None
     version: str | None = None
     age_ms: int = 0
+    keys_hash: str | None = None
+    reload_refused: RefusedRow | None = None
     configuration: ConfigurationRow | None = None
 
 
 class StoreRow(msgspec.Struct, rename="camel", frozen=True):
     """What the gateway sees of Redis, in that answer."""
 
+    address: str = ""
     refuses: bool = False
+    since: float | None = None
+    why: str | None = None
+
+
+class DatabaseRow(msgspec.Struct, rename="camel", frozen=True):
+    """What the gateway sees of the SQL database."""
+
+    address: str = ""
+    up: bool = True
     since: float | None = None
     why: str | None = None
 
@@ -109,6 +138,7 @@ class State(msgspec.Struct, rename="camel"):
     counts: dict[str, int]
     replicas: list[ReplicaRow] = []
     store: StoreRow = StoreRow()
+    database: DatabaseRow = DatabaseRow()
     now: float = 0
 
 
@@ -126,6 +156,10 @@ def call(
 ) -> httpx.Response:
     """An answer to GET, to PATCH with `change`, or to another `method`, that is good. Raises StatusError."""
     url = base_url(gateway)
+    try:
+        check_secret(admin_key or "", "the key in FAIRLANE_ADMIN_KEY, or of --key,")
+    except ValueError as problem:
+        raise StatusError(str(problem)) from None
     headers = {"Authorization": f"Bearer {admin_key}"} if admin_key else {}
     proxies = not is_loopback(urlsplit(url).hostname or "")
     method = method or ("GET" if change is None else "PATCH")
@@ -134,15 +168,21 @@ def call(
             answer = client.request(method, url + path, headers=headers, json=change)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:
         raise StatusError(
-            f"no gateway answers at {gateway} ({problem or problem.__class__.__name__})"
+            f"no gateway answers at {gateway} ({problem or problem.__class__.__name__}): start one (`fairlane serve`), or say "
+            "where it is with --gateway or FAIRLANE_GATEWAY",
+            unknown=not isinstance(problem, httpx.ConnectError | httpx.InvalidURL | UnicodeError),
         ) from None
-    if answer.status_code in (401, 403):
-        raise StatusError("the gateway wants the key of an admin: set FAIRLANE_ADMIN_KEY")
-    if answer.status_code == 200:
+    if answer.status_code == 401:
+        wants = "a key with the scope viewer (changes: with admin: true) in FAIRLANE_ADMIN_KEY or --key"
+        raise StatusError(
+            f"the gateway {'does not know the key that was sent; it ' if admin_key else ''}wants {wants}"
+        )
+    if answer.is_success:
         return answer
     try:
         refusal = msgspec.json.decode(answer.content, type=_Refusal)
-        raise StatusError(f"{refusal.error}: {refusal.why}" if refusal.why else refusal.error)
+        sentence = f"{refusal.error}: {refusal.why}" if refusal.why else refusal.error
+        raise StatusError(sentence, unknown=answer.status_code >= 500)
     except msgspec.MsgspecError:
         raise _stranger(gateway, f"status {answer.status_code}") from None
 
@@ -165,18 +205,25 @@ def fetch_state(gateway: str, admin_key: str | None) -> tuple[str, State]:
         raise _stranger(gateway, problem) from None
 
 
-def print_state(state: State, console: Console) -> None:
-    """Counts and three tables; before them what is wrong with Redis."""
+def print_state(state: State) -> None:
+    """Counts and four tables; before them what is wrong with Redis and the database."""
+    console = Console(soft_wrap=True)
     if state.store.refuses:
         lasts = seconds(max(state.now - (state.store.since or state.now), 0))
-        why = Text(f"Redis has refused writes for {lasts}: {state.store.why}", style="bold red")
-        console.print(why, soft_wrap=True)
+        at = f" ({state.store.address})" if state.store.address else ""
+        why = Text(f"Redis{at} has refused writes for {lasts}: {state.store.why}", style="bold red")
+        console.print(why)
+    if not state.database.up:
+        lasts = seconds(max(state.now - (state.database.since or state.now), 0))
+        sentence = f"the database has been away for {lasts}: records wait in Redis, keys cannot be changed. {state.database.why}"
+        console.print(Text(sentence, style="bold red"))
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)
     kept, dropped = state.counts.get("retainedBytes", 0), state.counts.get("droppedEarly", 0)
     early = f", {dropped} dropped before their time" if dropped else ""
     console.print(f"results kept: {kept / (1 << 20):.1f} MiB{early}", highlight=False)
+    _print_differences(state, console)
     for replica in state.replicas:
         if replica.configuration is not None and not replica.configuration.in_force:
             console.print(f"replica {replica.replica} has an older configuration, which is not in force")
@@ -188,67 +235,68 @@ def print_state(state: State, console: Console) -> None:
         name = queue.queue + _paused(queue.paused)
         oldest = seconds(queue.oldest_wait_ms) if queue.oldest_wait_ms else "-"
         add_row(queues, name, f"{queue.weight:g}", queue.waiting, queue.running, oldest, most, wait)
-    console.print(queues)
+    print_table(queues)
 
     for model in state.models:
         if model.waiting and not model.workers:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
-            console.print(Text(lost, style="bold red"), soft_wrap=True)
+            console.print(Text(lost, style="bold red"))
     models = make_table("model", "running", "limit", "waiting", "workers", "slots")
     for model in state.models:
         limit = model.limit or "-"
         name = model.model + _paused(model.paused)
         add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots)
-    console.print(models if state.models else "no models yet")
+    if state.models:
+        print_table(models)
+    else:
+        console.print("no models yet")
 
     for worker in state.workers:
         if worker.unhealthy:
             ill = f"{worker.name or worker.worker_id} is unhealthy: {worker.unhealthy}"
-            console.print(Text(ill, style="bold red"), soft_wrap=True)
+            console.print(Text(ill, style="bold red"))
     workers = make_table("worker", "replica", "running", "slots", "models", "last seen")
     for worker in state.workers:
         heard = "-" if worker.heartbeat_age_ms is None else f"{seconds(worker.heartbeat_age_ms)} ago"
+        offers = " ".join(worker.models) + (f" (and {worker.more_models} more)" if worker.more_models else "")
         name = worker.name or worker.worker_id
         name += " (draining)" if worker.draining else " (unhealthy)" if worker.unhealthy else ""
-        add_row(workers, name, worker.replica, worker.running, worker.slots, " ".join(worker.models), heard)
-    console.print(workers if state.workers else "no workers are connected")
+        add_row(workers, name, worker.replica, worker.running, worker.slots, offers, heard)
+    if state.workers:
+        print_table(workers)
+    else:
+        console.print("no workers are connected")
 
     replicas = make_table("replica", "host", "pid", "version", "heard of")
     for replica in state.replicas:
         where = (replica.host or "-", replica.pid or "-", replica.version or "-")
         add_row(replicas, replica.replica, *where, f"{seconds(replica.age_ms)} ago")
-    console.print(replicas)
+    print_table(replicas)
+
+
+def _print_differences(state: State, console: Console) -> None:
+    """Which replicas have which keys, where these differ; and who did not take its configuration over."""
+    names: dict[str, list[str]] = {}
+    for replica in state.replicas:
+        if replica.keys_hash:
+            names.setdefault(replica.keys_hash, []).append(replica.replica)
+        if refused := replica.reload_refused:
+            ago = seconds(max(state.now - refused.at, 0))
+            said = (
+                f"replica {replica.replica} refused to read its configuration again {ago} ago: {refused.why}"
+            )
+            console.print(Text(said, style="bold red"))
+    if len(names) > 1:
+        groups = " | ".join(" ".join(group) for group in names.values())
+        said = (
+            f"replicas differ in keys or worker tokens ({groups}): what was removed at one still works at others; "
+            "give all the same file, and send SIGHUP to each"
+        )
+        console.print(Text(said, style="bold red"))
 
 
 def _paused(paused: bool) -> str:
     return " (paused)" if paused else ""
-
-
-def make_table(*columns: str) -> Table:
-    """An empty table; columns of numbers are set to the right."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in _NUMERIC else "left"
-        table.add_column(column, justify=justify, overflow="fold")
-    return table
-
-
-def wide_enough(table: Table) -> Console:
-    """A console that breaks no cell of this table, only headings of several words, however narrow the terminal is (which may
-    break lines then), and in a pipe."""
-    console = Console()
-    for column in table.columns:
-        heading = str(column.header)
-        widths = [cell.cell_len for cell in column.cells if isinstance(cell, Text)]
-        column.min_width = max([*widths, *map(len, heading.split())])
-        column.no_wrap = column.min_width >= len(heading)
-    needed = Measurement.get(console, console.options.update(width=10_000), table).minimum
-    return Console(width=max(console.width, needed))
-
-
-def add_row(table: Table, *cells: object) -> None:
-    """Names come from workers and callers: shown as they are, without control characters or markup."""
-    table.add_row(*(Text("".join(char for char in str(cell) if char.isprintable())) for cell in cells))
 
 
 def seconds(ms: float) -> str:

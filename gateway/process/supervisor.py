@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.connections.sockets import raise_open_files
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
 from fairlane.gateway.settings import Settings
+from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
 
@@ -30,17 +30,16 @@ log = structlog.get_logger("fairlane.gateway")
 class Supervisor:
     """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
 
-    def __init__(
-        self, settings: Settings, callers: Callers, listener: socket.socket, reload: Reload | None
-    ) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket, reload: Reload | None) -> None:
         self._settings = settings
-        self._callers = callers
         self._listener = listener
         self._reload = reload
         self._updates: list[Connection] = []
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Any] = []
         self._stopping = False
+        self._rereading = asyncio.Lock()
+        self._reread_tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> int:
         """Supervise until a signal says stop."""
@@ -82,7 +81,7 @@ class Supervisor:
             theirs, ours = self._context.Pipe(duplex=False)
             child = self._context.Process(
                 target=_child_main,
-                args=(self._settings, self._callers, redis_url, self._listener, theirs, siblings),
+                args=(self._settings, redis_url, self._listener, theirs, siblings),
                 daemon=False,
             )
             child.start()
@@ -102,13 +101,22 @@ class Supervisor:
                 await asyncio.sleep(pause)
 
     def _reread(self) -> None:
-        """SIGHUP: read the configuration once, for the processes that run and those that will."""
-        if self._reload is None or not (fresh := read_again(self._reload, self._callers)):
-            return
-        self._settings, self._callers = fresh
-        for update in self._updates:
-            with contextlib.suppress(OSError):  # it has just died; the next one begins with these settings
-                update.send(fresh)
+        """SIGHUP."""
+        if self._reload is not None:
+            self._reread_tasks.add(task := asyncio.ensure_future(self._read_again(self._reload)))
+            task.add_done_callback(self._reread_tasks.discard)
+
+    async def _read_again(self, reload: Reload) -> None:
+        """Read the configuration once, for the processes that run and those that will."""
+        async with self._rereading:
+            fresh = await read_again(reload, self._settings)
+            if not isinstance(fresh, RefusedReload):
+                self._settings = fresh
+            for update in self._updates:
+                with contextlib.suppress(
+                    OSError
+                ):  # it has just died; the next one begins with these settings
+                    update.send(fresh)
 
     def _signal(self, sig: int) -> None:
         for child in self._children:
@@ -117,12 +125,7 @@ class Supervisor:
 
 
 def _child_main(
-    settings: Settings,
-    callers: Callers,
-    redis_url: str,
-    listener: socket.socket,
-    updates: Connection,
-    siblings: Siblings,
+    settings: Settings, redis_url: str, listener: socket.socket, updates: Connection, siblings: Siblings
 ) -> None:
     configure_logging(settings.log_format, settings.log_level)
     raise_open_files()
@@ -131,7 +134,6 @@ def _child_main(
     run_loop(
         serve(
             settings,
-            callers,
             redis_url,
             sockets=[listener],
             updates=updates,

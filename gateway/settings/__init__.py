@@ -1,20 +1,26 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.settings.docs import describe, settings_table
+from fairlane.gateway.settings.docs import describe, settings_table, without_secrets
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
     MODES,
     CallerKey,
+    KeyLimits,
+    KeyQuota,
     Mode,
     ModelSettings,
+    PriceSettings,
     QueueSettings,
     Scope,
     Settings,
+    Unpriced,
     WorkerKey,
     hide_password,
     is_loopback,
+    part_of,
     unusable,
+    unusable_key,
 )
 from fairlane.gateway.settings.sources import Problem, suggestion
 
@@ -22,19 +28,26 @@ __all__ = [
     "DEFAULT_QUEUES",
     "MODES",
     "CallerKey",
+    "KeyLimits",
+    "KeyQuota",
     "Mode",
     "ModelSettings",
+    "PriceSettings",
     "Problem",
     "QueueSettings",
     "Scope",
     "Settings",
     "SettingsError",
+    "Unpriced",
     "WorkerKey",
     "describe",
     "hide_password",
     "is_loopback",
     "load_settings",
+    "part_of",
     "settings_table",
     "suggestion",
     "unusable",
+    "unusable_key",
+    "without_secrets",
 ]

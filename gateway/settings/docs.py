@@ -9,16 +9,19 @@ from pydantic_core import PydanticUndefined
 from fairlane.gateway.settings.model import (
     CallerKey,
     ModelSettings,
+    PriceSettings,
     QueueSettings,
     Settings,
     WorkerKey,
     hide_password,
+    part_of,
 )
 from fairlane.gateway.settings.sources import SEED_NAMES, env_name
 
 _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "models": ("models.<name>", ModelSettings),
     "queues": ("queues.<name>", QueueSettings),
+    "prices": ("prices[]", PriceSettings),
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
 }
@@ -33,18 +36,31 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         value = getattr(settings, name)
         if name in ("models", "queues"):
             rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
+        elif name == "prices":
+            rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
         elif name in ("keys", "workers"):
             rows += [(f"{name}.{entry.id}", _entry(entry)) for entry in value]
         elif name == "redis_url":
             rows.append((name, hide_password(value) if value else "private server in data_dir"))
+        elif name == "database_url":
+            rows.append((name, hide_password(value) if value else "SQLite in data_dir"))
         else:
             rows.append((name, _shown(value)))
     return rows
 
 
+def without_secrets(settings: Settings) -> dict[str, Any]:
+    """The same as JSON has it, by the names of the file."""
+    shown = settings.model_dump(
+        mode="json", exclude={kind: {"__all__": {"sha256", "signing_key"}} for kind in ("keys", "workers")}
+    )
+    urls = {"redis_url": settings.redis_url, "database_url": settings.database_url}
+    return shown | {name: url and hide_password(url) for name, url in urls.items()}
+
+
 def _entry(entry: BaseModel) -> str:
-    values = entry.model_dump(exclude={"id", "sha256"}, exclude_none=True)
-    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+    values = entry.model_dump(exclude={"id", "sha256", "signing_key"}, exclude_none=True)
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}))
 
 
 def _shown(value: Any) -> str:
@@ -54,6 +70,8 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name} {_shown(part)}' for name, part in value.items())})"
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return "not set" if value is None else str(value)
@@ -81,7 +99,16 @@ def settings_table() -> str:
 
 
 def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    return list(model.model_fields.items())
+    """Those of a group, also of one within it, which stands there once: where it comes first."""
+    fields: dict[str, FieldInfo] = {}
+    shown: set[type[BaseModel]] = set()
+    for name, field in model.model_fields.items():
+        part = part_of(field)
+        fields[name] = field
+        if part is not None and part not in shown:
+            shown.add(part)
+            fields |= {f"{name}.{inner}": entry for inner, entry in part.model_fields.items()}
+    return list(fields.items())
 
 
 def _nested_env(group: str, part: str) -> str:
@@ -98,7 +125,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
-    if value is PydanticUndefined or value is None:
+    if value is PydanticUndefined or value in (None, "") or isinstance(value, BaseModel):
         return "not set"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}{_limits(field)}"

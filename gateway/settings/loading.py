@@ -11,11 +11,13 @@ from fairlane.gateway.settings.model import (
     CallerKey,
     Loc,
     ModelSettings,
+    PriceSettings,
     QueueSettings,
     Settings,
     Times,
     WorkerKey,
     notes,
+    part_of,
 )
 from fairlane.gateway.settings.sources import (
     Ignored,
@@ -29,12 +31,13 @@ from fairlane.gateway.settings.sources import (
     suggestion,
 )
 
-_SECRET = {"redis_url", "stream_token_secret", "keys", "workers"}
+_SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers"}
 """Settings whose values no message repeats."""
 
 _ENTRIES: dict[str, type[BaseModel]] = {
     "models": ModelSettings,
     "queues": QueueSettings,
+    "prices": PriceSettings,
     "keys": CallerKey,
     "workers": WorkerKey,
 }
@@ -116,6 +119,9 @@ def _findings(error: ValidationError) -> list[_Finding]:
             found.append(_Finding([loc], "unknown setting" + suggestion(str(loc[-1]), _known_beside(loc))))
         elif detail["type"] == "missing":
             found.append(_Finding([loc], "is required"))
+        elif detail["type"] == "model_type":
+            known = ", ".join(_known_beside((*loc, "")))
+            found.append(_Finding([loc], f"Input should be settings by their names: {known}"))
         else:
             message = detail["msg"].removeprefix("Value error, ")
             found.append(_Finding([loc], message + _got(loc, detail["input"])))
@@ -123,7 +129,9 @@ def _findings(error: ValidationError) -> list[_Finding]:
 
 
 def _known_beside(loc: Loc) -> list[str]:
-    model = Settings if len(loc) == 1 else _ENTRIES.get(str(loc[0]), Settings)
+    model: type[BaseModel] = Settings if len(loc) == 1 else _ENTRIES.get(str(loc[0]), Settings)
+    for name in loc[2:-1]:  # within an entry: a group of its own
+        model = (part_of(model.model_fields[str(name)]) if str(name) in model.model_fields else None) or model
     return list(model.model_fields)
 
 

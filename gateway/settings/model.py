@@ -4,19 +4,39 @@ Pure values. Where they come from (flags, environment, file) is in `loading.py`;
 `docs.py`, which reads the texts under the fields.
 """
 
+import contextlib
+import datetime
 import functools
 import ipaddress
 import re
 import time
+import zoneinfo
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    SecretStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.credits.amounts import plain_credits, read_credits
+from fairlane.gateway.credits.prices import ANY_MODEL, Period, overlapping, price
+from fairlane.gateway.credits.quota import Per
+from fairlane.gateway.database.address import parse_address
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -39,6 +59,47 @@ UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99
 Scope = Literal["call", "viewer", "metrics", "admin"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
+
+MOST_OF_A_PRICE = 100_000_000
+"""Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
+
+
+def _instant(value: Any) -> int:
+    """ms since 1970 of a date or an instant, UTC unless it names an offset. Raises ValueError."""
+    found = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            found = datetime.datetime.fromisoformat(value.strip())
+    if not isinstance(found, datetime.date):
+        raise ValueError(
+            "should be a date such as 2027-01-31 (UTC), or an instant such as 2027-01-31T06:00:00+01:00"
+        )
+    day = found if isinstance(found, datetime.datetime) else datetime.datetime.combine(found, datetime.time())
+    ms = round((day if day.tzinfo else day.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+    if ms < 0:
+        raise ValueError("should lie after 1970")
+    return ms
+
+
+def _told_instant(ms: int | None) -> str | None:
+    return None if ms is None else datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).isoformat()
+
+
+_AMOUNT_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "number"}, {"type": "string"}], "description": "credits, at most 6 decimals"}
+)
+Credits = Annotated[
+    int, BeforeValidator(read_credits), PlainSerializer(plain_credits, return_type=float), _AMOUNT_SCHEMA
+]
+"""Given in credits, held in micro-credits."""
+PriceOf = Annotated[
+    int,
+    BeforeValidator(functools.partial(read_credits, most=MOST_OF_A_PRICE)),
+    PlainSerializer(plain_credits, return_type=float),
+]
+Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instant, return_type=str)]
+"""Given as ISO 8601, held in ms since 1970."""
 
 Loc = tuple[str | int, ...]
 
@@ -55,6 +116,14 @@ WORKER_MESSAGE_MARGIN_BYTES = 64 * KIB
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def part_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The group of settings that a field holds, if it holds one."""
+    for found in (field.annotation, *get_args(field.annotation)):
+        if isinstance(found, type) and issubclass(found, _Part):
+            return found
+    return None
 
 
 class ModelSettings(_Part):
@@ -78,9 +147,9 @@ class ModelSettings(_Part):
     """
 
     tokens_per_minute: Tokens | None = None
-    """The same for tokens, input and output together: estimated when a task begins, corrected when it ends.
-    Not set: no pace. Below what one task uses, that task begins all the same, and the next ones wait for it
-    to be made up.
+    """Tokens that tasks of this model may use within any minute, input and output together: estimated when a
+    task begins, corrected when it ends. Not set: no pace. Below what one task uses, that task begins all the
+    same, and the next ones wait for it to be made up.
     """
 
     max_running_per_user: Count | None = None
@@ -155,6 +224,95 @@ class QueueSettings(_Part):
     """
 
 
+class KeyLimits(_Part):
+    """How much a key may use, or each user of a delegating key: over all models, modes and replicas. Not set: no limit."""
+
+    requests_per_minute: Count | None = None
+    """Tasks that may be submitted within a minute; further ones are refused with 429 `RATE_LIMITED`. The whole limit may be used
+    at once; it comes back evenly: of 60 one each second. A task that is refused, or comes to nothing before it has begun,
+    counts for nothing.
+    """
+
+    requests_per_day: Count | None = None
+    """The same within 24 hours."""
+
+    tokens_per_minute: Tokens | None = None
+    """Tokens, input and output together, that tasks may use within a minute: estimated when a task is submitted, settled when it
+    ends. What it used beyond the estimate has to be made up before the next one is accepted.
+    """
+
+    tokens_per_day: Tokens | None = None
+    """The same within 24 hours."""
+
+    max_running: Count | None = None
+    """Tasks that may run at once; further ones wait, and those of others pass. A change holds for tasks that come after it."""
+
+    max_waiting: Count | None = None
+    """Tasks that may wait at once; further ones are refused with 429 `RATE_LIMITED`. Tasks that came before it was set are not
+    counted.
+    """
+
+
+class KeyQuota(_Part):
+    """Who pays for the tasks of a key, and from what: credits that were granted to it (`fairlane quota grant`), and a budget."""
+
+    of: Literal["key", "user"] = "key"
+    """Who pays: `key`, for all its users together; or `user`, each user of a delegating key by itself."""
+
+    budget: Credits | None = None
+    """Credits that may be used in each day or month beside those that were granted, and before them. What is left of them is gone
+    with its end. Not set: only what was granted.
+    """
+
+    per: Per | None = None
+    """How often the budget comes anew: each calendar `day` or `month`, in the zone `budget_timezone`. Needed with `budget`."""
+
+    otherwise: Identifier | None = None
+    """The tier in which a task goes on, at no cost, that cannot be paid. Not set: it is refused with 429 `insufficient_quota`."""
+
+
+class PriceSettings(_Part):
+    """What a model costs from one instant to another, in credits."""
+
+    model: ModelName
+    """The model, as callers name it, or `*`: any that has no price of its own at that time."""
+
+    since: Instant | None = None
+    """When the price begins to hold, for tasks that are submitted from then on: `2027-01-31` (UTC), or an instant with its
+    offset, `2027-01-31T06:00:00+01:00`. Not set: it has always held.
+    """
+
+    until: Instant | None = None
+    """When it holds no more; a price that follows may begin then. Not set: it goes on."""
+
+    input: PriceOf
+    """Credits for a million tokens of input; decimals of at most six digits."""
+
+    cached_input: PriceOf | None = None
+    """The same for those of them that the provider had in its cache. Not set: as `input`."""
+
+    output: PriceOf
+    """Credits for a million tokens of output."""
+
+    reasoning: PriceOf | None = None
+    """The same for those of them with which the model thought. Not set: as `output`."""
+
+    request: PriceOf = 0
+    """Credits for each task, beside its tokens."""
+
+    @property
+    def period(self) -> Period:
+        """The same, as costs are reckoned with it."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        reasoning = self.output if self.reasoning is None else self.reasoning
+        return Period(
+            self.model,
+            self.since,
+            self.until,
+            price(self.input, cached, self.output, reasoning, self.request),
+        )
+
+
 class CallerKey(_Part):
     """One key that callers present as `Authorization: Bearer`; `fairlane key new` makes one."""
 
@@ -187,11 +345,31 @@ class CallerKey(_Part):
     The same as the scope `admin`.
     """
 
+    signing: bool = False
+    """Whether this key's secret may sign: whole requests, and with `delegating` tokens for users' pages. Off, because the gateway
+    then holds what signs, and not only a hash.
+    """
+
+    signing_key: SigningKey = ""
+    """What this key signs with, 64 hex digits; `fairlane key new --signing` prints it. Keep it secret: who has it can sign."""
+
+    signed_only: bool = False
+    """Whether this key is refused when it is sent as it is: with `signing`, so that no proxy or log on the way ever sees it."""
+
     weight: Weight = 1.0
     """Share of the key's users against other users of the same queue and model."""
 
     models: list[ModelName] = ["*"]
     """Models this key may use; `["*"]` is all."""
+
+    limits: KeyLimits = KeyLimits()
+    """How much may be used with this key, by all its users together."""
+
+    user_limits: KeyLimits = KeyLimits()
+    """How much each user of a delegating key may use; those whom its requests do not name count as one."""
+
+    quota: KeyQuota | None = None
+    """Who pays for the key's tasks, by `prices`. Not set: nobody does, and it may use as much as its limits allow."""
 
     @field_validator("sha256")
     @classmethod
@@ -257,12 +435,17 @@ class Settings(BaseModel):
     """TCP port to listen on; 0 takes a free one."""
 
     redis_url: str | None = Field(default=None, repr=False)
-    """Redis or Valkey (7.0 or newer) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the
+    """Redis (7.0 or newer) or Valkey (7.2) that replicas share: `redis://`, `rediss://` or `unix://`. Not set: the
     gateway runs a private one in `data_dir`, so that it works without any other service.
     """
 
+    database_url: str | None = Field(default=None, repr=False)
+    """SQL database for keys and records: `postgresql://user:password@host:5432/fairlane`, or `sqlite:////path/of/a/file.db`.
+    Not set: a SQLite file in `data_dir`. Replicas that share a Redis must share it, too.
+    """
+
     data_dir: Path = Path(".fairlane")
-    """Directory for the private Redis and the keys made at the first start. For one gateway at a time."""
+    """Directory for the private Redis, the SQLite database, and the keys made at the first start. For one gateway at a time."""
 
     processes: int = Field(default=1, ge=1, le=128)
     """Gateway processes on this machine, each a replica of its own. One is enough for most models' speed."""
@@ -304,10 +487,48 @@ class Settings(BaseModel):
     metrics; who asks for one is told that it has expired. Too little: results are gone before they are read.
     """
 
+    outbox_max_entries: Count = 1_000_000
+    """Records of ended tasks that may wait in Redis until the SQL database takes them, some 300 bytes each. Beyond it no task is
+    accepted (503 `OUTBOX_FULL`), because what runs must be recorded; those that run go on. They wait only while the database is
+    away or too slow. Too low: a short maintenance of it stops the gateway; too high: Redis runs out of memory first.
+    """
+
+    usage_retention_days: int = Field(default=400, ge=1, le=36_500)
+    """Days that usage records are kept in the SQL database, one row per task (some 500 bytes with its indexes), and
+    their sums per day. 400 is a year and a month, to compare with. Sums per hour are kept for three days.
+    """
+
+    budget_timezone: str = "UTC"
+    """The time zone in which the budgets of keys (`quota`) begin their days and months: a name such as `Europe/Berlin`."""
+
+    ledger_retention_days: int = Field(default=1100, ge=1, le=36_500)
+    """Days that the SQL database keeps what each task cost those who have a quota (the ledger), and what was used of their
+    budgets. 1100 are three years. Grants, and what there is to pay with, are kept for good.
+    """
+
+    audit_retention_days: int = Field(default=1100, ge=1, le=36_500)
+    """Days that the SQL database keeps what operators did (the audit log). 1100 are three years. Few rows, of some 500 bytes."""
+
+    refusals_retention_days: int = Field(default=90, ge=1, le=36_500)
+    """Days that it is kept how many calls of each key were refused in each minute, and why."""
+
     task_result_ttl_ms: Ms = 5 * MINUTE_MS
     """Milliseconds that result and event log are kept after the end, for polls and reconnects. Short,
     because they lie in memory.
     """
+
+    result_ttl_after_read_ms: MsOrZero = 0
+    """Milliseconds that result and event log of an async task are kept after its caller has polled its end, if that is less than
+    what is left; 0: as if nobody had. Some 20 s leave time to ask again when an answer is lost.
+    """
+
+    archive: Literal["off", "results", "requests"] = "off"
+    """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
+    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.
+    """
+
+    archive_ttl_ms: Ms = 72 * HOUR_MS
+    """Milliseconds that the archive keeps them, from their end. Until the database has them, Redis keeps them as long."""
 
     max_result_ttl_ms: Ms = 24 * HOUR_MS
     """The longest `resultTtlMs` a caller may ask for, in milliseconds."""
@@ -365,8 +586,10 @@ class Settings(BaseModel):
 
     max_calls_per_caller: Count = 1000
     """Calls that one user of a key may have open at once in one process: waiting ones and streams. Further ones are
-    answered with 429. It bounds what one caller takes of memory and connections, far above what one needs. The link of a task
-    (`streamUrl`) has a limit of its own, 100 streams.
+    answered with 429. It bounds what one caller takes of memory and connections, far above what one needs. Calls
+    whose body names the user (`user_from: body.user`) count for the key until the body is read. The links
+    of one user's tasks (`streamUrl`) may have as many streams open beside, and those of one task 100: set it higher where many
+    pages read the tasks of one user.
     """
 
     max_worker_message_bytes: Bytes = 17 * MIB
@@ -387,7 +610,7 @@ class Settings(BaseModel):
     """
 
     linger_ms: MsOrZero = 30 * SECOND_MS
-    """Milliseconds that a streamed task runs on after its last reader left, so that a reconnect finds it
+    """Milliseconds that a task streamed by a native call runs on after its last reader left, so that a reconnect finds it
     alive.
     """
 
@@ -451,6 +674,9 @@ class Settings(BaseModel):
 
     queues: dict[Identifier, QueueSettings] = Field(default_factory=lambda: dict(DEFAULT_QUEUES))
     """Settings per queue; entries for the six defaults may be partial."""
+
+    prices: list[PriceSettings] = []
+    """What models cost, for the records of usage and for keys with a `quota`. A model without a price costs nothing."""
 
     keys: list[CallerKey] = []
     """Keys of callers. None: open on loopback; elsewhere one is made at the first start."""
@@ -528,6 +754,26 @@ class Settings(BaseModel):
             raise ValueError("is not a valid URL")  # without the URL, which may hold a password
         return value
 
+    @field_validator("archive", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # as YAML reads it
+
+    @field_validator("database_url")
+    @classmethod
+    def _names_a_database(cls, value: str | None) -> str | None:
+        parse_address(value, Path())
+        return value
+
+    @field_validator("budget_timezone")
+    @classmethod
+    def _is_a_zone(cls, value: str) -> str:
+        try:
+            zoneinfo.ZoneInfo(value)
+        except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+            raise ValueError("should be the name of a time zone, such as Europe/Berlin or UTC") from None
+        return value
+
     @field_validator("stream_token_secret")
     @classmethod
     def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
@@ -566,7 +812,7 @@ class Settings(BaseModel):
             merged[name] = {**default.model_dump(), **entry} if default and isinstance(entry, dict) else entry
         return merged
 
-    @field_validator("keys", "workers", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator("prices", "keys", "workers", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _nothing_is_an_empty_list(cls, value: Any) -> Any:
         return [] if value is None else value
@@ -622,8 +868,21 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
             ("max_body_bytes",),
         )
     _check_queues(settings, refuse)
+    _check_prices(settings, refuse)
     _check_keys(settings, refuse)
     return found
+
+
+def _check_prices(settings: Settings, refuse: Refuse) -> None:
+    for at, entry in enumerate(settings.prices):
+        if entry.since is not None and entry.until is not None and entry.since >= entry.until:
+            refuse("until must be later than since", ("prices", at, "until"))
+    for at, other in overlapping(entry.period for entry in settings.prices):
+        refuse(
+            f"two prices of {settings.prices[at].model!r} hold at the same time: end one (until) where the other begins (since)",
+            ("prices", at),
+            ("prices", other),
+        )
 
 
 def _check_queues(settings: Settings, refuse: Refuse) -> None:
@@ -672,6 +931,12 @@ def notes(settings: Settings) -> list[str]:
                 f"queues.{name}.admission is adaptive without a max_wait_ms or max_queue_wait_ms: a task is refused "
                 "only when the predicted wait exceeds its caller's own deadline"
             )
+    unpriced = Unpriced(settings, settings.times.read_ms)
+    for key in settings.keys:
+        if key.quota and (which := unpriced(key.models)):
+            found.append(
+                f"key {key.id!r} has a quota, but prices say nothing of {which} now: its tasks cost nothing there"
+            )
     reserved = sum(queue.reserved for queue in settings.queues.values())
     for name, concurrency in limited.items():
         if reserved > concurrency:
@@ -682,6 +947,23 @@ def notes(settings: Settings) -> list[str]:
     return found
 
 
+class Unpriced:
+    """Tells which of the models that a key may use have no price at an instant, in words; empty: none."""
+
+    def __init__(self, settings: Settings, now_ms: float) -> None:
+        self._priced = {entry.model for entry in settings.prices if entry.period.holds(now_ms)}
+        listed = self._words(set(settings.models) - self._priced)
+        self._of_any = "" if ANY_MODEL in self._priced else listed or "models that are not listed"
+
+    def __call__(self, models: Collection[str]) -> str:
+        if "*" in models or not self._of_any:
+            return self._of_any
+        return self._words(set(models) - self._priced)
+
+    def _words(self, models: Collection[str]) -> str:
+        return ", ".join(sorted(models)[:5]) + (", …" if len(models) > 5 else "")
+
+
 def _check_keys(settings: Settings, refuse: Refuse) -> None:
     tiers = settings.tiers
     hashes = Counter([*(key.sha256 for key in settings.keys), *(key.sha256 for key in settings.workers)])
@@ -690,18 +972,56 @@ def _check_keys(settings: Settings, refuse: Refuse) -> None:
     for kind, keys in both:
         ids = Counter(key.id for key in keys)
         for at, key in enumerate(keys):
-            if isinstance(key, CallerKey) and key.user_from and not key.delegating:
-                refuse("only a delegating key names users", (kind, at, "user_from"))
+            for message, name in unusable_key(key, tiers):
+                refuse(message, (kind, at, *name.split(".")))
+            if isinstance(key, CallerKey) and key.signing != bool(key.signing_key):
+                sentence = "signing and signing_key belong together: `fairlane key new --signing` makes a key with both"
+                refuse(sentence, (kind, at, "signing_key" if key.signing_key else "signing"))
             if ids[key.id] > 1:
                 refuse(f"the id {key.id!r} is used more than once", (kind, at, "id"))
             if hashes[key.sha256] > 1:
                 refuse(f"the sha256 of {key.id!r} is used more than once", (kind, at, "sha256"))
-    for at, caller in enumerate(settings.keys):
-        if caller.tier not in tiers:
-            refuse(
-                f"no queue has the tier {caller.tier!r}; there are {', '.join(sorted(tiers))}",
-                ("keys", at, "tier"),
+
+
+def unusable_key(key: CallerKey | WorkerKey, tiers: Collection[str]) -> list[tuple[str, str]]:
+    """What does not fit in one key: for each, a sentence and the field concerned, with dots."""
+    found: list[tuple[str, str]] = []
+    if isinstance(key, CallerKey):
+        if key.user_from and not key.delegating:
+            found.append(("only a delegating key names users", "user_from"))
+        if key.user_limits != KeyLimits() and not key.delegating:
+            sentence = "only a delegating key has several users: set `limits`, or make the key delegating"
+            found.append((sentence, "user_limits"))
+        if key.signed_only and not key.signing:
+            found.append(
+                ("only a key that may sign can do without being sent: set signing, too", "signed_only")
             )
+        if key.tier not in tiers:
+            sentence = f"no queue has the tier {key.tier!r}; there are {', '.join(sorted(tiers))}"
+            found.append((sentence, "tier"))
+        if key.quota is not None:
+            found += [
+                (sentence, f"quota.{name}") for sentence, name in _unusable_quota(key, key.quota, tiers)
+            ]
+    return found
+
+
+def _unusable_quota(key: CallerKey, quota: KeyQuota, tiers: Collection[str]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if quota.of == "user" and not key.delegating:
+        found.append(
+            ("only a delegating key has several users: set `of: key`, or make the key delegating", "of")
+        )
+    if quota.budget is not None and quota.per is None:
+        found.append(("a budget needs `per`: day or month", "per"))
+    if quota.per is not None and quota.budget is None:
+        found.append(("`per` says how often a budget comes anew: set `budget`, too", "budget"))
+    if quota.otherwise is not None and quota.otherwise not in tiers:
+        sentence = f"no queue has the tier {quota.otherwise!r}; there are {', '.join(sorted(tiers))}"
+        found.append((sentence, "otherwise"))
+    elif quota.otherwise == key.tier and not key.delegating:
+        found.append(("it is the tier of the key itself: a task falls to another one", "otherwise"))
+    return found
 
 
 @functools.lru_cache(1024)

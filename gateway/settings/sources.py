@@ -56,7 +56,7 @@ SEED_NAMES = (
 """Where two set the same thing, the first one counts."""
 
 _NESTED = ("models", "queues")
-_OBJECTS = (*_NESTED, "keys", "workers")
+_OBJECTS = (*_NESTED, "prices", "keys", "workers")
 _TEXT_LISTS = ("cors_origins", "allowed_hosts")
 
 _KUBERNETES = re.compile(
@@ -134,7 +134,7 @@ def read_file(config: Path | None) -> Source:
     except yaml.MarkedYAMLError as problem:
         line = f"line {problem.problem_mark.line + 1}: " if problem.problem_mark else ""
         return refused(f"{line}not valid YAML ({problem.problem})")
-    except (yaml.YAMLError, RecursionError):
+    except (yaml.YAMLError, RecursionError, ValueError):  # (ValueError: a number of thousands of digits)
         return refused("not valid YAML")
     if tree is None:
         tree = {}
@@ -145,7 +145,8 @@ def read_file(config: Path | None) -> Source:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice; YAML itself would silently drop the first."""
+    """Refuses a key that is given twice; YAML itself would silently drop the first. What looks like a date and is none stays a
+    text, for the setting to refuse."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -158,6 +159,14 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return super().construct_yaml_timestamp(node)
+        except ValueError:
+            return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
 
 _MERGE = "tag:yaml.org,2002:merge"
 

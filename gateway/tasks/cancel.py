@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from fairlane.queues.actor import Actor
 from fairlane.queues.tasks import TERMINAL, Ended, Record, State
 from fairlane.workers.server.cancel import By
 
@@ -20,13 +21,13 @@ class Cancel:
         """For the caller whose task it is."""
         return await self._end(task_id, record.state, "client")
 
-    async def others(self, task_id: str, record: Record, who: str) -> State:
+    async def others(self, task_id: str, record: Record, actor: Actor) -> State:
         """For an operator, who is written down."""
         before = record.state
         state = await self._end(task_id, before, "admin")
         if state is State.CANCELLED and before not in TERMINAL:
             shown = {"status": before.value, "user": record.fields["u"], "queue": record.fields["q"]}
-            await self._note(who, "cancel", f"task {task_id}", shown, {"status": state.value})
+            await self._note(actor, "cancel", f"task {task_id}", shown, {"status": state.value})
         return state
 
     async def end(self, task_id: str, by: By) -> bool:

@@ -1,15 +1,18 @@
 """What is known of a task, for those who may see it."""
 
+import contextlib
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
+from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import Place, Record, State
+from fairlane.queues.tasks import TERMINAL, Place, Record, State
 from fairlane.streaming.hub import Lost
 from fairlane.streaming.results import Result, Results
 from fairlane.streaming.views.result import ResultView
@@ -32,8 +35,8 @@ def poll_after(wait_ms: int) -> int:
 
 
 def place_fields(place: Place) -> dict[str, Any]:
-    """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait that is
-    null, and `estimating` says so."""
+    """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait, or
+    nothing can start, that is null, and `estimating` says so."""
     if place.estimating:
         unknown = dict.fromkeys(("estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"))
         return {"position": max(place.position, 1), **unknown, "estimating": True}
@@ -64,12 +67,35 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
     )
 
 
-class Poll:
-    """Reads tasks. Everything raises ApiError (404) for a task that is not there, and StoreError."""
+class Archived(NamedTuple):
+    """A task that the archive knows."""
 
-    def __init__(self, scheduler: Scheduler, results: Results) -> None:
+    key_id: str
+    user: str
+    state: str
+    ended_ms: int
+    answer: bytes
+    """What a poll is answered: JSON."""
+    request: bytes | None
+    """None: it was not kept, or not asked for."""
+
+
+class Poll:
+    """Reads tasks. Everything raises ApiError (404) for a task that is not there, StoreError, and where the archive is asked
+    DatabaseUnavailable."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        results: Results,
+        archive: Callable[..., Awaitable[Archived | None]],
+        archives: Callable[[], bool],
+    ) -> None:
+        """`archive`: `ArchiveReader.find`, asked while something is archived (`archives`)."""
         self._scheduler = scheduler
         self._results = results
+        self._archive = archive
+        self._archives = archives
 
     async def record(self, task_id: str) -> Record:
         """The record of a task, whoever's it is."""
@@ -84,6 +110,29 @@ class Poll:
         if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
             raise not_found(task_id)
         return record
+
+    async def archived(
+        self, task_id: str, caller: Caller | None = None, *, with_request: bool = False
+    ) -> Archived:
+        """How a task ended that Redis does not know, if the caller may see it; None: whoever's it is."""
+        known = self._archives() and could_be_ours(task_id, now_ms())
+        found = await self._archive(task_id, with_request=with_request) if known else None
+        if found is None or (caller is not None and not caller.may_see(found.key_id, found.user)):
+            raise not_found(task_id)
+        return found
+
+    async def answer(self, task_id: str, record: Record, stream_url: str) -> list[bytes]:
+        """What a poll is answered, in parts."""
+        shown, result = await self.describe(task_id, record, stream_url)
+        body = msgspec.json.encode(shown)
+        return [body] if result is None else [body[:-1] + b',"result":', result.json, b"}"]
+
+    async def was_read(self, caller: Caller, task_id: str, record: Record) -> None:
+        """The caller has been answered: the end of its task may go earlier, where that is wanted."""
+        fields = record.fields
+        if "ra" in fields and record.state in TERMINAL and caller.owns(fields.get("k", ""), fields["u"]):
+            with contextlib.suppress(StoreError):  # it goes at its time
+                await self._scheduler.read_end(task_id)
 
     async def describe(
         self, task_id: str, record: Record, stream_url: str

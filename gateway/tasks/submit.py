@@ -4,13 +4,15 @@ import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.accounts.limits import rate_limited
+from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
-from fairlane.gateway.errors import SECOND_MS, ApiError, NoWorker
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
-from fairlane.queues.metrics import Recorder
-from fairlane.queues.tasks import Refused, Submitted, TaskSpec
+from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
+from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.views.task import TaskInfo
@@ -19,6 +21,11 @@ LARGE = 64 * 1024
 """Redis does nothing else while it reads a body. From so many bytes on it gets one at a time, and between them has as long for
 others.
 """
+LOST = "The store lost this task"
+MOST_OFFERS = 4
+"""Of one task: the store is told what there is, and of a new window, and it falls into another queue."""
+OUTBOX_MS = 10_000
+"""When to come again while records cannot be written: nobody knows how long the database stays away."""
 
 
 class Submit:
@@ -33,8 +40,9 @@ class Submit:
         current: Current,
         going: Going,
         note_refused: Callable[[str], None],
+        load_balance: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused."""
+        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -42,22 +50,17 @@ class Submit:
         self._current = current
         self._going = going
         self._note_refused = note_refused
+        self._load_balance = load_balance
 
     async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
         """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
         until now."""
-        size = len(task.payload)
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
         if feed is not None:
             feed.begun = False
         try:
-            if size < LARGE:
-                answer = await self._queue(task)
-            else:
-                async with self._bodies.turn(size, (task.key, task.user)) as spent:
-                    with spent(0.5):
-                        answer = await self._queue(task)
+            answer = await self._offer(task)
         except StoreError:
             self._metrics.refused(task.queue, task.model, "store_unavailable")
             raise
@@ -68,10 +71,53 @@ class Submit:
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
             error = refusal(answer, task, known_model=task.model in self._current.settings.models)
-            error.facts = {"queue": task.queue, "model": task.model}
+            error.facts = {"queue": task.queue, "model": task.model, **error.facts}
+            error.standing = answer.standing
             raise error
         self._metrics.accepted(task.queue, answer.model)
         return answer
+
+    async def _offer(self, task: TaskSpec) -> Submitted | Refused:
+        """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what
+        there is, once more."""
+        payload = task.payload
+        for _ in range(MOST_OFFERS):
+            answer = await self._send(task)
+            if not isinstance(answer, Refused):
+                break
+            if answer.reason == "no_balance":
+                try:
+                    await self._load_balance(*answer.unknown)
+                except DatabaseUnavailable:
+                    break
+            elif answer.reason == "quota" and task.otherwise:
+                task.queue, task.quota, task.otherwise = task.otherwise, "", ""
+            else:
+                break
+            task.payload = payload
+        return answer
+
+    async def _send(self, task: TaskSpec) -> Submitted | Refused:
+        size = len(task.payload)
+        if size < LARGE:
+            return await self._queue(task)
+        async with self._bodies.turn(size, (task.key, task.user)) as spent:
+            with spent(0.5):
+                return await self._queue(task)
+
+    def lost(self, task: TaskInfo, lane: tuple[str, str], request_id: str, enqueued_ms: int) -> None:
+        """Count, and tell the log of, a task whose caller waits and which the store has lost: nobody else knows how it ended.
+
+        `lane`: its queue, and the model as which it is scheduled.
+        """
+        queue, model = lane
+        told = EndedTask(task.task_id, request_id, task.user, task.model, "", 0, LOST)
+        total_ms = max(time.time() * 1000 - enqueued_ms, 0)
+        self._metrics.ended(
+            TaskEnd(
+                queue, model, task.task_type, State.FAILED, "STORE_LOST", total_ms, task=told, user=task.user
+            )
+        )
 
     def followed(self, task: TaskSpec) -> "Followed":
         """`async with`: the task is submitted and its events are read here, until the end of the block."""
@@ -137,6 +183,20 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
                 f"is longer than the {_seconds(refused.limit)} allowed"
             )
             return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
+        case "outbox_full":
+            text = "The records of ended tasks wait for the database, and no more may wait"
+            return ApiError(503, "OUTBOX_FULL", text, retry_after_ms=OUTBOX_MS)
+        case "rate_limited":
+            return rate_limited(refused)
+        case "quota":
+            assert refused.short is not None
+            return InsufficientQuota(refused.short.needed, refused.short.available)
+        case "no_balance":
+            text = "The database does not answer, and what this key can pay with is not known"
+            return ApiError(503, "DATABASE_UNAVAILABLE", text, retry_after_ms=SECOND_MS)
+        case "used_up":
+            text = f"The token was for {refused.limit} submissions, and none is left: ask for another one"
+            return ApiError(403, "TOKEN_USED_UP", text)
         case "cancelled":
             text = "The task was cancelled before it was accepted"
             return ApiError(failure_row(CANCELLED).native, CANCELLED, text)

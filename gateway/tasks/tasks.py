@@ -4,18 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlane.gateway.bodies import Bodies
+from fairlane.gateway.accounts.opencalls import OpenCalls
+from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.current import Current
 from fairlane.gateway.going import Going
 from fairlane.gateway.settings import Settings
-from fairlane.gateway.streams import Closing
+from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
 from fairlane.gateway.tasks.links import StreamLinks
 from fairlane.gateway.tasks.models import Models
 from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.wait import Wait
-from fairlane.gateway.waiting import QueueWatch
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 
@@ -25,6 +27,7 @@ class Tasks:
     """Use cases, and what streams are made of."""
 
     current: Current
+    calls: OpenCalls
     bodies: Bodies
     models: Models
     submit: Submit
@@ -39,6 +42,7 @@ class Tasks:
     watch: QueueWatch
     closing: Closing
     going: Going
+    allowances: Allowances
 
     @property
     def settings(self) -> Settings:

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
+from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
-from fairlane.gateway.streams import Closing
-from fairlane.gateway.tasks.submit import Submit
+from fairlane.gateway.tasks.submit import LOST, Submit
+from fairlane.queues.limits import Standing
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
@@ -34,6 +35,9 @@ class Waiter(Protocol):
     def gone(self) -> Exception:
         """Why the wait is over."""
         ...
+
+    standing: Standing | None
+    """Set when the task is accepted: what is left of the caller's limits."""
 
 
 class Timing(NamedTuple):
@@ -78,6 +82,7 @@ class Wait:
         hub = self._hub
         followed = self._submit.followed(task)
         async with followed as submitted:
+            waiter.standing = submitted.standing
             reader = Reader(hub, followed.feed)
             interrupt = reader.interrupt
             leaving = waiter.leaving(interrupt)
@@ -91,7 +96,9 @@ class Wait:
                     except Lost:
                         if task.linger_ms:  # it may be queued there again
                             self._cancel_soon(task.id, "client")
-                        raise gateway_failed("STORE_LOST", "The store lost this task", task.id) from None
+                        lane = (task.queue, submitted.model)
+                        self._submit.lost(result.info, lane, task.request_id, submitted.enqueued_ms)
+                        raise gateway_failed("STORE_LOST", LOST, task.id) from None
                     except Interrupted:
                         interrupted, events = True, []
                     for event in events:

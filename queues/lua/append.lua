@@ -10,8 +10,8 @@ script('append', nil, function(ARGV)
 
   local function append(id, epoch, token, seq, output, first, last)
     local key = keys.task(id)
-    local state, current, holder, sq, readers, first_output, payload_bytes =
-      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb'))
+    local state, current, holder, sq, readers, first_output, payload_bytes, ar =
+      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'sq', 'rd', 'fo', 'pb', 'ar'))
     if state ~= 'executing' or current ~= epoch or holder ~= token then return 'stale' end
     local top = num(sq)
     if seq > top + 1 then return top end
@@ -27,7 +27,7 @@ script('append', nil, function(ARGV)
     end
     if output == '1' and not first_output then
       call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
-      drop_payload(id, payload_bytes)
+      drop_payload(id, payload_bytes, ar)
     else
       call('HSET', key, 'sq', whole(top))
     end

@@ -3,14 +3,16 @@
 -- ARGV[1]  queue | model
 -- ARGV[2]  its name
 -- ARGV[3]  who changes it
--- ARGV[4…] setting, value, …; value '' = back to what is configured
+-- ARGV[4]  from which address
+-- ARGV[5]  8 characters that tell the audit entry from others of this instant
+-- ARGV[6…] setting, value, …; value '' = back to what is configured
 -- returns  {'ok', id of the audit entry, before, after} JSON objects of what held and holds for these settings | {'unknown'} queue
 script('change', nil, function(ARGV)
   local kind, name = string.sub(ARGV[1], 1, 1), ARGV[2]
   if kind == 'q' and call('SISMEMBER', keys.queues(), name) == 0 then return { 'unknown' } end
   local hash = hash_of(kind, name)
   local before, after = {}, {}
-  for i = 4, #ARGV, 2 do
+  for i = 6, #ARGV, 2 do
     local setting, value = ARGV[i], ARGV[i + 1]
     local field = kind .. ':' .. name .. ':' .. setting
     before[setting] = call('HGET', hash, setting) or cjson.null
@@ -36,7 +38,6 @@ script('change', nil, function(ARGV)
   end
   rules_changed(kind == 'm' and { name } or {}, kind == 'q')
   local was, is = cjson.encode(before), cjson.encode(after)
-  local entry = call('XADD', keys.audit(), 'MAXLEN', '~', '10000', '*', 'who', ARGV[3], 'action', 'set',
-    'target', ARGV[1] .. ' ' .. name, 'before', was, 'after', is)
+  local entry = record_act(US_TEXT .. '-' .. ARGV[5], ARGV[3], ARGV[4], 'set', ARGV[1] .. ' ' .. name, was, is)
   return { 'ok', entry, was, is }
 end)

@@ -5,12 +5,15 @@
 -- ARGV[3]  when it read it, ms
 -- ARGV[4]  hash of what it says
 -- ARGV[5…] q:{queue}:{setting} or m:{model}:{setting}, value; …  Settings that are not named are no longer set.
--- returns  {outcome, version in force, as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds is newer,
---          and stays while another replica lives that runs it. Of files of the same time the one read later counts.
+-- returns  {outcome, version in force, born, both as in keys.py, POOL}; outcome: 'set' | 'same' nothing to do | 'older' what holds
+--          is newer, and stays while another replica lives that runs it (then the replica in the version is such a one). Of
+--          files of the same time the one read later counts.
 script('configure', nil, function(ARGV)
   local mine = ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
   call('ZADD', keys.replicas(), 'GT', NOW + 15000, ARGV[1])
   call('HSET', keys.versions(), ARGV[1], mine)
+  call('HSETNX', keys.pool(), 'born', US_TEXT)
+  local born = call('HGET', keys.pool(), 'born')
   local modified, read = tonumber(ARGV[2]), tonumber(ARGV[3])
   local version, known = mine .. ' ' .. ARGV[1], call('HGET', keys.pool(), 'version')
   if known then
@@ -19,13 +22,13 @@ script('configure', nil, function(ARGV)
     local older = modified < its_modified or (modified == its_modified and read < its_read)
     if its_hash == ARGV[4] then
       if not older then call('HSET', keys.pool(), 'version', version) end
-      return { 'same', older and known or version }
+      return { 'same', older and known or version, born }
     end
     local versions = older and call('HGETALL', keys.versions()) or {}
     for i = 1, #versions, 2 do
       local other, hash = versions[i], string.match(versions[i + 1], '(%S+)$')
       if other ~= ARGV[1] and hash == its_hash and num(call('ZSCORE', keys.replicas(), other)) > NOW then
-        return { 'older', known }
+        return { 'older', string.match(known, '^%S+ %S+ %S+') .. ' ' .. other, born }
       end
     end
   end
@@ -68,5 +71,5 @@ script('configure', nil, function(ARGV)
   end
   rules_changed(models, true)
   call('HSET', keys.pool(), 'version', version)
-  return { 'set', version }
+  return { 'set', version, born }
 end)

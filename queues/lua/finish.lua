@@ -12,19 +12,20 @@ script('finish', 'allow-oom', function(ARGV)
   local replica, nonce, grant_ms, want = ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
   local worker, events = ARGV[13], tonumber(ARGV[14])
   local keep = tonumber(ARGV[15]) -- ms that the slot stays `stopping`, because the worker still runs the task
-  local terminal = 16 + 2 * events
+  local used = { ARGV[7], ARGV[8], ARGV[16] } -- the last: what else is known of the tokens, for the usage record
+  local terminal = 17 + 2 * events
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd =
-    unpack(call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd'))
-  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd }
+  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra =
+    unpack(call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra'))
+  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra }
   local current = ep == epoch and gt == token
   if current and st == 'executing' then
     local top = num(t.sq)
     if seq > top + 1 then return { 'hole', '', {}, top, {} } end
     if keep == 0 then release(id, t) end
-    for i = 16, terminal - 1, 2 do
+    for i = 17, terminal - 1, 2 do
       if seq > top then
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
@@ -41,7 +42,7 @@ script('finish', 'allow-oom', function(ARGV)
     end
     local stop_until = keep > 0 and NOW + keep or nil
     local own = seq == top + 1 and epoch or nil -- its writer's next number: nobody saw another event there
-    local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own)
+    local event_id = end_task(id, t, state, ARGV[terminal], ARGV[terminal + 1], code, nonce, replica, stop_until, own, used)
     if keep > 0 then return { 'ok', event_id, {}, 0, {} } end
     if want == 0 then
       local at = wake(t.m)
@@ -60,7 +61,7 @@ script('finish', 'allow-oom', function(ARGV)
   end
 
   local freed
-  if current and keep == 0 and release(id, t) then
+  if current and keep == 0 and release(id, t, used) then
     settle(t, input, output, false)
     freed = t.m
   end

@@ -6,15 +6,20 @@
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
 -- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
---          text = a part of its id, its user or its sentence, in small letters
+--          text = a part of its id, its user or its sentence, or how its request's id begins, in small letters;
+--          from, to = submitted then or later, and before then, ms
 --          The sentence of a failure, er, is in no task's record: it is kept with what is remembered of failures.
 -- returns  {task to go on behind | '' no more, {id, {field, value, …}}, …}
 script('search', 'no-writes', function(ARGV)
   local after, most_looked, most_found = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-  local fields, values, text = {}, {}, nil
+  local fields, values, text, from, to = {}, {}, nil, nil, nil
   for i = 5, #ARGV, 2 do
     if ARGV[i] == 'text' then
       text = ARGV[i + 1]
+    elseif ARGV[i] == 'from' then
+      from = tonumber(ARGV[i + 1])
+    elseif ARGV[i] == 'to' then
+      to = tonumber(ARGV[i + 1])
     else
       fields[#fields + 1] = ARGV[i]
       values[#values + 1] = ARGV[i + 1]
@@ -25,11 +30,18 @@ script('search', 'no-writes', function(ARGV)
   if ARGV[1] == 'failed' then line, record_of = keys.failures(), keys.failure end
 
   local function says(id)
-    local u, er = call('HGET', record_of(id), 'u'), call('HGET', keys.failure(id), 'er')
-    return string.find(string.lower(id .. ' ' .. (u or '') .. ' ' .. (er or '')), text, 1, true)
+    local known, er = call('HMGET', record_of(id), 'u', 'rq'), call('HGET', keys.failure(id), 'er')
+    local said = string.lower(table.concat({ id, known[1] or '', er or '' }, '\n'))
+    return string.find(said, text, 1, true) or string.sub(string.lower(known[2] or ''), 1, #text) == text
+  end
+
+  local function then_submitted(id)
+    local enqueued = tonumber(call('HGET', record_of(id), 'en') or '')
+    return enqueued and enqueued >= (from or 0) and (not to or enqueued < to)
   end
 
   local function matches(id)
+    if (from or to) and not then_submitted(id) then return false end
     if text and not says(id) then return false end
     if #fields == 0 then return true end
     local found = call('HMGET', record_of(id), unpack(fields))

@@ -4,11 +4,20 @@
 -- ARGV[2…] queue, model, user, priority; timeout, wait and linger, ms (0: none); payload
 -- ARGV[10…] replica; slots that it has free; nonce of this call; grant length, ms; waiting tasks that a queue holds unless it is
 --          set, bytes of payloads that the pool holds; 1: the replica reads the task's events; worker whose slots these are; 1: that
---          offers the model by its name
--- ARGV[19…] further fields of the record (keys.py, RECORD), each with its value
+--          offers the model by its name; entries that the outbox holds
+-- ARGV[20…] limits of the caller's key, and of its user: requests a minute and a day, tokens likewise, waiting and running tasks
+--          (0: none; '': no limits at all)
+-- ARGV[22]  quota that it is paid from ('': none)
+-- ARGV[23…] further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
---          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came
+--          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
+--          {'outbox_full'} what ended is not recorded yet, so no more is begun |
+--          {'used_up', how many} its token has no use left (field `su`) |
+--          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limiting.lua)
+--          {'quota', micro-credits that it would be held, that are there} it cannot be paid (paying.lua) |
+--          {'no_balance', subject, window or ''} SQL must tell first what is there (fund.lua)
+--          and behind each of these but 'cancelled', where there are limits: what is left of them (`what_is_left` in limiting.lua)
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 script('submit', nil, function(ARGV)
@@ -16,7 +25,8 @@ script('submit', nil, function(ARGV)
   local timeout_ms, wait_ms, linger_ms, payload = num(ARGV[6]), num(ARGV[7]), num(ARGV[8]), ARGV[9]
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
-  local worker, named = ARGV[17], ARGV[18]
+  local worker, named, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
+  local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
   local key = keys.task(id)
   if call('EXISTS', key) == 1 then
@@ -25,12 +35,18 @@ script('submit', nil, function(ARGV)
     local where = known.st == 'queued' and place(id, known) or NOWHERE
     return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m }
   end
+  local standings = limited and standings_of(u, ARGV[20], ARGV[21]) or nil
+  local function refusal(reply)
+    if standings then reply[#reply + 1] = what_is_left(standings, false) end
+    return reply
+  end
+  if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local m = scheduled_as(asked, want > 0 and named == '1')
   if not m then
     -- the longer it has been away, the longer it may be: as long again. What was there a minute ago is known
     local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
     local others = since == 0 and call('ZCOUNT', keys.offered(), '(' .. NOW_TEXT, '+inf') > 0
-    return { 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 }
+    return refusal({ 'no_worker', others and 1 or 0, since > 0 and math.max(NOW - since, 1000) or 60000 })
   end
   local model = keys.model(m)
   local n, max_length, weight, strict, longest_wait, admission =
@@ -46,36 +62,71 @@ script('submit', nil, function(ARGV)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
   end
+  if at_once and lane.waiting > 0 and call('ZSCORE', keys.parked(q, m), u) then at_once = false end -- behind those that are held
   local order = whole(US - 2000000 * priority)
+  local t = { q = q, m = m, u = u, en = NOW_TEXT, ['or'] = order }
+  for i = 23, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  local tokens, limit_reached = 0, nil
+  if standings then
+    if count_tokens(standings) then tokens = math.max(math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5), 1) end
+    limit_reached = weigh(standings, tokens)
+    at_once = at_once and not full_of(running_of(standings))
+    local too_many = not limit_reached and not at_once and waits_too_many(standings)
+    if too_many then
+      local each = interval_of(q, m, lane.drain, lane.mean_ms) * math.max(call('ZCARD', keys.flows(q, m)), 1)
+      too_many[6], too_many[7] = 1, math.max(math.ceil(each * (too_many[5] - too_many[4] + 1)), 1)
+      limit_reached = too_many
+    end
+  end
+  local funds, price = nil, 0
+  if quota ~= '' and t.pc then
+    local subject, window
+    funds, subject, window = funds_of(u, quota)
+    if not funds then return refusal({ 'no_balance', subject, window }) end
+    price = cost_of(t.pc, t.ei, math.floor(expected_output(t, lane.mean_output) + 0.5))
+    if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
+  end
   if not at_once then
     local length = { waiting = num(n), most = num(max_length), adaptive = admission == 'adaptive' }
     if length.most == 0 then length.most = default_length end
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
-    if refused then return refused end
+    if refused then return refusal(refused) end
+  end
+  if limit_reached then return refusal(limit_reached) end
+  local uses, uses_ms, used
+  if t.su then
+    uses, uses_ms, used = string.match(t.su, '^(%d+) (%d+) (.+)$')
+    used = keys.uses(used)
+    if num(call('GET', used)) >= num(uses) then return refusal({ 'used_up', num(uses) }) end
   end
   if not stores(u, #payload, byte_limit) then
-    return { 'full_bytes', math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1) }
+    return refusal({ 'full_bytes', math.max(math.ceil(interval_of(q, m, lane.drain, lane.mean_ms)), 1) })
   end
 
   call('SET', keys.payload(id), payload)
+  if used then
+    call('INCR', used)
+    if call('PTTL', used) < num(uses_ms) then call('PEXPIRE', used, uses_ms) end
+  end
   if lane.used < US - 60000000 then
     call('ZADD', keys.models(), NOW_TEXT, m)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local t = { q = q, m = m, u = u, en = NOW_TEXT, ['or'] = order }
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), unpack(ARGV, 23) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
     t[name] = value
   end
-  for i = 19, #ARGV, 2 do put(ARGV[i], ARGV[i + 1]) end
   if timeout_ms > 0 then put('dl', whole(NOW + timeout_ms)) end
   if wait_ms > 0 then put('wd', whole(NOW + wait_ms)) end
   if linger_ms > 0 then put('lv', whole(NOW + linger_ms)) end
   if m ~= asked then put('an', asked) end
   if follow == '1' then put('rd', replica) end
+  local left = standings and what_is_left(standings, true) or nil
+  if standings then put('lm', charge_limits(standings, tokens)) end
+  if funds then put('qt', hold_credits(funds, price)) end
 
   if at_once and not ruled then -- without the steps into the line and out of it
     local debt = call('ZSCORE', keys.debts(q, m), u)
@@ -89,7 +140,8 @@ script('submit', nil, function(ARGV)
     local grant = { replica = replica, worker = worker, nonce = nonce, number = 1, ms = grant_ms }
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
-    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m }
+    let_others_on(t)
+    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, left }
   end
 
   call('HSET', key, 'st', 'queued', unpack(fields))
@@ -100,7 +152,7 @@ script('submit', nil, function(ARGV)
     grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
     if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
     for _, granted in ipairs(ids) do
-      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m } end
+      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, left } end
     end
   elseif ruled or lane.held > NOW then
     local at = wake(m)
@@ -108,5 +160,7 @@ script('submit', nil, function(ARGV)
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then
     wake_one(m)
   end
-  return { 'ok', 'queued', place(id, t), NOW, grants, later, m }
+  local where, told = place(id, t)
+  if told then call('HSET', key, 'ew', told) end
+  return { 'ok', 'queued', where, NOW, grants, later, m, left }
 end)

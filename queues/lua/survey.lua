@@ -5,8 +5,8 @@
 -- ARGV[3]  users of a lane whose oldest task is looked at, at most, from either end of its line
 -- returns  {fields of the model's hash as field, value, …; running tasks; how many of them were looked at; {queue, how many of
 --          these, …}; next start; lanes}. Next start: the instant (ms) until which its pace lets nothing start; 0 = it does.
---          Lanes: {queue, users in line, users parked, enqueued (ms) of the oldest task seen or 0, {served …}} of each with waiting
---          tasks; `served` as service_of gives it.
+--          Lanes: {queue, users in line, users parked, enqueued (ms) of the oldest task seen or 0, {served …}, blocked by} of each with
+--          waiting tasks; `served` as service_of gives it, `blocked by` as blocked_by, '' where one can start.
 script('survey', 'no-writes', function(ARGV)
   local model, most_tasks, most_users = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
   local fields = call('HGETALL', keys.model(model))
@@ -24,6 +24,7 @@ script('survey', 'no-writes', function(ARGV)
   end
 
   local s = call('HMGET', keys.model(model), unpack(ALL_RULES))
+  local paused = s[3]
   s[3], s[4] = false, false -- paused and held are told apart
   local at = s[2] == '1' and paced_until(model, s, 1) or 0
 
@@ -52,7 +53,8 @@ script('survey', 'no-writes', function(ARGV)
       local flows, parked = keys.flows(q, model), keys.parked(q, model)
       local a, b = oldest_in(q, flows), oldest_in(q, parked)
       local oldest = (a == 0 or (b > 0 and b < a)) and b or a
-      lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, service_of(q, model) }
+      local blocked = blocked_by(q, model, paused, s[1]) or ''
+      lanes[#lanes + 1] = { q, call('ZCARD', flows), call('ZCARD', parked), oldest, service_of(q, model), blocked }
     end
   end
   return { fields, call('ZCARD', keys.slots(model)), #held, counts, math.ceil(at / 1000), lanes }

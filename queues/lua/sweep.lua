@@ -246,6 +246,8 @@ script('sweep', 'allow-oom', function(ARGV)
       end
     end
 
+    for _, subject in ipairs(call('ZRANDMEMBER', keys.holding(), '100')) do let_on(subject) end
+
     local excess = math.min(call('ZCARD', keys.recent()) - 10000, 10000)
     if excess > 0 then call('ZREMRANGEBYRANK', keys.recent(), 0, excess - 1) end
     for _, replica in ipairs(call('ZRANGEBYSCORE', keys.replicas(), '-inf', NOW - 60000, 'LIMIT', 0, 4)) do

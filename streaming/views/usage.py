@@ -5,6 +5,8 @@ completions), `input_tokens`/`output_tokens` (OpenAI's Responses, Anthropic). A 
 to 10⁹; everything else is ignored as if it were not there.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from fairlane.streaming.jsontext import join_object, kind_of, members
@@ -18,7 +20,21 @@ _TOTAL = ("totalTokens", "total_tokens")
 _KNOWN = frozenset(_INPUT + _OUTPUT + _TOTAL)
 
 
-_Counts = tuple[int | None, int | None]
+_CACHED = ("cachedTokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+_REASONING = ("reasoningTokens",)
+_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+
+
+class Counts(NamedTuple):
+    """Tokens that a usage object tells; None for what it does not."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    """Of the input, what a cache held."""
+    reasoning: int | None = None
+    """Of the output, what its reader does not see."""
 
 
 def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
@@ -30,14 +46,22 @@ def pick_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | N
     return None if picked is None else picked[0]
 
 
-def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> _Counts:
-    """Input and output tokens of the usage object that counts; None for what is not known."""
+def normalise_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> Counts:
+    """The tokens of the usage object that counts."""
     picked = _pick(raw, result, latest)
-    return (None, None) if picked is None else picked[2]
+    if picked is None:
+        return Counts()
+    _, found, (read, wrote) = picked
+    return Counts(
+        read,
+        wrote,
+        _detail(found, _CACHED, _INPUT_DETAILS, "cached_tokens"),
+        _detail(found, _REASONING, _OUTPUT_DETAILS, "reasoning_tokens"),
+    )
 
 
 def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes:
-    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that tells no count."""
+    """A usage object of the gateway's own count, marked as such; `told` is an object of the worker's that does not tell both."""
     pairs = [(name, bytes(value)) for name, value in (members(told) or {}).items() if name not in _KNOWN]
     own = (("inputTokens", counts[0]), ("outputTokens", counts[1]))
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
@@ -72,9 +96,9 @@ def with_usage(body: bytes, usage: bytes | None) -> bytes:
 
 def _pick(
     raw: bytes | None, result: bytes | None, latest: bytes | None
-) -> tuple[bytes, dict[str, msgspec.Raw], _Counts] | None:
-    """See `pick_usage`: the object, its members, and its counts."""
-    empty: tuple[bytes, dict[str, msgspec.Raw], _Counts] | None = None
+) -> tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None:
+    """See `pick_usage`: the object, its members, and its counts of input and output."""
+    empty: tuple[bytes, dict[str, msgspec.Raw], tuple[int | None, int | None]] | None = None
     for number in range(3):  # a result is looked into only when the worker tells nothing beside it
         usage = raw if number == 0 else _usage_of(result) if number == 1 else latest
         found = members(usage)
@@ -103,6 +127,16 @@ def _first(found: dict[str, msgspec.Raw], names: tuple[str, ...]) -> int | None:
         if name in found and (count := _count(found[name])) is not None:
             return count
     return None
+
+
+def _detail(
+    found: dict[str, msgspec.Raw], names: tuple[str, ...], details: tuple[str, ...], name: str
+) -> int | None:
+    """A count by one of its `names`, or by its `name` in one of the objects `details`."""
+    for at in details:
+        if at in found and (count := _first(members(bytes(found[at])) or {}, (name,))) is not None:
+            return count
+    return _first(found, names)
 
 
 def _count(raw: bytes) -> int | None:

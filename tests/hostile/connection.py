@@ -12,7 +12,7 @@ from tests.hostile.mutations import Plan
 from tests.hostile.report import Part
 
 PATIENCE_S = 25.0
-"""A good request has its answer by then: longer than any task may take."""
+"""A good request has its answer by then, once those before it on its connection have theirs: longer than any task may take."""
 SHORT_S = 0.6
 """What may want no answer gets so long for one."""
 STREAM_S = 0.3
@@ -55,11 +55,16 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable.set()
 
+    @property
+    def over(self) -> bool:
+        """Whether no more answers come, or none that can be read."""
+        return self.lost or bool(self.reader.broken)
+
     async def wait(self, seconds: float, whole: int | None = None, begun: int | None = None) -> bool:
         """Wait for so many answers, or the end of the connection; False when neither came in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not self.lost and not self.reader.broken:
+                while not self.over:
                     if whole is not None and self.reader.whole >= whole:
                         break
                     if begun is not None and self.reader.begun >= begun:
@@ -122,7 +127,9 @@ async def _converse(connection: _Connection, plan: Plan) -> bool:
     if not plan.proper:
         await connection.wait(SHORT_S, whole=plan.requests)
         return True
-    in_time = await connection.wait(PATIENCE_S, begun=plan.requests)
+    in_time = True
+    while in_time and connection.reader.begun < plan.requests and not connection.over:
+        in_time = await connection.wait(PATIENCE_S, begun=connection.reader.begun + 1)
     await connection.wait(STREAM_S, whole=plan.requests)
     return in_time
 

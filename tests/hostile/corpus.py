@@ -150,6 +150,18 @@ def _change(kind: str) -> Callable[[random.Random, Known], Valid]:
     return make
 
 
+def _key(method: str, path: str, *bodies: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call about a key that is there, or is none; new ones have an id that is taken, or one of few."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = rng.choice(bodies) if bodies else None
+        return Valid(
+            method, path.format(key=rng.choice((f"made-{rng.randint(1, 9)}", "mallory"))), "ops", body
+        )
+
+    return make
+
+
 def _fixed(
     method: str, path: str, key: str | None = None, long: bool = False
 ) -> Callable[[random.Random, Known], Valid]:
@@ -181,11 +193,29 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/api/admin/state?tasks={rng.randint(0, 99)}", "ops"
     ),
     ("GET", "/api/admin/audit"): _fixed("GET", "/api/admin/audit?limit=5", "ops"),
+    ("GET", "/api/admin/archive/{task_id}"): lambda rng, known: Valid(
+        "GET", f"/api/admin/archive/{rng.choice(known.mine)}", "ops"
+    ),
+    ("POST", "/api/admin/users/forget"): lambda rng, known: Valid(
+        "POST", "/api/admin/users/forget", "ops", {"user": f"nobody{rng.randint(0, 99)}"}
+    ),
+    ("GET", "/api/admin/quota"): _fixed("GET", "/api/admin/quota?limit=5", "ops"),
+    ("GET", "/api/admin/quota/ledger"): _fixed("GET", "/api/admin/quota/ledger?limit=5", "ops"),
+    ("POST", "/api/admin/quota/grants"): lambda rng, known: Valid(
+        "POST",
+        "/api/admin/quota/grants",
+        "ops",
+        {"key": "site", "credits": rng.randint(-9, 9) or 1, "id": f"grant-{rng.randint(0, 99)}"},
+    ),
+    ("GET", "/api/admin/refusals"): _fixed("GET", "/api/admin/refusals?limit=5", "ops"),
     ("GET", "/api/admin/feed"): _fixed("GET", "/api/admin/feed", "ops", long=True),
-    ("GET", "/api/admin/history"): _fixed("GET", "/api/admin/history", "ops"),
+    ("GET", "/api/admin/history"): lambda rng, known: Valid(
+        "GET", f"/api/admin/history?range={rng.choice(('15m', '24h', '7d&model=m'))}", "ops"
+    ),
     ("GET", "/api/admin/tasks"): lambda rng, known: Valid(
         "GET",
-        f"/api/admin/tasks?limit={rng.randint(1, 20)}&state={rng.choice(('queued', 'executing', 'failed'))}",
+        f"/api/admin/tasks?limit={rng.randint(1, 20)}&from={rng.randint(0, 9)}"
+        f"&state={rng.choice(('queued', 'executing', 'failed'))}",
         "ops",
     ),
     ("GET", "/api/admin/tasks/{task_id}"): lambda rng, known: Valid(
@@ -197,6 +227,25 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
     ("PATCH", "/api/admin/models/{name}"): _change("models"),
+    ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
+    ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
+    ("POST", "/api/admin/keys"): lambda rng, known: Valid(
+        "POST", "/api/admin/keys", "ops", {"id": f"made-{rng.randint(1, 9)}", "note": words(rng)}
+    ),
+    ("PATCH", "/api/admin/keys/{key_id}"): _key(
+        "PATCH", "/api/admin/keys/{key}", {"weight": 2.5}, {"note": None}, {"limits": {"requests_per_day": 5}}
+    ),
+    ("POST", "/api/admin/keys/{key_id}/rotate"): _key(
+        "POST", "/api/admin/keys/{key}/rotate", {}, {"keep_ms": 0}
+    ),
+    ("POST", "/api/admin/keys/{key_id}/revoke"): _key(
+        "POST", "/api/admin/keys/{key}/revoke", {}, {"now": True}
+    ),
+    ("GET", "/api/admin/usage"): lambda rng, known: Valid(
+        "GET", f"/api/admin/usage?by={rng.choice(('model', 'key,day', 'hour', 'user&format=csv'))}", "ops"
+    ),
+    ("GET", "/api/admin/usage/tasks"): _fixed("GET", "/api/admin/usage/tasks?limit=5", "ops"),
+    ("GET", "/api/usage"): lambda rng, known: Valid("GET", "/api/usage?by=model", rng.choice(HOSTILE)),
     ("GET", "/metrics"): _fixed("GET", "/metrics", "ops"),
     ("GET", "/api/admin/users"): _fixed("GET", "/api/admin/users", "ops"),
     ("POST", "/api/admin/tasks/cancel"): _fixed("POST", "/api/admin/tasks/cancel?user=nobody", "ops"),
@@ -212,7 +261,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("HEAD", "/health/ready"): _fixed("HEAD", "/health/ready"),
     **{
         (method, path): _fixed(method, path)
-        for path in ("/", "/dashboard", "/docs", "/favicon.ico")
+        for path in ("/", "/dashboard", "/docs", "/sizing", "/favicon.ico")
         for method in ("GET", "HEAD")
     },
     ("GET", "/openapi.json"): _fixed("GET", "/openapi.json"),
@@ -222,7 +271,9 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
 """One maker per call of the gateway (a test compares them with its routes)."""
 
 SUBMITS = tuple(
-    call for call in CALLS if call[0] == "POST" and "cancel" not in call[1] and "drain" not in call[1]
+    call
+    for call in CALLS
+    if call[0] == "POST" and not any(part in call[1] for part in ("cancel", "/api/admin/"))
 )
 RARE = {
     ("GET", "/metrics"),

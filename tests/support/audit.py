@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.support.direct import World
 
-from fairlane.queues.keys import KEYS, POOL, RECORD, Key
+from fairlane.gateway.records.entries import read_usage
+from fairlane.queues.keys import BALANCE, KEYS, LIMIT, POOL, RECORD, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
 LARGE_BODY = 16384
@@ -51,8 +52,9 @@ class Snapshot:
         return self.ttls[key, parts]
 
 
-def audit(world: World, accepted: Iterable[str]) -> Snapshot:
-    """Check every invariant that needs only the store and the ids of the tasks it accepted."""
+def audit(world: World, accepted: Iterable[str], *, carried: bool = False) -> Snapshot:
+    """Check every invariant that needs only the store and the ids of the tasks it accepted. `carried`: a gateway carries
+    the entries of the outbox to SQL meanwhile."""
     shot = Snapshot(world)
     latest = world.latest_ms
     tasks = {parts[0]: record for parts, record in shot.by_kind["task"].items() if record["st"] != "gone"}
@@ -106,11 +108,16 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
 
     pool = shot.one("pool")
     assert int(pool.get("bytes", 0)) == payload_bytes
+    if not carried:
+        check_outbox(shot, tasks, in_slots)
     ended = Counter(record["st"] for record in tasks.values() if record["st"] in TERMINAL)
     assert {state: int(pool[state]) for state in TERMINAL if state in pool} == dict(ended)
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
     check_room(shot, tasks, latest)
+    check_limits(shot, {task for task in tasks if task in in_flow or task in aside}, set(in_slots))
+    live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
+    check_credits(shot, live)
     asides = Counter((tasks[task]["q"], tasks[task]["u"]) for task in aside)
     counted = {
         (queue, user): int(count)
@@ -119,6 +126,23 @@ def audit(world: World, accepted: Iterable[str]) -> Snapshot:
     }
     assert counted == dict(asides)
     return shot
+
+
+def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dict[str, str]) -> None:
+    """Each task that has ended and holds no slot is recorded once, with its end; no other is."""
+    entries = [entry[1] for entry in shot.one("outbox") or []]
+    assert {kind for kind, _ in entries} <= {b"usage", b"audit"}
+    rows = [
+        read_usage(packed, lambda queue: f"tier of {queue}") for kind, packed in entries if kind == b"usage"
+    ]
+    over = {task for task, record in tasks.items() if record["st"] in TERMINAL and task not in in_slots}
+    assert Counter(row.task for row in rows) == Counter(over)
+    for row in rows:
+        record = tasks[row.task]
+        assert (row.state, row.code) == (record["st"], record["co"])
+        assert (row.ended, row.enqueued) == (int(record["ed"]), int(record["en"]))
+        assert (row.model, row.scheduled) == (record.get("an", record["m"]), record["m"])
+        assert (row.user_name, row.attempts) == (record["u"], int(record.get("at", 0)))
 
 
 def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> None:
@@ -146,6 +170,79 @@ def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> No
         kept_until = int(tasks[task]["ed"]) + int(tasks[task]["tl"])
         assert task in noted or kept_until <= now + 1000, (task, "has ended and is not counted")
     assert set(noted) <= over, "what is counted is there"
+
+
+def subjects_of(user: str) -> tuple[str, str]:
+    """The key of a user and the user, as those who have limits."""
+    return f"k:{user.partition('/')[0]}", f"u:{user}"
+
+
+def running_limits(record: dict[str, str]) -> dict[str, int]:
+    """Who may run how many tasks at once, of those whom a task counts for."""
+    found = re.match(r"r(\d+) (\d+)", record.get("lm", ""))
+    limits = map(int, found.groups() if found else (0, 0))
+    return {subject: limit for subject, limit in zip(subjects_of(record["u"]), limits, strict=True) if limit}
+
+
+def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
+    """Waiting and running tasks are counted once for each who has a limit of them, and nobody is held without need."""
+    waits, runs = Counter[str](), defaultdict[str, set[str]](set)
+    for task in waiting:
+        record = shot.one("task", task)
+        found = re.match(r"(?:-|r\d+ \d+ )(\d)", record.get("lm", ""))
+        marks = int(found[1]) if found else 0
+        waits.update(subject for at, subject in enumerate(subjects_of(record["u"])) if marks & (1 << at))
+    assert {subject: int(count) for subject, count in shot.one("waits").items()} == dict(waits)
+    for task in holding:
+        for subject in running_limits(shot.one("task", task)):
+            runs[subject].add(task)
+    assert {parts[0]: tasks for parts, tasks in shot.by_kind["runs"].items()} == dict(runs)
+    for (subject,), fields in shot.by_kind["limit"].items():
+        assert set(fields) <= set(LIMIT)
+        assert shot.ttl("limit", subject) > 0
+    lanes = defaultdict[str, set[str]](set)
+    for (queue, _, model, subject), users in shot.by_kind["held"].items():
+        lanes[subject].add(f"{queue}:{model}")
+        assert set(users) <= set(shot.one("parked", queue, model)), "who is held is parked"
+        assert all(subject in subjects_of(user) for user in users)
+    assert {parts[0]: set(found) for parts, found in shot.by_kind["held_lanes"].items()} == dict(lanes)
+    assert set(shot.one("holding")) == set(lanes)
+    for subject, limit in shot.one("holding").items():
+        if len(runs[subject]) < limit:
+            for lane, user in shot.one("held_lanes", subject).items():
+                assert user in shot.one("flows", *lane.split(":", 1)), (subject, lane, "one more may run")
+
+
+def check_credits(shot: Snapshot, live: set[str]) -> None:
+    """What is held of each balance is what tasks hold that have not ended, or whose worker is still to stop."""
+    held = Counter[tuple[str, str]]()
+    for task in live:
+        record = shot.one("task", task)
+        if "qt" in record:
+            whose, granted, of_window, window, _ = record["qt"].split()
+            subject = subjects_of(record["u"])[whose == "u"]
+            held[subject, ""] += int(granted)
+            held[subject, window] += int(of_window)
+    balances = {parts[0]: fields for parts, fields in shot.by_kind["balance"].items()}
+    assert {subject for (subject, _), amount in held.items() if amount} <= set(balances)
+    assert set(shot.one("balances")) == set(balances)
+    for subject, fields in balances.items():
+        windows = [fields[name] for name in ("w1", "w2") if name in fields]
+        older = {window for (whose, window), amount in held.items() if whose == subject and amount} - {
+            "",
+            "-",
+        }
+        known = {name.format(window=window) for name in BALANCE for window in windows or [""]}
+        assert set(fields) <= known | {f"h{window}" for window in older}, (fields, held)
+        for window in ("", *windows, *older):
+            assert int(fields.get(f"h{window}", 0)) == held[subject, window], (subject, window, fields)
+
+
+def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
+    """Whether a flow is held for its key's or user's limit of running tasks."""
+    return any(
+        user in users for (q, _, m, _), users in shot.by_kind["held"].items() if (q, m) == (queue, model)
+    )
 
 
 def running_of_user(shot: Snapshot, model: str, user: str) -> int:
@@ -181,7 +278,8 @@ def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -
         for (queue, parked_at), users in shot.by_kind["parked"].items():
             if parked_at == model:
                 for user in users:
-                    assert 0 < cap <= running_of_user(shot, model, user), (queue, user, "is parked")
+                    full = 0 < cap <= running_of_user(shot, model, user)
+                    assert full or is_held(shot, queue, model, user), (queue, user, "is parked")
     for (queue, model), cost in settled_costs(shot).items():
         assert cost >= 0, (queue, model, cost)
 
@@ -299,8 +397,9 @@ def _identify(name: str, prefix: str) -> tuple[str, tuple[str, ...]]:
             continue
         parts = match.groupdict()
         if "model_len" in parts:  # the length says where the model ends and the user begins
-            tail, length = f"{parts['model']}:{parts['user']}".encode(), int(parts["model_len"])
-            parts["model"], parts["user"] = tail[:length].decode(), tail[length + 1 :].decode()
+            last = list(parts)[-1]
+            tail, length = f"{parts['model']}:{parts[last]}".encode(), int(parts["model_len"])
+            parts["model"], parts[last] = tail[:length].decode(), tail[length + 1 :].decode()
         return key, tuple(parts.values())
     raise AssertionError(f"no key of the map has the name {name!r}")
 

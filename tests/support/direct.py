@@ -7,9 +7,9 @@ from typing import Any, cast
 import hiredis
 
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import Arg, RedisLink
 from fairlane.queues.scheduler import Ends, Limits, Scheduler
-from fairlane.queues.scripts import Library, load_scripts
+from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.store.scripts import Library, load_scripts
 from fairlane.queues.tasks import Fragment
 
 

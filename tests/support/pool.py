@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tests.support.direct import Subscription, World, drive
 from tests.support.ids import numbered
 
+from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import (
@@ -21,7 +22,10 @@ from fairlane.queues.tasks import (
     Submitted,
     Taken,
     TaskSpec,
+    Used,
 )
+
+OPS = Actor("ops", "192.0.2.7")
 
 
 class Pool:
@@ -45,13 +49,13 @@ class Pool:
 
     def set_queue(self, name: str, **values: Value) -> Change:
         """Change settings of a queue while running."""
-        change: Change | None = drive(self.scheduler.change("queue", name, values, "ops"))
+        change: Change | None = drive(self.scheduler.change("queue", name, values, OPS))
         assert change is not None
         return change
 
     def set_model(self, name: str = "m", **values: Value) -> Change:
         """Change settings of a model while running."""
-        change: Change | None = drive(self.scheduler.change("model", name, values, "ops"))
+        change: Change | None = drive(self.scheduler.change("model", name, values, OPS))
         assert change is not None
         return change
 
@@ -103,7 +107,7 @@ class Pool:
         *,
         state: State = State.COMPLETED,
         chunks: Sequence[bytes] = (),
-        used: tuple[int, int] = (1, 1),
+        used: tuple[int, ...] = (1, 1),
         want: int = 0,
         models: Sequence[str] = ("m",),
         nonce: str = "",
@@ -117,7 +121,7 @@ class Pool:
                 state,
                 "" if state is State.COMPLETED else "X",
                 ("done" if state is State.COMPLETED else "error", b'{"end":1}'),
-                used,
+                Used(*used),
                 nonce or self.scheduler.nonce(),
                 want,
                 models,

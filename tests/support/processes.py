@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import redis
+from tests.support.databases import place_database
 from tests.support.servers import free_port
 from tests.support.serving import http_client, until
 from websockets.asyncio.client import ClientConnection, connect
@@ -30,7 +31,7 @@ class GatewayProcess:
 
     def __init__(self, folder: Path, redis_url: str | None = None, **settings: Any) -> None:
         """`settings` as in the configuration. Without `redis_url` the gateway brings its own Redis."""
-        folder.mkdir(parents=True, exist_ok=True)
+        place_database(folder / "data")
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import uvicorn.server
+from tests.support.databases import place_database
 
-from fairlane.gateway.accounts.callers import Callers, digest
+from fairlane.gateway.accounts.callers import digest
 from fairlane.gateway.process.server import make_server
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, WorkerKey
@@ -59,19 +60,24 @@ async def serving(redis_url: str, tmp_path: Path, **overrides: Any) -> AsyncIter
     """A gateway in this process on a free port, with settings on top of the defaults."""
     if overrides.get("keys"):
         overrides.setdefault("workers", [WorkerKey(id="tests", sha256=digest(WORKER_TOKEN))])
-    settings = Settings(**{"port": 0, "data_dir": tmp_path, "drain_ms": 200, **overrides})
+    settings = Settings(
+        **{"port": 0, "data_dir": tmp_path, "redis_url": redis_url, "drain_ms": 200, **overrides}
+    )
+    if settings.database_url is None:
+        place_database(settings.data_dir)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for TCP_NODELAY
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    async with open_gateway(settings, Callers(settings), redis_url) as gateway:
-        server = make_server(gateway, settings)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            await until(lambda: server.started)
-            yield Served(gateway, f"http://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/ws")
-        finally:
-            server.should_exit = True
-            await task
+    with contextlib.closing(listener):  # whoever does not start leaves it
+        async with open_gateway(settings, redis_url) as gateway:
+            server = make_server(gateway, settings)
+            task = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                await until(lambda: server.started)
+                yield Served(gateway, f"http://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/ws")
+            finally:
+                server.should_exit = True
+                await task
 
 
 async def until(

@@ -204,7 +204,11 @@ class RawStream(EventReader):
             if last is not None:
                 lines.append(f"Last-Event-ID: {last}")
             writer.write("\r\n".join([*lines, "", ""]).encode() + content)
-            await stream._read_head()
+            try:
+                await stream._read_head()
+            except BaseException:
+                writer.transport.abort()
+                raise
         return stream
 
     async def _read_head(self) -> None:

@@ -18,7 +18,10 @@ CHART = ROOT / "deploy/helm/fairlane"
 MANIFESTS = ROOT / "deploy/kubernetes/fairlane.yaml"
 ONE, TWO = "01" * 32, "02" * 32
 SETTINGS = {"keys": [{"id": "app", "sha256": ONE}], "workers": [{"id": "gpu-1", "sha256": TWO}]}
-REDIS = {"url": "redis://redis:6379/0"}
+STORES = {
+    "redis": {"url": "redis://redis:6379/0"},
+    "database": {"url": "postgresql://fairlane@postgres/fairlane"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def rendered(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_settings_of_the_chart_are_settings_of_the_gateway(tmp_path: Path) -> None:
-    (secret,) = [one for one in rendered({"redis": REDIS, "settings": SETTINGS}) if one["kind"] == "Secret"]
+    (secret,) = [one for one in rendered({**STORES, "settings": SETTINGS}) if one["kind"] == "Secret"]
     (tmp_path / "fairlane.yaml").write_text(secret["stringData"]["fairlane.yaml"])
     settings, _ = load_settings(tmp_path / "fairlane.yaml", {}, {})
     assert (settings.keys[0].id, settings.workers[0].id) == ("app", "gpu-1")
@@ -68,9 +71,10 @@ def test_settings_of_the_chart_are_settings_of_the_gateway(tmp_path: Path) -> No
     ("values", "missing"),
     [
         ({"settings": SETTINGS}, "redis.url"),
-        ({"redis": REDIS}, "settings.keys"),
+        ({"redis": STORES["redis"], "settings": SETTINGS}, "database.url"),
+        (STORES, "settings.keys"),
         (
-            {"redis": REDIS, "settings": SETTINGS, "workers": {"a": {"args": ["worker", "echo"]}}},
+            {**STORES, "settings": SETTINGS, "workers": {"a": {"args": ["worker", "echo"]}}},
             "workerToken.secretName",
         ),
     ],
@@ -82,7 +86,7 @@ def test_what_cannot_work_is_named(values: dict[str, Any], missing: str) -> None
 
 def test_grace_periods_follow_the_time_to_drain() -> None:
     values = {
-        "redis": REDIS,
+        **STORES,
         "settings": SETTINGS,
         "gateway": {"drainMs": 600_000},
         "ingress": {"enabled": True, "tlsSecretName": "tls"},

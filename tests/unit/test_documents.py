@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairlane import __version__
 from fairlane.gateway.api.events import NativeEvent
-from fairlane.gateway.intake import OWN_FIELDS
+from fairlane.gateway.calls.intake import OWN_FIELDS
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import settings_table
 from fairlane.streaming.failures import FAILURES
@@ -73,8 +73,13 @@ def test_the_api_page_has_every_code_and_its_status() -> None:
     told = {code: int(status) for codes, status in rows for code in re.findall(r"[A-Z_]+", codes)}
     elsewhere = {"UNAUTHORIZED", "MODEL_NOT_FOUND"}
     assert told == {code: row.openai for code, row in FAILURES.items() if code not in elsewhere}
+    renamed = set(
+        re.findall(r"`([a-z_]+)`\s\(`([A-Z_]+)`\)", API.partition("## Errors")[2].partition("```")[0])
+    )
+    assert renamed == {(row.code, code) for code, row in FAILURES.items() if row.code != code}
     source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
-    operators = {"QUEUE_NOT_FOUND", "WORKER_NOT_FOUND", "REPLICA_SILENT"}
+    operators = {"QUEUE_NOT_FOUND", "WORKER_NOT_FOUND", "REPLICA_SILENT", "AUDIT_MISSING", "KEY_NOT_FOUND"}
+    operators |= {"DATABASE_UNAVAILABLE", "GRANT_EXISTS"}
     for code in set(re.findall(r'ApiError\(\s*\d+, "([A-Z_]+)"', source)) - operators:
         assert f"`{code}`" in API, code
 
@@ -82,7 +87,7 @@ def test_the_api_page_has_every_code_and_its_status() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("serve", "demo", "check", "status", "key new", "worker run", "worker openai"),
+        *("serve", "demo", "check", "status", "key new", "key create", "worker run", "worker openai"),
         *("queues set", "queues list", "models set", "models list"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "install-tools"
-TOOLS = {"redis-server", "chromium-headless-shell", "node", "promtool", "nginx"}
+TOOLS = {"redis-server", "chromium-headless-shell", "node", "promtool", "psql", "nginx"}
 
 
 class Machine:

@@ -109,7 +109,9 @@ class StreamError(Exception):
 
 
 def delta_of(choice: dict[str, Raw]) -> Delta:
-    """One choice as a delta. Other members go into `extra`, those of its delta under `delta` there."""
+    """One choice as a delta. Other members go into `extra`, those of its delta under `delta` there. None is called
+    `response`: that is said of the whole answer there.
+    """
     delta = Delta()
     extra: dict[str, Any] = {}
     for name, raw in choice.items():
@@ -123,7 +125,7 @@ def delta_of(choice: dict[str, Raw]) -> Delta:
             delta.finish_reason = msgspec.json.decode(raw, type=str | None)
         elif name == "text":
             delta.content = msgspec.json.decode(raw, type=str | None) or None
-        elif not is_null(raw):
+        elif name != "response" and not is_null(raw):
             extra[name] = raw
     if extra:
         delta.extra = Raw(msgspec.json.encode(extra))

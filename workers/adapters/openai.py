@@ -28,10 +28,12 @@ from fairlane.workers.adapters.failures import (
     unreadable,
     what_is_wrong,
 )
+from fairlane.workers.adapters.listing import read_models
 from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
+from fairlane.workers.sdk.address import check_secret
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
 
@@ -42,6 +44,7 @@ PATHS = {
 }
 CONNECT_TIMEOUT_S = 10.0
 MAX_ERROR_BYTES = 64 * 1024
+MAX_LIST_BYTES = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LINGER_S = 0.25
 CHECK_TIMEOUT_S = 5.0
@@ -84,7 +87,8 @@ class OpenAIAdapter:
     replaces httpx's own, for tests or for speed. A cancelled task closes its upstream connection at once.
 
     Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
-    until it answers again; meanwhile the worker says that it is unhealthy.
+    until it answers again; meanwhile the worker says that it is unhealthy. What the upstream tells of its models (whose they are,
+    how much context they have), the worker tells the gateway.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class OpenAIAdapter:
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host:
             raise ValueError(f"{base_url!r} is not a base URL; write for example http://localhost:11434/v1.")
+        check_secret(api_key or "", "The upstream's key")
         self.models = list(models)
         self._base_url = base_url.rstrip("/")
         self._upstream_names = dict(models) if isinstance(models, Mapping) else {}
@@ -111,11 +116,13 @@ class OpenAIAdapter:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._watch: Watch | None = None
+        self._worker: Worker | None = None
         self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
 
     def attach(self, worker: Worker) -> None:
         """Make this adapter a handler of `worker` and let its connections end with the worker."""
         worker.handler(models=self.models, task_types=list(PATHS))(self)
+        self._worker = worker
 
         @worker.on_startup
         async def begin(_: SimpleNamespace) -> None:
@@ -148,7 +155,7 @@ class OpenAIAdapter:
                     body = b""
                     async for part in response.aiter_bytes():
                         body += part
-                        if len(body) > MAX_ERROR_BYTES:
+                        if len(body) > MAX_LIST_BYTES:
                             break
                 finally:
                     await response.aclose()
@@ -156,6 +163,12 @@ class OpenAIAdapter:
             return f"{where} did not answer within {CHECK_TIMEOUT_S:.0f} s"
         except httpx.HTTPError as error:
             return f"{where}: {from_transport(error, streaming=False).message}"
+        if response.status_code == 200 and self._worker is not None:
+            told = read_models(body)
+            for name in self.models:
+                info = told.get(self._upstream_names.get(name, name))
+                if info is not None:
+                    self._worker.describe(name, context_length=info.context_length, owned_by=info.owned_by)
         wrong = what_is_wrong(response.status_code, body)
         if self._api_key:
             wrong = wrong.replace(self._api_key, "***")

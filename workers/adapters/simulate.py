@@ -13,11 +13,49 @@ from fairlane.workers.adapters.shapes import completion, embeddings, max_tokens_
 from fairlane.workers.adapters.ticker import Ticker
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
 
-_VOCABULARY = (
-    "the lane is open and each task waits its turn while a slot is free for one more word so no one is left "
-    "behind when many ask at once because fair is what the queue does with every token it hands out "
+_ANSWERS = (
+    """\
+*A simulated answer: no model wrote it.*
+
+A fair queue serves many users at once:
+
+1. **Take turns.** Each user is next in turn.
+2. **Share by weight.** Paid tiers get more.
+3. **Starve nobody.** Whoever waits is served.
+
+In a few lines:
+
+```python
+for user in waiting_users():
+    task = next_task(user)
+    run(task)
+```
+
+That is all there is to it, so ask me again!
+
+""",
+    """\
+*A simulated answer: no model wrote it.*
+
+A stream that breaks loses nothing:
+
+- Every token goes into a **log** first.
+- Each event has an *id*; yours is the last one seen.
+- Come back with it, and what you missed follows.
+
+In your own terminal:
+
+```sh
+curl -N "$GATEWAY/api/task/$ID/events" \\
+  -H "Last-Event-ID: $LAST"
+```
+
+Try it: cut the connection above, and see.
+
+""",
 )
-_TOKENS: tuple[str, ...] = tuple(re.findall(r"\S+ ", _VOCABULARY))
+"""Each reads well, ends its code, and has as many tokens as a task by default."""
+_TOKENS: tuple[tuple[str, ...], ...] = tuple(tuple(re.findall(r"\S+\s+", answer)) for answer in _ANSWERS)
 
 
 class Accident(StrEnum):
@@ -62,12 +100,13 @@ class Plan:
     ttft_s: float
     seconds_per_token: float
     tokens: int
-    first_word: int
+    answer: int
     finish_reason: str
     accident: Accident | None
 
     def token(self, index: int) -> str:
-        return _TOKENS[(self.first_word + index) % len(_TOKENS)]
+        tokens = _TOKENS[self.answer]
+        return tokens[index % len(tokens)]
 
     @property
     def text(self) -> str:
@@ -89,7 +128,7 @@ def plan(simulation: Simulation, task_id: str, max_tokens: int | None) -> Plan:
         ttft_s=ttft_s,
         seconds_per_token=1 / rate if rate > 0 else 0.0,
         tokens=max_tokens if is_cut and max_tokens is not None else tokens,
-        first_word=rng.randrange(len(_TOKENS)),
+        answer=rng.randrange(len(_TOKENS)),
         finish_reason="length" if is_cut else "stop",
         accident=simulation.accident if rng.random() < simulation.failure_rate else None,
     )

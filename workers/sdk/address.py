@@ -1,4 +1,4 @@
-"""Where the gateway listens for workers."""
+"""Where the gateway listens for workers, and what proves who they are."""
 
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,3 +28,17 @@ def websocket_url(gateway: str) -> str:
     if not path or (parts.scheme.startswith("http") and not path.endswith("/ws")):
         path += "/ws"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
+
+
+def without_query(url: str) -> str:
+    """A URL as the log tells it: what stands behind the question mark may be a secret."""
+    return url.partition("?")[0]
+
+
+def check_secret(secret: str, what: str) -> None:
+    """Raise `ValueError` with a sentence for a key or token that no header can carry: it was copied with an ellipsis in it."""
+    for character in secret:
+        if not (character.isascii() and character.isprintable()):
+            raise ValueError(
+                f"{what} holds {character!r}, but secrets are plain ASCII: put the whole secret there, as it was given to you."
+            )

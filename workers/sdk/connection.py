@@ -15,10 +15,11 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from fairlane.workers import protocol
+from fairlane.workers.sdk.address import without_query
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.errors import GatewayRefusedError, shorten
 from fairlane.workers.sdk.pool import Pool
-from fairlane.workers.sdk.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
+from fairlane.workers.sdk.session.session import Complaint, Effect, HandOver, Registered, Session, Start, Stop
 from fairlane.workers.sdk.values import attempt_mark
 
 OPEN_TIMEOUT_S = 10.0
@@ -34,8 +35,7 @@ PULSE_S = 1.0
 FATAL_CLOSES = {
     protocol.CLOSE_PROTOCOL: "it says that this worker broke the protocol. Use the same version of "
     "Fairlane on both sides; if they are the same, this is a bug worth reporting",
-    protocol.CLOSE_UNAUTHORIZED: "the worker token is not valid any more. "
-    "Set FAIRLANE_WORKER_TOKEN to a new one",
+    protocol.CLOSE_UNAUTHORIZED: "it wants a worker token that is valid. Set FAIRLANE_WORKER_TOKEN to one",
     protocol.CLOSE_VERSION: "the two have no version of the protocol in common. Update the older one",
 }
 
@@ -235,7 +235,7 @@ class Connection:
                 self._registered_at = self._loop.time()
                 self._heartbeat_s = max(effect.heartbeat_ms / 1000, MIN_HEARTBEAT_S)
                 self._next_heartbeat = self._registered_at + self._heartbeat_s
-                self._log.info("registered with %s as %s", self._url, effect.worker_id)
+                self._log.info("registered with %s as %s", without_query(self._url), effect.worker_id)
                 self.registered.set()
                 self._stir.set()  # the pulse has a heartbeat to keep from now on
             case HandOver():

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from msgspec import Raw
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk.checks import check_delta
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.errors import TaskError, shorten
+from fairlane.workers.sdk.failures import FailureLines
 from fairlane.workers.sdk.handlers import Registry
-from fairlane.workers.sdk.session import Session, Slots, Start, Stop
+from fairlane.workers.sdk.session.checks import check_delta
+from fairlane.workers.sdk.session.session import Session, Slots, Start, Stop
 from fairlane.workers.sdk.values import Delta, Key, Result, Task, Usage, as_json
 from fairlane.workers.tracing import Attributes, Span, Tracer, read_traceparent
 
@@ -45,6 +46,7 @@ class Pool:
         self._state = state
         self._log = log
         self._on_change = on_change
+        self._failures = FailureLines()
         self._running: dict[tuple[Session, Key], _Running] = {}
 
     def __len__(self) -> int:
@@ -148,7 +150,7 @@ class _Running:
             else:
                 result = self._failed("WORKER_ERROR", "The handler was cancelled from inside.")
         except TaskError as error:
-            self._context.log.info("failed with %s", error.code)
+            self._pool._failures.tell(self._context.log, error)
             result = self._failed_with(error)
         except Exception as error:
             # The edge of the handler: its task ends as failed, the worker goes on.

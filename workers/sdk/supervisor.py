@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairlane.workers import protocol
+from fairlane.workers.sdk.address import without_query
 from fairlane.workers.sdk.backoff import Backoff
 from fairlane.workers.sdk.connection import CLOSE_TIMEOUT_S, Connection, Ended
 from fairlane.workers.sdk.handlers import Registry
-from fairlane.workers.sdk.ledger import Ledger
 from fairlane.workers.sdk.pool import Pool
-from fairlane.workers.sdk.session import Session, Slots
+from fairlane.workers.sdk.session.ledger import Ledger
+from fairlane.workers.sdk.session.session import Session, Slots
 from fairlane.workers.tracing import Tracer
 
 ACK_WAIT_S = 10.0
@@ -43,7 +44,6 @@ class Supervisor:
         state: SimpleNamespace,
         log: logging.Logger,
         rng: random.Random,
-        unhealthy: Callable[[], str | None] = lambda: None,
         tracer: Tracer | None = None,
     ) -> None:
         self._url = url
@@ -51,7 +51,6 @@ class Supervisor:
         self._make_register = make_register
         self._registry = registry
         self._drain_ms = drain_ms
-        self._unhealthy = unhealthy
         self._log = log
         self._backoff = Backoff(rng)
         self._slots = Slots(slots)
@@ -122,13 +121,12 @@ class Supervisor:
     def _connection(self) -> Connection:
         woken = asyncio.Event()
         session = Session(
-            self._make_register(),
+            self._make_register,
             slots=self._slots,
             ledger=self._ledger,
             serves=lambda model, task_type: self._registry.find(model, task_type) is not None,
             clock=self._loop.time,
             wake=woken.set,
-            unhealthy=self._unhealthy,
         )
         if self._draining_ms is not None:
             session.drain(self._draining_ms)
@@ -155,7 +153,9 @@ class Supervisor:
         del self._open[link]
         ended = link.result()
         delay = self._backoff.after(ended.registered_s, ended.retry_after_s)
-        self._log.warning("not connected: %s; next attempt in %.1f s", ended.reason, delay)
+        self._log.warning(
+            "not connected to %s: %s; next attempt in %.1f s", without_query(self._url), ended.reason, delay
+        )
         return delay
 
     def _retired(self, link: asyncio.Task[Ended]) -> None:
@@ -165,8 +165,8 @@ class Supervisor:
             self._log.warning("an old connection ended with %s", error)
         self._on_change()
 
-    def health_changed(self) -> None:
-        """What `unhealthy` says has changed: tell the gateway."""
+    def register_changed(self) -> None:
+        """What the worker says of itself has changed: tell the gateway."""
         self._on_change()
 
     def _on_change(self) -> None:

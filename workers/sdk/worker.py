@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -13,8 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import TypeVar
 
+import msgspec
+
 from fairlane.workers import protocol
-from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
+from fairlane.workers.sdk.address import DEFAULT_GATEWAY, check_secret, websocket_url
 from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Handler, Registry
 from fairlane.workers.sdk.supervisor import Supervisor
@@ -71,6 +74,7 @@ class Worker:
         self._shutdown: list[Hook] = []
         self._instance_id = str(uuid.uuid4())
         self._unhealthy: str | None = None
+        self._model_info: dict[str, protocol.ModelInfo] = {}
         self._supervisor: Supervisor | None = None
 
     # ---- what it runs ----------------------------------------------------------------------------
@@ -129,7 +133,6 @@ class Worker:
                 state=self.state,
                 log=logging.getLogger("fairlane.worker"),
                 rng=random.Random(),  # noqa: S311 (spreads reconnects, guards nothing)
-                unhealthy=lambda: self._unhealthy,
                 tracer=tracer,
             )
             await self._supervisor.run(stop or asyncio.Event(), abort or asyncio.Event())
@@ -142,12 +145,27 @@ class Worker:
         """
         printable = "".join(c if c.isprintable() else " " for c in unhealthy or "")
         self._unhealthy = shorten(printable, MAX_UNHEALTHY_CHARS) or None
+        self._changed()
+
+    def describe(self, model: str, *, context_length: int | None = None, owned_by: str | None = None) -> None:
+        """Say what callers find in `/v1/models` of a model that this worker runs: how many tokens its input and output may have
+        together, and whose it is (100 characters). May be called as `report` may. Raises `ValueError`.
+        """
+        info = protocol.ModelInfo(context_length, owned_by)
+        try:
+            self._model_info[model] = msgspec.convert(msgspec.to_builtins(info), protocol.ModelInfo)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{model} cannot be described so: {error}") from error
+        self._changed()
+
+    def _changed(self) -> None:
         if self._supervisor is not None:
-            self._supervisor.health_changed()
+            self._supervisor.register_changed()
 
     def check(self) -> None:
         """Raise `ValueError` with a sentence if the settings cannot work. `serve` and `run` begin so."""
         websocket_url(self.gateway)
+        check_secret(self.token or "", "The worker token")
         if not self.registry.models:
             raise ValueError("This worker has no handler: add one with @worker.handler(models=[...]).")
         if not 1 <= self.slots <= MAX_SLOTS:
@@ -202,6 +220,8 @@ class Worker:
             models=self.registry.models,
             slots=self.slots,
             task_types=self.registry.task_types,
+            unhealthy=self._unhealthy,
+            model_info=dict(self._model_info) or None,
             sdk=protocol.Sdk(name="fairlane-python", version=_version()),
             tags=self.tags,
         )
@@ -226,6 +246,7 @@ async def _tracer() -> AsyncIterator[Tracer | None]:
         await tracer.close()
 
 
+@functools.cache
 def _version() -> str:
     try:
         return version("fairlane")

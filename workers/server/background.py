@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import structlog
 
 from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -63,9 +64,7 @@ class Background:
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
 
 def observe(reply: asyncio.Future[Any]) -> None:

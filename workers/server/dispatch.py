@@ -9,15 +9,15 @@
 import asyncio
 
 from fairlane.queues.keys import Keys
-from fairlane.queues.link import RedisLink
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.link import RedisLink
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
-from fairlane.workers.server.elsewhere import Elsewhere
-from fairlane.workers.server.health import Health
-from fairlane.workers.server.offers import Offers
+from fairlane.workers.server.offers.elsewhere import Elsewhere
+from fairlane.workers.server.offers.health import Health
+from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Pool
 from fairlane.workers.server.registry import Registry
@@ -50,7 +50,7 @@ class Dispatcher:
         self.pool = pool = Pool(loop.time)
         self.attempts = Attempts()
         self.payloads = PayloadCache(settings.payload_cache_bytes, pool.time)
-        self._background = background = Background()
+        self.background = background = Background()
         self.cancels = Cancels(scheduler, hub.deliver, background)
         self.slots = slots = Slots(scheduler, pool, self.payloads, self.cancels)
         self.offers = Offers(scheduler, pool, settings)
@@ -98,7 +98,7 @@ class Dispatcher:
         await self.upkeep.close()
         self.offers.close()
         self._elsewhere.close()
-        await self._background.close()
+        await self.background.close()
         self._endings.close()
 
     def abandon(self) -> None:
@@ -109,10 +109,10 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """Whether nothing runs here, and Redis knows how everything ended."""
-        return not self._background and not any(attempt.held for attempt in self.attempts.values())
+        return not self.background and not any(attempt.held for attempt in self.attempts.values())
 
     def store_is_back(self) -> None:
         """The connection to Redis is up again: offer, renew, sweep, and fill what stayed empty."""
-        self._background.store_is_back()  # first: it may cancel what a free slot would take
+        self.background.store_is_back()  # first: it may cancel what a free slot would take
         self.offers.offer_soon()
-        self._background.spawn(self.slots.fill_all())
+        self.background.spawn(self.slots.fill_all())

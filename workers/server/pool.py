@@ -8,8 +8,10 @@ thousands, be they busy or free. It grows with the number of different offers th
 import enum
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
+
+from fairlane.workers.protocol import ModelInfo
 
 ANY = "*"
 LOSSES_TO_HOLD = 5
@@ -148,6 +150,7 @@ class Worker:
         "kind",
         "line",
         "missed_acks",
+        "model_info",
         "models",
         "name",
         "past",
@@ -172,6 +175,7 @@ class Worker:
         slots: int,
         *,
         task_types: Iterable[str] | None = None,
+        model_info: Mapping[str, ModelInfo] | None = None,
         instance_id: str = "",
         key_id: str = "",
         send: Callable[[bytes], None],
@@ -209,6 +213,7 @@ class Worker:
         self.line: list[tuple[int, Worker]] | None = None
         self.wakes_at = 0.0
         self.task_types: frozenset[str] | None = None
+        self.model_info = model_info
         self.models: tuple[str, ...] = ()
         self.set_models(models, task_types)
 

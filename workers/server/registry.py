@@ -1,11 +1,15 @@
 """What it means that a worker comes, changes or goes: what is offered, who gets tasks, and what becomes of those it has."""
 
-from fairlane.workers.server.health import Health
-from fairlane.workers.server.offers import Offers
+from fairlane.queues.logs.sums import FewLines
+from fairlane.workers.server.offers.health import Health
+from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempts import attempts_on
+
+CONNECTIONS_AT_ONCE = 200
+"""Workers that come, or go, with a line each; they may come and go for ever."""
 
 
 class Registry:
@@ -15,6 +19,11 @@ class Registry:
         self.pool = slots.pool
         self.health = health
         self.settings = settings
+        self.comings = FewLines(at_once=CONNECTIONS_AT_ONCE)
+        self.goings = FewLines(at_once=CONNECTIONS_AT_ONCE)
+        self.losses = FewLines(at_once=CONNECTIONS_AT_ONCE)
+        """Of those that had tasks, so that others which come and go do not hide them."""
+        self.complaints = FewLines()
         self._slots = slots
         self._offers = offers
 

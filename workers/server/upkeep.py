@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import structlog
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.presence import AT_ONCE
+from fairlane.queues.loops import end_tasks
 from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.survey.presence import AT_ONCE
 from fairlane.streaming.hub import Hub
-from fairlane.workers.server.health import Health
-from fairlane.workers.server.offers import Offers
+from fairlane.workers.server.offers.health import Health
+from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -69,9 +70,7 @@ class Upkeep:
 
     async def close(self) -> None:
         """End."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
     # ---- rounds ----------
 

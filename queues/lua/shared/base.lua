@@ -1,6 +1,7 @@
 -- What every script begins with: the time, records, messages.
 --
 -- All files are one library of Redis functions: what they define is made once, when it is loaded, and a call sets what changes.
+-- A text in Lua may have 200 local names, so what only a file's own functions use lies between its `do` and `end`.
 -- Numbers that are written become text by `whole`: Redis takes twice as long to convert a number that it is given.
 local call
 local US -- microseconds
@@ -94,3 +95,17 @@ end
 
 -- The data of an event made here: `rest` is its fields without braces.
 local function event_data(id, rest) return '{"taskId":"' .. id .. '","ts":' .. NOW_TEXT .. ',' .. rest .. '}' end
+
+-- `parse`, with what it came to kept by its text: the same for many tasks.
+local function keeping(parse)
+  local found, number = {}, 0
+  return function(text)
+    local value = found[text]
+    if not value then
+      value = parse(text)
+      if number == 1000 then found, number = {}, 0 end
+      found[text], number = value, number + 1
+    end
+    return value
+  end
+end

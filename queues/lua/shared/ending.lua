@@ -1,6 +1,14 @@
--- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows.
-local function drop_payload(id, bytes, u)
-  if bytes and call('DEL', keys.payload(id)) == 1 and bytes ~= '0' then
+-- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows. `ar`: the field of the
+-- record; where it says so, the archive shall have the payload.
+local function drop_payload(id, bytes, ar, u)
+  local payload, dropped = keys.payload(id), 0
+  if bytes and ar and string.sub(ar, -1) == 'r' then
+    dropped = call('EXISTS', payload)
+    if dropped == 1 then call('RENAME', payload, keys.request(id)) end
+  elseif bytes then
+    dropped = call('DEL', payload)
+  end
+  if dropped == 1 and bytes ~= '0' then
     call('HINCRBY', keys.pool(), 'bytes', '-' .. bytes)
     if tonumber(bytes) >= LARGE_BODY then
       u = u or call('HGET', keys.task(id), 'u')
@@ -10,15 +18,22 @@ local function drop_payload(id, bytes, u)
 end
 
 -- Record and log of an ended task go when its time is over, and count as retained until then (retaining.lua). While it holds a
--- slot it has no end: the sweep needs its record.
-local OTHER_BYTES = 256 -- of its places in lines, about
-local function expire(id, keep)
+-- slot it has no end: the sweep needs its record. What the archive shall have is kept for as long as it would keep it, or until it
+-- has it (archived.lua).
+local function expire(id, t, keep)
   keep = math.max(keep, 1000)
+  if t.ar then keep = math.max(keep, num(string.match(t.ar, '%d+'))) end
   local text, log = string.format('%d', keep), keys.log(id)
   call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
-  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', keys.task(id), 'SAMPLES', '0') + OTHER_BYTES
+  local bytes = call('MEMORY', 'USAGE', log) + call('MEMORY', 'USAGE', keys.task(id), 'SAMPLES', '0')
+  bytes = bytes + 256 -- of its places in lines, about
+  if t.ar then
+    if call('PEXPIRE', keys.request(id), text) == 1 then bytes = bytes + call('MEMORY', 'USAGE', keys.request(id)) end
+    call('XADD', keys.archive(), '*', 'task', id)
+  end
   call('RPUSH', keys.endings(), string.format('%s %d %d %d', id, bytes, NOW, NOW + keep))
+  if t.ar or t.ra then call('HSET', keys.task(id), 'by', string.format('%d', bytes)) end
 end
 
 -- Parked flows of a user return to their lines, if he may run one more.
@@ -27,18 +42,23 @@ local function unpark(m, u)
   if cap > 0 and count_of_user(m, u) >= cap then return end
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
     local parked = keys.parked(q, m)
-    if call('ZSCORE', parked, u) then flow_comes(q, m, u, parked) end
+    if call('ZSCORE', parked, u) then
+      forget_held(q, m, u)
+      flow_comes(q, m, u, parked)
+    end
   end
 end
 
--- The same when a task of the user has ended and its account is closed: only then is it known where the flow stands.
+-- The same when a task of the user has ended and its account is closed: only then is it known where the flow stands. So do
+-- others that its key or user holds back.
 local function unpark_after(t)
   if string.sub(t.ac, -1) == '1' then unpark(t.m, t.u) end
+  let_others_on(t, t.m)
 end
 
 -- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
--- `refund`.
-local function release(id, t)
+-- `refund`. `used`: what its worker says, of a task that has ended before, as `record_usage` wants it.
+local function release(id, t, used)
   local held = call('ZREM', keys.slots(t.m), id) == 1
   call('ZREM', keys.look(), id)
   if not held then return false end
@@ -47,7 +67,13 @@ local function release(id, t)
     call('SREM', keys.running(t.q, t.m), id)
     call('SREM', keys.load(t.q), id)
   end
-  if t.ed then expire(id, num(t.ed) + num(t.tl) - NOW) end
+  if t.lm then
+    for _, of in ipairs(running_limits(t)) do call('SREM', keys.runs(of[1]), id) end
+  end
+  if t.ed then
+    expire(id, t, num(t.ed) + num(t.tl) - NOW)
+    record_usage(id, used)
+  end
   return true
 end
 
@@ -75,7 +101,7 @@ local function settle_pace(t, counted, tokens_used)
   return true
 end
 
--- Settle an attempt whose slot was released: charge what it used beyond the estimate, learn from it.
+-- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end.
 local function settle(t, input, output, completed)
@@ -89,6 +115,7 @@ local function settle(t, input, output, completed)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
+  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304)) end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
@@ -124,8 +151,9 @@ end
 -- call, if it may be repeated. The caller has taken the task out of its lane or released its slot, or leaves the slot
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
-local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch)
-  drop_payload(id, t.pb, t.u)
+-- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over.
+local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
+  drop_payload(id, t.pb, t.ar, t.u)
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)
@@ -135,8 +163,10 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   if stop_until then
     call('ZADD', keys.slots(t.m), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
+    if used then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
   else
-    expire(id, num(t.tl))
+    expire(id, t, num(t.tl))
+    record_usage(id, used)
   end
   call('HINCRBY', keys.pool(), state, '1')
   publish_event(t.rd, id, event_id, kind, data, except)
@@ -156,6 +186,8 @@ end
 local function end_waiting(id, t, state, kind, data, code)
   call('ZREM', keys.look(), id)
   dequeue(id, t)
+  if t.lm then settle_limits(t, nil) end
+  let_others_on(t)
   return end_task(id, t, state, kind, data, code, '')
 end
 

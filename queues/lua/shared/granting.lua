@@ -1,6 +1,8 @@
+local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, idle_for, take, repeat_grants, take_once
+do
 -- The reply that describes a grant: its fields, as tasks.py (Grant) names them, in MessagePack: a reply of twenty strings takes
 -- Redis longer. `start_seq`, `start`: number and data of its start event.
-local function describe(id, t, start_seq, start)
+function describe(id, t, start_seq, start)
   local left = num(t.xd)
   if left > 0 then left = math.max(left - NOW, 1) end
   return cmsgpack.pack({
@@ -9,11 +11,17 @@ local function describe(id, t, start_seq, start)
   })
 end
 
+-- The user's running mean of output, in tokens; 0: none is known.
+local function mean_of(t)
+  if not t.mean then t.mean = num(call('GET', keys.mean(t.m, t.u))) end
+  return t.mean
+end
+
 -- Tokens that a task is expected to write: by the user's running mean, else the model's, else what the request allows (4,096
 -- at most, as nothing is known yet). Models are paced by it; what is charged is `output_due`.
-local function expected_output(t, model_mean)
+function expected_output(t, model_mean)
   local asked = num(t.mo)
-  local output = num(call('GET', keys.mean(t.m, t.u)))
+  local output = mean_of(t)
   if output == 0 then output = num(model_mean) end
   if output == 0 then output = asked > 0 and math.min(asked, 4096) or 256 end
   if asked > 0 then output = math.min(output, asked) end
@@ -24,8 +32,8 @@ end
 -- its mean `pace` (tokens a second; 256 tokens while it is unknown), but no more than is likely to come by the user's running
 -- mean and the request. Tasks pay before they write, so a user who is behind is not given all free slots at once; and for
 -- seconds, not to the end, so it matters little how wrong the mean is. One that has outrun it pays half as far ahead.
-local function output_due(t, output, pace)
-  local ahead, asked, likely = num(pace) * 15, num(t.mo), num(call('GET', keys.mean(t.m, t.u)))
+function output_due(t, output, pace)
+  local ahead, asked, likely = num(pace) * 15, num(t.mo), mean_of(t)
   if ahead == 0 then ahead = 256 end
   if asked > 0 and (likely == 0 or asked < likely) then likely = asked end
   if likely == 0 then return output + ahead end
@@ -34,7 +42,7 @@ local function output_due(t, output, pace)
 end
 
 -- Cost of a task in tokens, a whole number: input + 2 x output.
-local function token_cost(input, output)
+function token_cost(input, output)
   return math.max(math.floor(math.min(num(input), 16777216) + 2 * math.min(output, 4194304) + 0.5), 1)
 end
 
@@ -58,7 +66,7 @@ end
 -- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `flow_stays`: more tasks wait in the flow;
 -- `lane_stays`: in the lane. `grant`: for whom: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
 -- renewal. `more`, `record`: further fields of the model and of the record, to be stored. Returns the data of the start event.
-local function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
+function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
   if lane.rules then
@@ -67,6 +75,9 @@ local function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, re
     spend(m, lane.rules, tokens)
     call('SADD', keys.running(q, m), id)
     call('SADD', keys.load(q), id)
+  end
+  if t.lm then
+    for _, of in ipairs(running_limits(t)) do call('SADD', keys.runs(of[1]), id) end
   end
   local lane_tag = whole(lane.tag + tag_step(cost, lane_weight(lane.weight)))
   call('ZADD', flow_stays and keys.flows(q, m) or keys.debts(q, m), whole(start + tag_step(cost, flow_weight(t))), u)
@@ -100,7 +111,7 @@ local function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, re
 end
 
 -- How many tasks of a user run on a model, over all queues; with `waiting` how many wait.
-local function count_of_user(m, u, waiting)
+function count_of_user(m, u, waiting)
   local total = 0
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
     if waiting then
@@ -129,7 +140,7 @@ local function take_turn(model, lane, skipped)
 end
 
 -- Write down a model's place in the line of models.
-local function stand(model, place)
+function stand(model, place)
   place = whole(place)
   call('HSET', keys.model(model), 'b', place)
   call('ZADD', keys.backlog(), 'XX', place, model)
@@ -137,7 +148,7 @@ end
 
 -- Hand out the next task of `model`: it leaves its lane and an attempt begins, or nothing changes. One whose time to wait is
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
--- runs as many as he may is parked. `grant`: as in `begin`, and how many `looks` at tasks there may be yet, counted down.
+-- runs as many as he may, or whose key does, is parked. `grant`: as in `begin`, and how many `looks` at tasks there may be yet, counted down.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
 -- now; or nil, and the instant (ms) from which one can start if time is in the way.
 local function grant_next(model, grant)
@@ -153,6 +164,7 @@ local function grant_next(model, grant)
     local id, next_id = unpack(call('ZRANGE', flow, '0', '1'))
     local t = load(id)
     local cap = lane.rules and num(call('HGET', keys.model(model), 'max_running_per_user')) or 0
+    local full = t and t.lm and full_of(running_limits(t))
     if not t or passed(t.wd) or passed(t.dl) then -- (not `lv`: a reader may still move it)
       dequeue(id, t or { q = q, m = model, u = u })
     elseif t.an and name_held_until(t) then
@@ -160,6 +172,8 @@ local function grant_next(model, grant)
       stand_aside(id, t, name_held_until(t))
     elseif cap > 0 and count_of_user(model, u) >= cap then
       park(q, model, u, tag)
+    elseif full then
+      hold(q, model, u, tag, full)
     else
       if lane.rules and num(lane.rules[6]) > 0 then
         local at = paced_until(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
@@ -170,10 +184,15 @@ local function grant_next(model, grant)
       local more = { 'n:' .. q, whole(lane.waiting - 1), 'D:' .. q, drain_after_grant(lane.drain) }
       call('ZREM', flow, id)
       call('HINCRBY', keys.queue(q), 'n', '-1')
+      count_waiting(t, '-1')
       if not flow_stays then
         note_left(q, model, u)
         call('ZREM', flows, u)
         more[5], more[6] = 'users', whole(lane.users - 1)
+      end
+      if t.ew and not t.at then
+        more[#more + 1] = 'W:' .. q
+        more[#more + 1] = bounds_after(call('HGET', keys.model(model), 'W:' .. q), t.ew, NOW - num(t.en))
       end
       if not lane_stays then
         call('ZREM', keys.lanes(model), q)
@@ -181,8 +200,10 @@ local function grant_next(model, grant)
       end
       local data = begin(id, t, lane, tag + 0, flow_stays, lane_stays, grant, more, {})
       if flow_stays then note_served(q, model, u, read_account(t.ac).cost / flow_weight(t), 1) end
+      let_others_on(t, model)
       return id, t, data, model_step(lane.mean_ms, lane.users), lane.last
     end
+    if t then let_others_on(t, model) end
   end
 end
 
@@ -219,7 +240,7 @@ local function line_of(models)
 end
 
 -- A replica has a free slot for these models: the next eligible task wakes it.
-local function idle_for(models, replica)
+function idle_for(models, replica)
   for _, model in ipairs(models) do
     if call('ZADD', keys.idle(model), US_TEXT, replica) == 1 then call('PEXPIRE', keys.idle(model), '600000') end
   end
@@ -231,7 +252,7 @@ end
 -- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
 local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
 local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
-local function take(models, want, replica, worker, nonce, grant_ms, freed)
+function take(models, want, replica, worker, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
   want = math.min(want, MOST_TAKEN)
   local grant = { replica = replica, worker = worker, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
@@ -282,7 +303,7 @@ local function take(models, want, replica, worker, nonce, grant_ms, freed)
 end
 
 -- The grants among `ids` that a call made under this nonce and that still hold: its reply was lost.
-local function repeat_grants(ids, nonce)
+function repeat_grants(ids, nonce)
   local grants = {}
   for id in string.gmatch(ids or '', '[^,]+') do
     local t = load(id)
@@ -296,10 +317,11 @@ end
 
 -- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep
 -- may prolong them.
-local function take_once(models, want, replica, worker, nonce, grant_ms, freed)
+function take_once(models, want, replica, worker, nonce, grant_ms, freed)
   local before = call('GET', keys.taken(nonce))
   if before then return repeat_grants(before, nonce), {} end
   local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
   if #ids > 0 then call('SET', keys.taken(nonce), table.concat(ids, ','), 'PX', whole(5 * grant_ms)) end
   return grants, later
+end
 end

@@ -133,6 +133,7 @@ end
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
+  count_waiting(t, '1')
   local flow = keys.flow(q, m, u)
   call('ZADD', flow, t['or'], id)
   if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
@@ -159,12 +160,24 @@ local function park(q, m, u, tag)
   if call('EXISTS', flows) == 0 then lane_idles(q, m) end
 end
 
+-- A parked flow comes back, or ends: it is held no more (holding.lua).
+local function forget_held(q, m, u)
+  local key, user = subjects_of(u)
+  for _, subject in ipairs({ key, user }) do
+    if call('ZREM', keys.held(q, m, subject), u) == 1 and call('EXISTS', keys.held(q, m, subject)) == 0 then
+      call('HDEL', keys.held_lanes(subject), q .. ':' .. m)
+      if call('EXISTS', keys.held_lanes(subject)) == 0 then call('ZREM', keys.holding(), subject) end
+    end
+  end
+end
+
 -- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
 local function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
   local flow = keys.flow(q, m, u)
   local in_flow = call('ZREM', flow, id) == 1
   if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
+  count_waiting(t, '-1')
   call('HINCRBY', keys.model(m), 'n:' .. q, '-1')
   call('HINCRBY', keys.queue(q), 'n', '-1')
   if not in_flow then
@@ -178,6 +191,7 @@ local function dequeue(id, t)
   if not tag then
     call('ZADD', keys.debts(q, m), call('ZSCORE', parked, u), u)
     call('ZREM', parked, u)
+    forget_held(q, m, u)
     return
   end
   call('ZREM', flows, u)
@@ -201,6 +215,7 @@ end
 
 -- A task that is in no flow stands aside.
 local function stand_aside(id, t, until_ms)
+  count_waiting(t, '1')
   call('ZADD', keys.aside(), whole(until_ms), id)
   call('HINCRBY', keys.aside_of(t.q), t.u, '1')
   call('HINCRBY', keys.model(t.m), 'n:' .. t.q, '1')

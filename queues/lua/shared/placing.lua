@@ -1,7 +1,8 @@
 -- Where a queued task stands: its position in its lane (from 1) and how long it may wait: about, at least and at most, in ms.
 -- All are estimates: a fair queue lets latecomers of other users pass. With r tasks of its own user ahead, A users waiting and
 -- its user at rank k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about
--- as a Poisson process, so that n of them take n intervals +- 1.3 sqrt(n) four times out of five; and others may come or go.
+-- as a Poisson process, and others may come or go: the bounds are some spreads of n departures away, and one spread is half of the
+-- wait and 1.3 sqrt(n) intervals.
 
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
 -- of the model run and the lane's share of its slots. `waits`: somebody does, as far as the caller knows; where nobody waits
@@ -28,23 +29,58 @@ local function learnt(drain, mean_ms, rpm, tpm, mean_output)
   return rpm > 0 or num(mean_ms) > 0 or read_drain(drain) >= 3
 end
 
+-- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' nobody offers the model, of which
+-- nothing runs | 'reserved' other queues are owed all its slots and do not lend them (eligible.lua); nil: one can. `paused`, `limit`: of
+-- the model, as stored.
+local function blocked_by(q, m, paused, limit)
+  if paused == '1' then return 'model_paused' end
+  local queue = call('HMGET', keys.queue(q), 'paused', 'strict')
+  if queue[1] == '1' then return 'queue_paused' end
+  if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) then return 'no_worker' end
+  limit = num(limit)
+  if queue[2] ~= '1' or limit == 0 then return nil end
+  local owed = 0
+  for _, other in ipairs(call('SMEMBERS', keys.queues())) do
+    local s = call('HMGET', keys.queue(other), 'reserved', 'lendable')
+    local kept = s[2] and s[2] ~= '' and math.max(num(s[1]) - num(s[2]), 0) or 0
+    if other == q and kept > 0 then return nil end
+    owed = owed + kept
+  end
+  return owed >= limit and 'reserved' or nil
+end
+
 -- The place of a task that does not wait.
 local NOWHERE = { 0, 0, 0, 0 }
 
--- {position, wait, at least, at most} of the n-th to go. UNKNOWN: nothing has been learnt yet that tells how long.
-local UNKNOWN = -1
-local function place_of(n, interval, delay)
-  local wait, spread = n * interval, 1.3 * math.sqrt(n) * interval
-  local least = math.max(math.floor(delay + math.max(0.6 * wait - spread, 0)), 0)
-  return { n, math.floor(delay + wait), least, math.ceil(delay + 1.6 * wait + spread) }
+-- A wait in ms as people are told it: two digits of it, by `round`.
+local function in_two_digits(ms, round)
+  local unit = 1
+  while ms >= 100 * unit do unit = unit * 10 end
+  return math.max(round(ms / unit) * unit, 0)
 end
 
+local function nearest(value) return math.floor(value + 0.5) end
+
+-- {position, wait, at least, at most} of the n-th to go, and what `note_told` notes. UNKNOWN: nothing has been learnt yet that tells
+-- how long, or none can start.
+local UNKNOWN = -1
+local function place_of(n, interval, delay, bounds)
+  local wait, spread = n * interval, (0.5 * n + 1.3 * math.sqrt(n)) * interval
+  local below, above = read_bounds(bounds)
+  local least, most = delay + math.max(wait - below * spread, 0), delay + wait + above * spread
+  local told = { n, in_two_digits(delay + wait, nearest), in_two_digits(least, math.floor), in_two_digits(most, math.ceil) }
+  return told, note_told(delay + wait, spread)
+end
+
+-- The place of a task, and what is to be noted of it for `bounds_after`, if it can be compared with what comes.
 local function place(id, t)
   local q, m = t.q, t.m
   local rank = call('ZRANK', keys.flow(q, m, t.u), id)
   if not rank then
     local back = call('ZSCORE', keys.aside(), id)
     if not back then return NOWHERE end
+    local s = call('HMGET', keys.model(m), 'paused', 'concurrency')
+    if blocked_by(q, m, s[1], s[2]) then return { 1, UNKNOWN, UNKNOWN, UNKNOWN } end
     local wait = math.max(tonumber(back) - NOW, 0)
     return { 1, wait, wait, 2 * wait }
   end
@@ -53,9 +89,10 @@ local function place(id, t)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
   local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
-    'tokens_per_minute', 'ttat', 'out')
+    'tokens_per_minute', 'ttat', 'out', 'W:' .. q, 'paused', 'concurrency')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
+  if blocked_by(q, m, s[11], s[12]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
@@ -66,5 +103,5 @@ local function place(id, t)
     interval = math.max(interval, 60000 * (num(t.ei) + num(s[9])) / num(s[7]))
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end
-  return place_of(n, interval, delay)
+  return place_of(n, interval, delay, s[10])
 end

@@ -70,7 +70,8 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   end
   local departed, took_ms = read_drain(lane.drain)
   if timeout_ms > 0 and departed >= 1 and lane.waiting * took_ms > timeout_ms * departed then -- 4: most are not looked at further
-    local _, wait, least = unpack(place_of(ahead() + 1, interval(), math.max(lane.held - NOW, 0)))
-    if least > timeout_ms then return { 'too_long', wait, timeout_ms, in_ms(least - timeout_ms) } end
+    local n, each, delay = ahead() + 1, interval(), math.max(lane.held - NOW, 0)
+    local least = delay + (0.6 * n - 1.3 * math.sqrt(n)) * each
+    if least > timeout_ms then return { 'too_long', math.floor(delay + n * each), timeout_ms, in_ms(least - timeout_ms) } end
   end
 end

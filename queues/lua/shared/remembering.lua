@@ -1,28 +1,39 @@
 -- What is known of tasks that failed or were cancelled, for operators: a day, the last 10,000 of them, and nothing of their content.
 
-local MOST_REMEMBERED, REMEMBERED_MS = 10000, 86400000
 local REMEMBERED = { 'st', 'q', 'm', 'an', 'u', 'k', 'ty', 'en', 'pr', 'ei', 'mo', 'wd', 'dl', 'tl', 'wt', 'sf', 'rq', 'pb', 'at',
   'wk', 'ga', 'xd', 'rf', 'tr', 'fo', 'sq', 'hi', 'ed', 'co' }
--- Failures whose sentence may quote the request: what stands before the first quotation mark, bracket or colon is kept.
-local QUOTING = { BAD_REQUEST = true, CONTENT_FILTERED = true, CONTEXT_LENGTH = true, WORKER_ERROR = true }
-local QUOTES = { '"', '`', '(', '[', '{', '<', ': ', " '", '\194\171', '\226\128\152', '\226\128\156' }
 
--- The sentence of an `error` event, short.
+-- As much of a failure's sentence as operators may see: sentences.py says what that is.
+local function for_operators(code, text)
+  if OWN_SENTENCE[code] then return string.sub(text, 1, MAX_CHARS) end
+  local quoted = string.find(' ' .. text, "[^%w_]'") or #text + 1
+  quoted = math.min(quoted, string.find(text .. ' ', '[:=][^/]') or quoted)
+  for _, quote in ipairs(QUOTES) do
+    quoted = math.min(quoted, string.find(text, quote, 1, true) or quoted)
+  end
+  if quoted > math.min(#text, UNQUOTED_CHARS + 1) then
+    return string.match(string.sub(text, 1, UNQUOTED_CHARS), '^(.-)[ ,]*$')
+  end
+  local at = quoted
+  while true do
+    local word, behind = string.match(text, '^[ :;,.()/_-]*(%w+)()', at)
+    if not word or behind > MAX_CHARS + 1 or not WORDS_OF_ERRORS[string.lower(word)] then break end
+    at = behind
+  end
+  if at > quoted then at = string.match(text, '^[).]*()', at) end
+  return string.match(string.sub(text, 1, at - 1), '^(.-)[ ,]*$')
+end
+
+-- The sentence of an `error` event, as operators may see it.
 local function sentence_in(data, code)
   local fine, event = pcall(cjson.decode, data)
   local text = fine and type(event) == 'table' and event.error
-  if type(text) ~= 'string' then return '' end
-  if not QUOTING[code] then return string.sub(text, 1, 300) end
-  local last = 80
-  for _, quote in ipairs(QUOTES) do
-    local at = string.find(text, quote, 1, true)
-    if at then last = math.min(last, at - 1) end
-  end
-  return string.sub(text, 1, last)
+  return type(text) == 'string' and for_operators(code, text) or ''
 end
 
 -- Keep what is known of a task that has just ended so, with its sentence if it has one; the oldest of too many makes room.
 local function remember(id, sentence)
+  local most, ms = 10000, 86400000
   local found, kept = call('HMGET', keys.task(id), unpack(REMEMBERED)), {}
   for i, field in ipairs(REMEMBERED) do
     if found[i] then
@@ -31,9 +42,9 @@ local function remember(id, sentence)
     end
   end
   call('HSET', keys.failure(id), 'er', sentence or '', unpack(kept))
-  call('PEXPIRE', keys.failure(id), whole(REMEMBERED_MS))
+  call('PEXPIRE', keys.failure(id), whole(ms))
   call('ZADD', keys.failures(), NOW_TEXT, id)
-  if call('ZCARD', keys.failures()) > MOST_REMEMBERED then
+  if call('ZCARD', keys.failures()) > most then
     call('UNLINK', keys.failure(call('ZPOPMIN', keys.failures())[1]))
   end
 end

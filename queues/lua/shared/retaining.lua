@@ -4,6 +4,14 @@
 -- when they expire and by when they ended, and adds up their bytes: those that expired leave the count; beyond the budget those
 -- that ended first are dropped early.
 
+-- What is kept of an ended task goes in `keep` ms, if it would not go before; `t`: its `ed` and `by`.
+local function shorten(id, t, keep)
+  keep = math.max(keep, 1000)
+  call('PEXPIRE', keys.task(id), whole(keep), 'LT')
+  call('PEXPIRE', keys.log(id), whole(keep), 'LT')
+  call('RPUSH', keys.endings(), string.format('%s %s %s %d', id, t.by, t.ed, NOW + keep))
+end
+
 -- Members of both lines: task and bytes.
 local function read_note(entry) return string.match(entry, '^(%S+) (%d+)') end
 
@@ -14,9 +22,9 @@ local function keep_within(budget, most)
   for _, note in ipairs(noted) do
     local id, bytes, ended, expires = string.match(note, '^(%S+) (%d+) (%d+) (%d+)$')
     local entry = id .. ' ' .. bytes
-    call('ZADD', keys.ended(), ended, entry)
-    call('ZADD', keys.expiries(), expires, entry)
-    changed = changed + tonumber(bytes)
+    local new = call('ZADD', keys.ended(), ended, entry) == 1
+    call('ZADD', keys.expiries(), 'LT', expires, entry)
+    if new then changed = changed + tonumber(bytes) end -- else it goes earlier than was noted before
   end
   local over = call('ZRANGEBYSCORE', keys.expiries(), '-inf', NOW_TEXT, 'LIMIT', '0', whole(most))
   local function forget(entries)
@@ -36,7 +44,7 @@ local function keep_within(budget, most)
     for _, entry in ipairs(call('ZRANGE', keys.ended(), '0', whole(most - 1))) do
       if excess <= 0 then break end
       local id, bytes = read_note(entry)
-      call('UNLINK', keys.task(id), keys.log(id))
+      call('UNLINK', keys.task(id), keys.log(id), keys.request(id))
       oldest[#oldest + 1], excess = entry, excess - tonumber(bytes)
     end
     forget(oldest)

@@ -39,6 +39,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
     if t.fo then settle(t, -1, -1, false) else refund(t) end
+    if t.lm and not t.fo then settle_limits(t, nil) end
     local data = event_data(id, give_up.rest)
     local event_id = end_task(id, t, 'failed', 'error', data, give_up.code, nonce)
     return 'ended', event_id, 'error', data

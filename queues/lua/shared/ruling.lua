@@ -1,8 +1,10 @@
 -- What is set for queues and models: `configured` by the operator's file, `overrides` by calls while running; an override wins.
 -- Both are hashes of `q:{queue}:{setting}` and `m:{model}:{setting}`; what holds stands in the hash of the queue or model.
-local function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
+local split, hash_of, set, any, go_on_ruling, rules_changed
+do
+function split(field) return string.match(field, '^([qm]):(.*):([%w_]+)$') end
 
-local function hash_of(kind, name) return kind == 'q' and keys.queue(name) or keys.model(name) end
+function hash_of(kind, name) return kind == 'q' and keys.queue(name) or keys.model(name) end
 
 -- Another unit of cost: tags of the old one mean nothing in it. Virtual time begins anew for all lanes and flows of the model,
 -- and what runs is charged in the new unit when it ends.
@@ -32,7 +34,7 @@ end
 -- Write a setting; nil: it is not set any more. With a new pace, what is left of the wait for the next start lasts as long as
 -- it does at that pace.
 local PACED = { requests_per_minute = 'tat', tokens_per_minute = 'ttat' }
-local function set(kind, name, setting, value)
+function set(kind, name, setting, value)
   local hash = hash_of(kind, name)
   if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then begin_anew(name) end
   local next_start = PACED[setting]
@@ -64,7 +66,7 @@ local function count_running(model)
   end
 end
 
-local function any(values)
+function any(values)
   for _, value in ipairs(values) do
     if value and value ~= '' and value ~= '0' then return true end
   end
@@ -93,7 +95,7 @@ local function apply_rules(model, queues, strict)
 end
 
 -- Go on bringing models in line, after a change that concerns all of them; about `most` of them now.
-local function go_on_ruling(most)
+function go_on_ruling(most)
   local cursor = call('HGET', keys.pool(), 'ruling')
   if not cursor then return end
   local queues, strict, again = call('SMEMBERS', keys.queues()), call('HGET', keys.pool(), 'strict') == '1', false
@@ -111,7 +113,7 @@ end
 -- Settings of these models have changed, and of queues: keep the marks and counts that follow from them. What follows for very
 -- many other models, the sweep goes on with.
 local MOST_AT_ONCE = 500
-local function rules_changed(models, of_queues)
+function rules_changed(models, of_queues)
   local strict, before = false, call('HGET', keys.pool(), 'strict') == '1'
   local queues = call('SMEMBERS', keys.queues())
   for _, q in ipairs(queues) do
@@ -128,4 +130,5 @@ local function rules_changed(models, of_queues)
     call('HSET', keys.pool(), 'ruling', '0')
     go_on_ruling(MOST_AT_ONCE)
   end
+end
 end

@@ -93,6 +93,7 @@ async def test_changes_and_their_record_are_an_admins_business_who_is_named(gate
             "event": "setting changed",
             "log_level": "info",
             "who": "ops",
+            "address": "127.0.0.1",
             "target": "queue paid_stream",
             "before": {"weight": 8},
             "after": {"weight": 3},

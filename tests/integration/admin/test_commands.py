@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 from tests.integration.native.keys import key, secret
+from tests.support.rawworkers import key as key_of
+from tests.support.serving import until
 from tests.support.talk import Talk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -52,6 +55,19 @@ async def test_limits_are_listed_changed_and_taken_back(gateway: Start) -> None:
         assert "8*" not in (await fairlane(talk, "models")).stdout
 
 
+async def test_a_model_that_nobody_knows_is_changed_with_a_warning_and_forgotten(gateway: Start) -> None:
+    async with gateway(models={"qwen": {"concurrency": 4}}) as talk, talk.worker2(["llama"]):
+        for name, warned in (("qwenn", True), ("qwen", False), ("llama", False)):
+            done = await fairlane(talk, "models", "set", name, "concurrency=1")
+            assert done.returncode == 0
+            sentence = f"no worker offers {name} now, and it is not configured; known: llama, qwen"
+            assert done.stderr == (f"fairlane: {sentence}\n" if warned else "")
+        assert [row["model"] for row in (await talk.state())["models"]] == ["llama", "qwen", "qwenn"]
+        done = await fairlane(talk, "models", "set", "qwenn", "concurrency=null")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [row["model"] for row in (await talk.state())["models"]] == ["llama", "qwen"]
+
+
 async def test_what_the_gateway_refuses_is_one_sentence(gateway: Start) -> None:
     async with gateway() as talk:
         for arguments, sentence in (
@@ -71,10 +87,72 @@ async def test_what_the_gateway_refuses_is_one_sentence(gateway: Start) -> None:
 async def test_a_gateway_with_keys_wants_an_admins(gateway: Start) -> None:
     async with gateway(keys=[key("ops", admin=True), key("acme")]) as talk:
         change = ["queues", "set", "free_batch", "weight=3"]
-        for arguments, environ in ((change, {}), (change, {"FAIRLANE_ADMIN_KEY": secret("acme")})):
-            done = await fairlane(talk, *arguments, **environ)
-            assert done.returncode == 2
-            assert "FAIRLANE_ADMIN_KEY" in done.stderr
+        for environ, said in (
+            ({}, "FAIRLANE_ADMIN_KEY"),
+            ({"FAIRLANE_ADMIN_KEY": "wrong"}, "does not know the key that was sent"),
+            ({"FAIRLANE_ADMIN_KEY": secret("acme")}, "admin: true"),
+        ):
+            done = await fairlane(talk, *change, **environ)
+            assert (done.returncode, said in done.stderr) == (2, True), done
         assert (await fairlane(talk, *change, FAIRLANE_ADMIN_KEY=secret("ops"))).returncode == 0
         listed = await fairlane(talk, "queues", "--key", secret("ops"))
         assert re.search(r"^free_batch +3\* ", listed.stdout, re.MULTILINE)
+
+
+async def test_who_waits_and_what_failed_is_found_in_a_shell(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"], slots=1) as worker:
+        named = {"x-request-id": "order-77"}
+        body = {"model": "m", "async": True}
+        failed = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
+        await worker.answer(await worker.take(), error="It broke")
+        await talk.reaches(failed, "failed")
+        await talk.submit(model="m")
+        await worker.take()
+        for _ in range(3):
+            await talk.submit(model="m")
+
+        async def counted() -> bool:  # the survey may be a second old
+            rows = (await talk.http.get("/api/admin/users")).json()["users"]
+            return [(row["waiting"], row["running"]) for row in rows] == [(3, 1)]
+
+        await until(counted, "the tasks to be counted")
+        done = await fairlane(talk, "users")
+        assert re.search(r"^anonymous +3 +1 ", done.stdout, re.MULTILINE), done
+        done = await fairlane(talk, "tasks", "order-7")
+        [line] = [line for line in done.stdout.splitlines() if failed in line]
+        assert line.split()[:5] == [failed, "failed", "anonymous", "m", "free_batch"]
+        assert "order-77" in line
+        assert line.rstrip().endswith("It broke")
+        done = await fairlane(talk, "tasks", "--state", "queued", "--json")
+        assert len(json.loads(done.stdout)["tasks"]) == 3
+        assert (
+            await fairlane(talk, "tasks", "nothing-like-this")
+        ).stdout == "no task is known that matches\n"
+
+
+async def test_a_worker_is_drained_by_its_name_in_a_shell(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"], slots=1, name="gpu-1") as worker:
+        held: list[dict[str, Any]] = []
+
+        async def beat() -> None:
+            while True:
+                await worker.send("heartbeat", running=[key_of(task) for task in held])
+                await asyncio.sleep(1)
+
+        async def seen() -> bool:
+            return bool((await talk.http.get("/api/admin/state")).json()["workers"])
+
+        talk.later(beat())
+        await until(seen, "the worker to be seen")
+        done = await fairlane(talk, "drain", "gpu-2")
+        assert (done.returncode, "there are gpu-1" in done.stderr) == (2, True), done
+        running = (await talk.http.post("/api/openai", json={"model": "m", "async": True})).json()["taskId"]
+        held.append(await worker.skip_to("task"))
+        await worker.ack(held[0])
+        assert running in (await fairlane(talk, "tasks", "--worker", "gpu-1")).stdout
+        done = await fairlane(talk, "cancel", "--worker", "gpu-2")
+        assert (done.returncode, "there are gpu-1" in done.stderr) == (2, True), done
+        assert (await fairlane(talk, "cancel", "--worker", "gpu-1")).stdout == "1 cancelled\n"
+        done = await fairlane(talk, "drain", "gpu-1")
+        assert (done.returncode, done.stdout) == (0, "gpu-1 drains\n"), done
+        assert "gpu-1 (draining)" in (await fairlane(talk, "status")).stdout

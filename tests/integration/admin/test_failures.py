@@ -1,5 +1,6 @@
 """Failures that can be looked at later, and floods that can be cancelled."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -8,8 +9,11 @@ import pytest
 import redis
 from tests.integration.admin.operating import audit
 from tests.integration.admin.test_commands import fairlane
+from tests.integration.native.keys import key, secret
 from tests.support.ledger import KEYS
 from tests.support.talk import Talk
+
+from fairlane.queues.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +73,9 @@ async def test_a_flood_is_cancelled_by_its_filter_and_written_down_once(gateway:
         other = await talk.submit(model="n")
         answer = await talk.http.post("/api/admin/tasks/cancel")
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+        for wrong in ("text", "code", "stat"):  # as filters they would have left some out
+            answer = await talk.http.post("/api/admin/tasks/cancel", params={"model": "m", wrong: "x"})
+            assert (answer.status_code, f"no parameter {wrong}" in answer.json()["error"]) == (400, True)
         query = {"model": "m", "state": "queued", "limit": 60}
         answer = await talk.http.post("/api/admin/tasks/cancel", params=query)
         assert answer.json() == {"cancelled": 60, "more": True}
@@ -86,3 +93,59 @@ async def test_a_flood_is_cancelled_by_its_filter_and_written_down_once(gateway:
             {"cancelled": 60, "more": True},
         ]
         assert entries[0]["before"] == {"model": "m"}
+
+
+async def test_a_bulk_cancel_that_the_store_interrupts_is_written_down_as_far_as_it_came(
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway() as talk, talk.worker2(["m"], slots=1) as worker:
+        flood = [await talk.submit(model="m")]
+        await worker.take()
+        flood += [await talk.submit(model="m") for _ in range(59)]
+        cancel, ended = talk.served.gateway.operator.cancel, 0
+        real = type(cancel).end
+
+        async def end(self: Any, task_id: str, by: Any) -> bool:
+            nonlocal ended
+            ended += 1
+            if ended > 55:
+                raise StoreUnavailable("no answer", sent=True)
+            return await real(self, task_id, by)
+
+        monkeypatch.setattr(type(cancel), "end", end)
+        answer = await talk.http.post("/api/admin/tasks/cancel", params={"model": "m"})
+        assert answer.status_code == 503
+        states = [(await talk.poll(task_id))["status"] for task_id in flood]
+        [entry] = (await audit(talk))["entries"]
+        assert entry["after"] == {"cancelled": states.count("cancelled"), "more": True}
+        assert states.count("cancelled") == 55
+
+
+async def test_a_task_is_found_by_the_id_of_its_request(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        named = {"x-request-id": "Order-77"}
+        body = {"model": "m", "async": True}
+        failed = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
+        await worker.answer(await worker.take(), error="It broke")
+        await talk.reaches(failed, "failed")
+        waiting = (await talk.http.post("/api/openai", json=body, headers=named)).json()["taskId"]
+        assert [row["taskId"] for row in await found(talk, text="order-7", state="failed")] == [failed]
+        assert [row["taskId"] for row in await found(talk, text="order-7")] == [waiting, failed]
+
+
+async def test_a_keys_searches_take_turns(gateway: Start) -> None:
+    """Another key's go on meanwhile, as do callers and the cancel that ends a flood."""
+    keys = [key("wall", scopes=["viewer"]), key("ops", admin=True), key("acme")]
+    async with gateway(keys=keys) as talk, talk.worker2(["m"]):
+        wall, ops, acme = ({"Authorization": f"Bearer {secret(name)}"} for name in ("wall", "ops", "acme"))
+        operator = talk.served.gateway.operator
+        lock = operator.searching["wall", "search"] = asyncio.Lock()
+        async with lock:
+            asked = talk.later(talk.http.get("/api/admin/tasks", headers=wall))
+            body = {"model": "m", "async": True}
+            assert (await talk.http.post("/api/openai", json=body, headers=acme)).status_code == 202
+            assert (await talk.http.get("/api/admin/tasks", headers=ops)).status_code == 200
+            ended = await talk.http.post("/api/admin/tasks/cancel?user=acme", headers=ops)
+            assert ended.json() == {"cancelled": 1, "more": False}
+            assert not asked.done()
+        assert len((await asked).json()["tasks"]) == 1

@@ -47,6 +47,8 @@ async def test_changes_survive_sighup_restarts_and_a_kill_until_they_are_taken_b
         assert await values(gateway, "queue", "paid_stream", "weight", "paused") == [3, True]
         assert await values(gateway, "model", "m", "concurrency", "requests_per_minute") == [9, 60]
 
+        record = (await call(gateway, "GET", "/api/admin/audit"))["entries"]
+        assert len(record) == 2
         gateway.signal(signal.SIGTERM)
         await gateway.ended()
         await gateway.start()
@@ -55,7 +57,7 @@ async def test_changes_survive_sighup_restarts_and_a_kill_until_they_are_taken_b
         await gateway.kill()  # its Redis dies with it
         await gateway.start()
         assert await values(gateway, "model", "m", "concurrency", "requests_per_minute") == [9, 60]
-        assert len((await call(gateway, "GET", "/api/admin/audit"))["entries"]) == 2
+        assert (await call(gateway, "GET", "/api/admin/audit"))["entries"] == record
 
         await change(gateway, "queue", "paid_stream", weight=None, paused=None)
         await change(gateway, "model", "m", concurrency=None, requests_per_minute=None)

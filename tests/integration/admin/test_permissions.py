@@ -9,7 +9,6 @@ from tests.support.servers import Server, any_binary, running_server
 from tests.support.serving import until
 from tests.support.talk import talking
 
-from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.runtime import open_gateway
 from fairlane.gateway.settings import Settings
 from fairlane.queues.errors import StoreRefused
@@ -73,7 +72,7 @@ async def test_a_gateway_that_lacks_one_does_not_start_and_names_it(
     may(server, *rules)
     settings = Settings(data_dir=tmp_path)
     with pytest.raises(StoreRefused, match=re.escape(named)):
-        async with open_gateway(settings, Callers(settings), as_fairlane(server)):
+        async with open_gateway(settings, as_fairlane(server)):
             pass
 
 

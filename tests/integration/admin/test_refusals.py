@@ -165,7 +165,7 @@ async def test_the_longer_redis_is_away_the_later_callers_are_told_to_come_again
         await until(longer, "a longer wait")
         ready = await talk.http.get("/health/ready")
         assert int(ready.headers["retry-after"]) >= 1
-        for method, path in (("PATCH", "/api/admin/models/m"), ("GET", "/api/admin/audit")):
+        for method, path in (("PATCH", "/api/admin/models/m"), ("GET", "/api/admin/users")):
             answer = await talk.http.request(method, path, json={"paused": True})
             assert (answer.status_code, answer.json()["code"]) == (503, "STORE_UNAVAILABLE")
             assert retry_s(answer) >= 1

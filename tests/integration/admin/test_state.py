@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.queues import survey
+from fairlane.queues.survey import survey
 
 from .operating import change, row
 

@@ -23,7 +23,7 @@ def sentence(answer: httpx.Response) -> str:
     body = answer.json()
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"]
-    if answer.request.url.path.startswith("/v1/"):
+    if f"{answer.request.url.path}/".startswith("/v1/"):
         assert list(body) == ["error"]
         error = body["error"]
         assert set(error) == {"message", "type", "param", "code"}

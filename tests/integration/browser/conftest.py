@@ -1,10 +1,12 @@
-"""Fixtures: a small web server for the test's page."""
+"""Fixtures: a browser for all these tests, a small web server for the test's page."""
 
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from playwright.async_api import Browser
+from tests.support.browser import chromium
 
 PAGE = b"""<!doctype html><meta charset="utf-8"><title>A page of another origin</title>
 <script>
@@ -54,6 +56,13 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+@pytest.fixture(scope="package")
+async def browser() -> AsyncIterator[Browser]:
+    """One Chromium; every page is that of another visitor."""
+    async with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

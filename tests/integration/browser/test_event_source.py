@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
-from tests.support.browser import chromium
+from playwright.async_api import Browser, Page
 from tests.support.processes import GatewayProcess, gateway_process
 from tests.support.rawworkers import worker_v1
 from tests.support.servers import Server
@@ -19,18 +18,27 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BROWSER_S = 60.0
 SETTINGS = {"stream_flush_interval_ms": 0, "stream_flush_size": 1, "drain_ms": 5000}
-READERS = pytest.mark.parametrize("reader", ["EventSource", "client"])
+READERS = ["EventSource", "client"]
 WORDS = ["Once", " upon", " a\n\ntime", " \U0001f600", " \u2028", " there", " was", " one", " end"]
 
 Frame = tuple[str, str, dict[str, Any]]
+Pages = dict[str, Page]
+"""Pages that read the same task, by what they read it with."""
 
 
 @contextlib.asynccontextmanager
-async def browser_page(origin: str) -> AsyncIterator[Page]:
-    async with chromium() as browser:
-        page = await browser.new_page()
-        await page.goto(origin)
+async def browser_page(browser: Browser, url: str) -> AsyncIterator[Page]:
+    """A page of a visitor of its own."""
+    async with await browser.new_context() as context:
+        page = await context.new_page()
+        await page.goto(url)
         yield page
+
+
+@contextlib.asynccontextmanager
+async def reading(browser: Browser, origin: str) -> AsyncIterator[Pages]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield {reader: await stack.enter_async_context(browser_page(browser, origin)) for reader in READERS}
 
 
 async def log(page: Page) -> dict[str, Any]:
@@ -44,20 +52,22 @@ def text(frames: list[Frame]) -> str:
     return "".join(data["delta"] for _, name, data in frames if name == "chunk")
 
 
-async def shows(page: Page, words: list[str]) -> None:
-    """Return when the page has got these words."""
+async def show(pages: Pages, words: list[str]) -> None:
+    """Return when each page has got these words."""
+    for reader, page in pages.items():
 
-    async def enough() -> bool:
-        return text((await log(page))["frames"]) == "".join(words)
+        async def enough(page: Page = page) -> bool:
+            return text((await log(page))["frames"]) == "".join(words)
 
-    await until(enough, f"{words} in the browser", BROWSER_S)
+        await until(enough, f"{words} in the browser, by {reader}", BROWSER_S)
 
 
-async def ask(page: Page, gateway: GatewayProcess, reader: str) -> str:
-    """Submit a task from the page and let it read the events by the link it was given; the task's id."""
+async def ask(pages: Pages, gateway: GatewayProcess) -> str:
+    """Submit a task from a page and let all of them read the events by the link it was given; the task's id."""
     body = {"messages": [], "async": True, "stream": True}
-    answer = await page.evaluate("([url, body]) => ask(url, body)", [gateway.url, body])
-    await page.evaluate("asked => read(...asked)", [gateway.url, answer["streamUrl"], reader])
+    answer = await pages[READERS[0]].evaluate("([url, body]) => ask(url, body)", [gateway.url, body])
+    for reader, page in pages.items():
+        await page.evaluate("asked => read(...asked)", [gateway.url, answer["streamUrl"], reader])
     return str(answer["taskId"])
 
 
@@ -78,39 +88,39 @@ async def transcript(gateway: GatewayProcess, task_id: str) -> list[Frame]:
     return [(f.id or "", f.event, json.loads(f.partition(b"data: ")[2])) for f in frames]
 
 
-async def closed(page: Page) -> None:
-    """Return when the browser has given up coming back: the stream was at its end."""
+async def closed(page: Page) -> dict[str, Any]:
+    """What the page has noted when the browser has given up coming back: the stream was at its end."""
 
     async def is_closed() -> bool:
         return bool((await log(page))["closed"])
 
     await until(is_closed, "the browser to stop", BROWSER_S)
+    return await log(page)
 
 
-@READERS
 async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
-    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
+    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, "cors_origins": [page_origin]}
     async with (
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
         gateway_process(tmp_path / "b", own_redis.url, **settings) as b,
-        browser_page(page_origin) as page,
+        reading(browser, page_origin) as pages,
         worker_v1(b.ws) as worker,
     ):
         await known(a)
-        task_id = await ask(page, a, reader)
+        task_id = await ask(pages, a)
         task = await worker.take()
         assert task["taskId"] == task_id
         for word in WORDS[:3]:
             await worker.chunk(task, word)
-        await shows(page, WORDS[:3])
+        await show(pages, WORDS[:3])
 
         await a.kill()
         await worker.chunk(task, WORDS[3])
         await a.start()
         await worker.chunk(task, WORDS[4])
-        await shows(page, WORDS[:5])
+        await show(pages, WORDS[:5])
 
         a.signal(15)  # in order this time: the page is told when to come back
         await worker.chunk(task, WORDS[5])
@@ -120,29 +130,29 @@ async def test_it_reconnects_by_itself_through_a_killed_and_a_stopped_gateway(
         for word in WORDS[7:]:
             await worker.chunk(task, word)
         await worker.answer(task)
-        await closed(page)
 
-        frames = (await log(page))["frames"]
-        assert "bye" in [name for _, name, _ in frames]
-        logged = [frame for frame in frames if frame[1] != "bye"]
-        assert logged == await transcript(b, task_id)
-        assert text(logged) == "".join(WORDS)
-        assert (await log(page))["opened"] == 3
+        whole = await transcript(b, task_id)
+        for page in pages.values():
+            seen = await closed(page)
+            assert "bye" in [name for _, name, _ in seen["frames"]]
+            logged = [frame for frame in seen["frames"] if frame[1] != "bye"]
+            assert logged == whole
+            assert text(logged) == "".join(WORDS)
+            assert seen["opened"] == 3
 
 
-@READERS
 async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
-    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
+    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
 ) -> None:
     """One gateway alone: the worker connects again, and the browser does."""
     settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
     async with (
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
-        browser_page(page_origin) as page,
+        reading(browser, page_origin) as pages,
     ):
         async with worker_v1(a.ws):
             pass  # a worker was there
-        task_id = await ask(page, a, reader)
+        task_id = await ask(pages, a)
         await a.kill()
         await a.start()
         async with worker_v1(a.ws) as worker:
@@ -150,33 +160,32 @@ async def test_a_task_that_waits_while_its_gateway_is_killed_is_read_to_its_end(
             for word in WORDS:
                 await worker.chunk(task, word)
             await worker.answer(task)
-            await closed(page)
-            logged = [
-                frame for frame in (await log(page))["frames"] if frame[1] != "queued"
-            ]  # told while it waited
-            assert logged == await transcript(a, task_id)
+            whole = await transcript(a, task_id)
+            for page in pages.values():
+                frames = (await closed(page))["frames"]
+                logged = [frame for frame in frames if frame[1] != "queued"]  # told while it waited
+                assert logged == whole
 
 
-@READERS
 async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_save(
-    own_redis: Server, page_origin: str, tmp_path: Path, reader: str
+    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
 ) -> None:
     """The task is granted, read, forgotten with the store's last seconds, and granted again."""
     settings = {**SETTINGS, "cors_origins": [page_origin], "no_worker_grace_ms": 20_000}
     async with (
         gateway_process(tmp_path / "a", own_redis.url, **settings) as a,
-        browser_page(page_origin) as page,
+        reading(browser, page_origin) as pages,
     ):
         async with worker_v1(a.ws):
             pass  # a worker was there
-        task_id = await ask(page, a, reader)
+        task_id = await ask(pages, a)
         with own_redis.client() as store:
             store.save()
         async with worker_v1(a.ws) as worker:
             task = await worker.take()
             for word in WORDS[:4]:
                 await worker.chunk(task, word)
-            await shows(page, WORDS[:4])
+            await show(pages, WORDS[:4])
             own_redis.stop()
             own_redis.start()
             await worker.answer(task)
@@ -185,25 +194,25 @@ async def test_it_forgets_what_did_not_happen_when_the_store_comes_back_from_a_s
             for word in reversed(WORDS):
                 await worker.chunk(again, word)
             await worker.answer(again)
-            await closed(page)
-        frames = (await log(page))["frames"]
-        (restart,) = [at for at, (_, name, _) in enumerate(frames) if name == "restart"]
-        assert text(frames[:restart]) == "".join(WORDS[:4])
-        assert [frame[:2] for frame in frames[restart : restart + 2]] == [("", "restart"), ("", "bye")]
-        assert frames[restart + 2 :] == await transcript(a, task_id)
-        assert text(frames[restart:]) == "".join(reversed(WORDS))
+            whole = await transcript(a, task_id)
+        for page in pages.values():
+            frames = (await closed(page))["frames"]
+            (restart,) = [at for at, (_, name, _) in enumerate(frames) if name == "restart"]
+            assert text(frames[:restart]) == "".join(WORDS[:4])
+            assert [frame[:2] for frame in frames[restart : restart + 2]] == [("", "restart"), ("", "bye")]
+            assert frames[restart + 2 :] == whole
+            assert text(frames[restart:]) == "".join(reversed(WORDS))
 
 
 async def test_a_page_that_was_not_invited_gets_nothing(
-    own_redis: Server, page_origin: str, tmp_path: Path
+    own_redis: Server, browser: Browser, page_origin: str, tmp_path: Path
 ) -> None:
     async with (
         gateway_process(tmp_path / "a", own_redis.url, **SETTINGS) as a,
-        browser_page(page_origin) as page,
+        browser_page(browser, page_origin) as page,
     ):
         problem = await page.evaluate("url => ask(url, {}).then(() => '', error => String(error))", a.url)
         assert "Failed to fetch" in problem
         path = "/api/task/01a1fc22-94cf-8002-ba85-cea7a54f7ce5/events"
         await page.evaluate("asked => read(...asked)", [a.url, path, "EventSource"])
-        await closed(page)
-        assert (await log(page))["opened"] == 0
+        assert (await closed(page))["opened"] == 0

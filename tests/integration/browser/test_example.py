@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 from tests.integration.browser.test_event_source import SETTINGS, browser_page
 from tests.support.node import installed
 from tests.support.processes import GatewayProcess, gateway_process, process
@@ -36,7 +36,7 @@ def built() -> Path:
 
 @contextlib.asynccontextmanager
 async def example(
-    redis: Server, tmp_path: Path, checkout: Path, path: str
+    redis: Server, browser: Browser, tmp_path: Path, checkout: Path, path: str
 ) -> AsyncIterator[tuple[GatewayProcess, Page]]:
     """A gateway with keys, the example's back end with one of them, and its page in a browser."""
     port = free_port()
@@ -49,15 +49,15 @@ async def example(
             assert child.stderr is not None
             while origin not in (line := (await child.stderr.readline()).decode()):
                 assert line, "the back end ended"
-            async with browser_page(origin + path) as page:
+            async with browser_page(browser, origin + path) as page:
                 yield gateway, page
 
 
 @pytest.mark.parametrize(("path", "checkout"), [("/", as_it_is), ("/react/", built)], ids=["page", "react"])
 async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
-    own_redis: Server, tmp_path: Path, path: str, checkout: Callable[[], Path]
+    own_redis: Server, browser: Browser, tmp_path: Path, path: str, checkout: Callable[[], Path]
 ) -> None:
-    async with example(own_redis, tmp_path, checkout(), path) as (gateway, page):
+    async with example(own_redis, browser, tmp_path, checkout(), path) as (gateway, page):
         send, status, output = (
             page.get_by_role("button"),
             page.get_by_role("status"),
@@ -87,9 +87,9 @@ async def test_a_page_shows_the_text_of_its_task_and_how_it_stands(
 
 
 async def test_a_page_goes_on_where_it_was_when_its_gateway_comes_back(
-    own_redis: Server, tmp_path: Path
+    own_redis: Server, browser: Browser, tmp_path: Path
 ) -> None:
-    async with example(own_redis, tmp_path, REPOSITORY, "/") as (gateway, page):
+    async with example(own_redis, browser, tmp_path, REPOSITORY, "/") as (gateway, page):
         status, output = page.get_by_role("status"), page.locator("#output")
         async with (
             gateway_process(tmp_path / "other", own_redis.url, **SETTINGS, **KEYS) as other,

@@ -12,7 +12,12 @@ def _key(name: str, secret: str | None = None, **more: Any) -> dict[str, Any]:
 
 def keys(**secrets: str) -> dict[str, Any]:
     """Settings with these keys; `secrets` gives some another secret, "" takes them away."""
-    callers = [_key("ann"), _key("bob", delegating=True), _key(ADMIN, admin=True)]
+    callers = [
+        _key("ann"),
+        _key("bob", delegating=True),
+        _key("site", delegating=True, user_from="body.user"),
+        _key(ADMIN, admin=True),
+    ]
     for name, secret in secrets.items():
         callers = [
             {**key, **_key(name, secret)} if key["id"] == name else key

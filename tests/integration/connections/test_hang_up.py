@@ -11,7 +11,7 @@ from tests.support.rawhttp import Caller, request
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway import bodies
+from fairlane.gateway.calls import bodies
 from fairlane.gateway.connections import lines
 from fairlane.gateway.connections.sockets import PROBE_S, PROBES, SILENT_S, VANISHED_S
 

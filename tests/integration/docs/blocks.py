@@ -7,7 +7,8 @@ What is done with a block follows from its language. A comment right above it ma
     <!-- test: settings -->                (yaml) it is a whole fairlane.yaml by itself; other YAML need only be YAML
     <!-- test: not run, WHY -->            it cannot run here; `NOT_RUN` in test_blocks.py must know of it
 
-Addresses of port 8080 lead to the page's gateway. `fl_app_…` stands for the secret of the key `app`, `sha256: "…"` for its hash.
+Addresses of port 8080 lead to the page's gateway. `fl_app_PUT_YOURS_HERE` stands for the secret of the key `app`, `sha256: "…"`
+for its hash, `signing_key: "…"` for what it signs with.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ import httpx
 from tests.support.servers import free_port
 
 from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.accounts.signing import signing_key
 from fairlane.gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +83,9 @@ def with_hashes(settings: str) -> str:
         prefix = "flw" if section == "workers" else "fl"
         found = re.search(r'id: "?([\w.-]+)"?,.*sha256: ("…")', line)
         if found:
-            line = line.replace(found[2], f'"{digest(f"{prefix}_{found[1]}_secret")}"')
+            secret = f"{prefix}_{found[1]}_secret"
+            line = line.replace(found[2], f'"{digest(secret)}"', 1)
+            line = line.replace('signing_key: "…"', f'signing_key: "{signing_key(secret)}"')
         lines.append(line)
     return "\n".join(lines) + "\n"
 
@@ -108,7 +112,7 @@ class Desk:
     def local(self, text: str) -> str:
         """The text with this page's addresses and secrets."""
         text = re.sub(r"(localhost|127\.0\.0\.1):8080", f"127.0.0.1:{self.port}", text)
-        return re.sub(r"\b(flw?_[\w.-]+?)_…", r"\1_secret", text)
+        return re.sub(r"\b(flw?_[\w.-]+?)_PUT_YOURS_HERE", r"\1_secret", text)
 
     def run(self, block: Block) -> None:
         """Do with it what its language and its note say. Raises AssertionError."""

@@ -32,11 +32,14 @@ NOT_RUN = {
     "CONTRIBUTING.md: make quick        # most tests, some minutes",
     "README.md: fairlane worker openai --gateway http://127.",
     "README.md: make run     # installs into .venv and start",
-    "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000",
+    "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
+    "docs/browser.md: cd examples/browser/react && npm install &&",
+    "docs/browser.md: fairlane worker simulate --model demo",
     'docs/browser.md: import { watch } from "https://gateway.examp',
+    "docs/browser.md: python examples/browser/backend.py",
     "docs/deployment.md: chmod 644 fairlane.yaml",
     "docs/deployment.md: docker build -t fairlane:local .",
-    "docs/deployment.md: docker compose -f compose.yaml -f deploy/com",
+    "docs/deployment.md: docker compose up -d --wait",
     "docs/deployment.md: docker run --rm fairlane:local key new --id",
     "docs/deployment.md: python3 -m venv /opt/fairlane",
     "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
@@ -50,9 +53,10 @@ NOT_RUN = {
     "docs/quickstart.md: fairlane worker openai --base-url http://loc",
     "docs/quickstart.md: make run",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
-    "docs/workers.md: OPENAI_API_KEY=sk-… fairlane worker openai -",
+    "docs/workers.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
     "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
+    "docs/troubleshooting.md: fairlane key change shop limits.requests_per",
 }
 """Page and beginning of each block that cannot run in the tests; the page says why."""
 
@@ -101,6 +105,9 @@ def test_every_block_has_a_language_and_a_page_of_the_documents_is_in_the_index(
         assert fences == 2 * len(blocks(page)), f"{page}: a fence that is not seen"
         for block in blocks(page):
             assert block.language in RUNNERS, f"{block}: {block.language!r}"
+            assert "…" not in block.text or block.language not in ("sh", "python", "js"), (
+                f"{block} is to be copied"
+            )
     index = (ROOT / "docs/README.md").read_text()
     for page in PAGES:
         name = page.removeprefix("docs/") if page.startswith("docs/") else f"../{page}"
@@ -111,6 +118,17 @@ def test_the_worked_example_is_its_files() -> None:
     shown = {block.text for block in blocks("docs/paid-free.md")}
     for file in ("fairlane.yaml", "ask.py"):
         assert (ROOT / "examples/paid-free" / file).read_text() in shown, file
+
+
+@pytest.mark.parametrize(("page", "file"), [("docs/paid-free.md", "ask.py"), ("docs/sizing.md", "wait.py")])
+def test_a_program_to_copy_says_how_it_is_used(page: str, file: str, tmp_path: Path) -> None:
+    [block] = [block for block in blocks(page) if block.note == f"file {file}"]
+    (tmp_path / file).write_text(block.text)
+    done = subprocess.run(
+        [sys.executable, file], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"python {file} " in done.stderr
 
 
 # ---- by language ----------

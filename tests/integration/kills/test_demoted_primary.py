@@ -17,8 +17,8 @@ from tests.support.talk import Talk, talking
 
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.keys import pool_prefix
-from fairlane.queues.link import RedisLink
-from fairlane.queues.scripts import load_scripts
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.scripts import load_scripts
 
 pytestmark = pytest.mark.anyio
 

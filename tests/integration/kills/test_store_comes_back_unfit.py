@@ -37,7 +37,7 @@ async def test_a_redis_that_came_back_unfit_is_told_with_its_reason(
             assert str(own_redis.port) not in ready.text
             answer = (await talk.http.get("/api/admin/state")).json()
             assert answer["error"] == "Store unavailable"
-            assert f"Redis at 127.0.0.1:{own_redis.port} for " in answer["why"]
+            assert f"Redis (127.0.0.1:{own_redis.port}) for " in answer["why"]
             assert reason in answer["why"]
             assert "why" not in (await talk.sync()).json()
             store.config_set(setting, {"maxmemory-policy": "noeviction", "maxmemory": "0"}.get(setting, ""))

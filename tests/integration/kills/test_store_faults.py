@@ -9,14 +9,20 @@ from typing import Any
 import httpx
 import pytest
 from structlog.testing import capture_logs
+from tests.integration.metrics.scraping import scrape
 from tests.support.ledger import KEYS, ended_once, nothing_left
 from tests.support.processes import tireless
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import Server
+from tests.support.serving import until
 from tests.support.streams import RawStream, joined_text
 from tests.support.talk import Talk, talking
 
+import fairlane.gateway.store.configuration
+
 pytestmark = pytest.mark.anyio
+
+CHAT = {"model": "m", "name": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 @pytest.fixture
@@ -147,6 +153,51 @@ async def test_when_redis_comes_back_empty_everybody_is_told(talk: Talk, own_red
         fresh = talk.sync()
         await worker.answer(await worker.take(), "fresh")
         assert (await fresh).json() == "fresh"
+
+
+async def test_a_store_that_is_emptied_under_a_live_connection_is_told_and_configured_anew(
+    own_redis: Server, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By each replica; and so is each call that is lost with it: in the log, the metrics and the history."""
+    monkeypatch.setattr(fairlane.gateway.store.configuration, "COMPARE_S", 0.05)
+    limits: dict[str, Any] = {"models": {"m": {"concurrency": 3}}, "stream_flush_interval_ms": 0}
+    async with (
+        talking(own_redis.url, tmp_path, **limits) as talk,
+        talking(own_redis.url, tmp_path, **limits) as other,
+        talk.worker2(["m"]) as worker,
+    ):
+        running = talk.later(talk.http.post("/v1/chat/completions", json={**CHAT, "stream": True}))
+        task = await worker.expect("task")
+        await worker.ack(task)
+        await worker.chunk(task, "a", seq=1)
+        changed = await talk.http.patch("/api/admin/models/m", json={"concurrency": 2})
+        assert changed.status_code == 200, changed.text
+        calls = [
+            talk.later(talk.http.post(path, json={**CHAT, **more}))
+            for path, more in (
+                ("/v1/chat/completions", {}),
+                ("/v1/chat/completions", {"stream": True}),
+                ("/api/openai", {"stream": True}),
+            )
+        ]
+        await talk.waiting(3)
+        with capture_logs() as lines:
+            store.flushall()
+            answers = await asyncio.gather(running, *calls)
+            emptied = "Redis has come back empty"
+            await until(lambda: len([line for line in lines if line["event"].startswith(emptied)]) == 2)
+            # a call's line may follow its answer
+            await until(lambda: len([line for line in lines if line["event"] == "task failed"]) >= 4)
+        requests = {answer.headers["x-request-id"] for answer in answers}
+        lost = [line for line in lines if line["event"] == "task failed"]
+        assert {line["code"] for line in lost} == {"STORE_LOST"}
+        assert {line["request_id"] for line in lost} == requests
+        assert len(lost) == 4
+        told = await scrape(talk.http)
+        assert told.value("fairlane_tasks_ended_total", model="m", code="STORE_LOST") == 4
+        assert store.hget(KEYS("model", model="m"), "concurrency") == b"3"
+        secrets = {at.served.gateway.tasks.links.tickets.issue("t", 1) for at in (talk, other)}
+        assert len(secrets) == 1
 
 
 async def test_a_posted_stream_whose_task_is_lost_ends_with_a_farewell(talk: Talk, own_redis: Server) -> None:

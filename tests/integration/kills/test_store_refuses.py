@@ -1,6 +1,7 @@
 """Redis is there and refuses writes: whoever looks sees it, and it is over when it takes them again."""
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.integration.metrics.scraping import scrape
+from tests.support.processes import gateway_process
 from tests.support.servers import Server
-from tests.support.serving import until
+from tests.support.serving import http_client, until
 from tests.support.talk import Talk, talking
 
 pytestmark = pytest.mark.anyio
@@ -39,17 +41,59 @@ async def test_a_redis_that_refuses_writes_is_told_until_it_takes_them(
             assert seen["why"].startswith(answer)
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 1
             shown = await status(talk)
-            assert "Redis has refused writes for" in shown
+            assert f"Redis ({own_redis.socket_path}) has refused writes for" in shown
             assert answer in shown
             await until(lambda: bool(told(lines)), "a line in the log")
             store.config_set(setting, "0")
             await until(lambda: not talk.served.gateway.store.refuses, "writes to be taken again")
-            assert (await talk.state())["store"] == {"up": True, "refuses": False, "since": None, "why": None}
+            assert (await talk.state())["store"] == {
+                "address": own_redis.socket_path,
+                "up": True,
+                "refuses": False,
+                "since": None,
+                "why": None,
+            }
             assert (await scrape(talk.http)).value("fairlane_redis_refusing") == 0
     first, *_, last = told(lines)
     assert (first["event"], first["log_level"]) == ("Redis refuses writes", "error")
     assert first["why"].startswith(answer)
     assert (last["event"], last["log_level"]) == ("Redis takes writes again", "info")
+
+
+async def test_what_was_done_and_cannot_be_written_down_is_no_refusal(
+    own_redis: Server, tmp_path: Path
+) -> None:
+    """A proxy sends a 503 to another replica, which finds nothing to do any more."""
+    with own_redis.client() as store, capture_logs() as lines:
+        async with talking(own_redis.url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+            (row,) = (await talk.state())["workers"]
+            store.config_set("maxmemory", "1mb")
+            told = await talk.http.post(f"/api/admin/workers/{row['workerId']}/drain")
+            assert (told.status_code, told.json()["code"]) == (500, "AUDIT_MISSING")
+            assert "It is done" in told.json()["error"]
+            await worker.expect("drain")
+            store.config_set("maxmemory", "0")
+    events = [line["event"] for line in lines]
+    assert "operator acted" in events
+    assert "call refused" not in events
+
+
+@pytest.mark.slow
+async def test_a_gateways_own_redis_is_named_by_the_directory_of_its_data(tmp_path: Path) -> None:
+    """Its socket lies elsewhere: who looks for the disk that is full must not look there."""
+    async with gateway_process(tmp_path) as gateway, http_client(gateway.url) as http:
+        where = f"its own, in {tmp_path / 'data'}"
+        with gateway.store() as store:
+            store.config_set("maxmemory", "1mb")
+            body = {"model": "m", "async": True}
+            assert (await http.post("/api/openai", json=body)).json()["code"] == "STORE_UNAVAILABLE"
+            assert (await http.get("/api/admin/state")).json()["store"]["address"] == where
+            await until(lambda: "Redis refuses writes" in gateway.log, "a line in the log")
+    lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
+    said = {line["event"]: line.get("store", line.get("address")) for line in lines}
+    assert [said[event] for event in ("Fairlane serves", "connected to Redis", "Redis refuses writes")] == [
+        where
+    ] * 3
 
 
 def told(lines: Any) -> list[Any]:

@@ -11,7 +11,6 @@ from tests.support.rawworkers import Callers, callers_of, worker_v2
 from tests.support.serving import Served, serving, until
 
 import fairlane.gateway.shutdown
-from fairlane.gateway.accounts.callers import Callers as Accounts
 from fairlane.gateway.runtime import Gateway
 from fairlane.gateway.settings import Settings
 
@@ -49,6 +48,32 @@ async def test_a_worker_s_failure_is_told_with_request_user_and_worker(
             assert line["worker_id"] == worker.registered["workerId"]
 
 
+@pytest.mark.parametrize(
+    ("code", "retryable"), [("UPSTREAM_ERROR", True), ("UPSTREAM_AUTH", False), ("X_OWN", False)]
+)
+async def test_a_prompt_that_an_upstream_quotes_is_read_by_its_caller_alone(
+    served: Served, callers: Callers, code: str, retryable: bool
+) -> None:
+    quote = "The upstream answered 500: template failed on input Patient Ann Beck has syphilis since May"
+    shown = "The upstream answered 500: template failed on input"
+    with capture_logs() as logs:
+        async with worker_v2(served.ws) as worker:
+            for _ in range(3):
+                answer = callers.ask()
+                for _ in range(3 if retryable else 1):
+                    task = await worker.skip_to("task")
+                    info = {"code": code, "retryable": retryable}
+                    await worker.answer(task, error=quote, errorInfo=info, lastSeq=0)
+                assert (await answer.response()).json()["error"] == quote
+            state = (await callers.client.get("/api/admin/state")).json()
+            found = (await callers.client.get("/api/admin/tasks?state=failed")).json()
+            await until(lambda: sum(line["event"] == "task failed" for line in logs) == 3, "the lines")
+    assert [row["unhealthy"] for row in state["workers"]] == [shown]
+    assert [task["error"] for task in found["tasks"]] == [shown] * 3
+    assert "Ann" not in str((logs, state, found))
+    assert str(logs).count(shown) == 4  # why the worker is unhealthy, too
+
+
 async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Served, callers: Callers) -> None:
     with capture_logs() as logs:
         async with worker_v2(served.ws) as worker:
@@ -81,9 +106,10 @@ async def test_who_is_refused_and_what_is_cancelled_is_told(redis_url: str, tmp_
 
 
 async def test_a_gateway_without_redis_says_so_before_it_gives_up(tmp_path: Path) -> None:
-    settings = Settings(port=0, data_dir=tmp_path)
+    url = "redis://:hunter2@127.0.0.1:1/0"
+    settings = Settings(port=0, data_dir=tmp_path, redis_url=url)
     with capture_logs() as logs:
-        start = Gateway(settings, Accounts(settings), "redis://:hunter2@127.0.0.1:1/0")
+        start = Gateway(settings, url)
         starting = asyncio.create_task(start.start())
         line = await _line(logs, "no connection to Redis yet")
         assert not starting.done()

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.streams import events, frames_of
 from tests.support.talk import Talk
@@ -105,6 +106,20 @@ async def test_a_plain_key_is_its_own_user_whatever_the_headers_say(gateway: Sta
             await worker.take()
             [row] = (await ops.get("/api/admin/state")).json()["tasks"]
             assert (row["user"], row["key"], row["queue"]) == ("acme", "acme", "paid_batch")
+
+
+async def test_the_log_says_once_of_a_key_that_the_users_it_names_are_ignored(gateway: Start) -> None:
+    named = {"X-Fairlane-User": "ann"}
+    async with gateway(keys=KEYS) as talk:
+        with capture_logs() as lines:
+            for who in ("acme", "acme", "site", "other"):
+                async with talk.client(secret(who), **named) as client:
+                    assert (await client.get("/api/caller")).status_code == 200
+    said = [line for line in lines if "X-Fairlane-User is ignored" in line["event"]]
+    assert [(line["key_id"], line["log_level"]) for line in said] == [
+        ("acme", "warning"),
+        ("other", "warning"),
+    ]
 
 
 async def test_a_delegating_key_names_user_and_tier_and_sees_each_users_tasks_as_that_user(

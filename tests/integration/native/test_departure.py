@@ -87,6 +87,24 @@ async def test_on_disconnect_continue_lets_a_sync_task_run_on(gateway: Start) ->
         assert (await talk.reaches(task["taskId"], "completed"))["result"] == {"kept": True}
 
 
+async def test_a_cut_stream_of_v1_that_wanted_to_continue_is_read_on_as_events(gateway: Start) -> None:
+    body = {"model": "m", "messages": [], "stream": True}
+    keep = {"X-Fairlane-On-Disconnect": "continue"}
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        async with talk.http.stream("POST", "/v1/chat/completions", json=body, headers=keep) as cut:
+            task = await worker.take()
+            await worker.chunk(task, "half ")
+            async for line in cut.aiter_lines():
+                if "half " in line:
+                    break
+        assert await worker.idle()
+        async with talk.events(f"/api/task/{cut.headers['x-task-id']}/events") as reader:
+            await worker.chunk(task, "and half", seq=2)
+            await worker.answer(task)
+            await reader.until("done")
+        assert reader.text == "half and half"
+
+
 async def test_a_stream_whose_caller_left_is_cancelled_after_the_linger(gateway: Start) -> None:
     async with gateway(linger_ms=LINGER) as talk, talk.worker2(["m"]) as worker:
         call = talk.later(talk.http.post("/api/openai", json={"model": "m", "stream": True}))

@@ -7,7 +7,6 @@ import pytest
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.runtime import open_gateway
 from fairlane.gateway.settings import Settings
@@ -67,11 +66,11 @@ async def test_the_processes_of_one_gateway_go_together_and_count_for_none(
     siblings = [Siblings(tmp_path, index, 2) for index in range(2)]
     settings = Settings(data_dir=tmp_path)
     async with (
-        open_gateway(settings, Callers(settings), redis_url, siblings[0]) as one,
-        open_gateway(settings, Callers(settings), redis_url, siblings[1]) as two,
+        open_gateway(settings, redis_url, siblings[0]) as one,
+        open_gateway(settings, redis_url, siblings[1]) as two,
     ):
         assert one.replica != two.replica
         assert not await one.replicas.another_stays()
-        async with open_gateway(settings, Callers(settings), redis_url) as stranger:
+        async with open_gateway(settings, redis_url) as stranger:
             await until(one.replicas.another_stays, "the stranger to be seen")
             assert await stranger.replicas.another_stays()

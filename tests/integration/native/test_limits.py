@@ -113,6 +113,7 @@ async def test_a_version_1_worker_is_away_for_as_long_as_it_was(gateway: Start) 
             assert int(answer.headers["retry-after"]) < 10  # which it is where none was seen
         assert native.json()["code"] == openai.json()["error"]["code"] == "NO_WORKER"
         assert openai.json()["error"]["param"] == "model"
+        assert native.json()["model"] == "m"
 
 
 async def test_on_v1_an_unknown_model_is_a_404_and_a_configured_one_a_503(gateway: Start) -> None:

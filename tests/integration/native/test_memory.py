@@ -16,7 +16,7 @@ from tests.support.streams import RawStream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-CALLS = 10
+CALLS = 5
 
 
 def nested(size: int) -> bytes:
@@ -65,9 +65,9 @@ async def waiting(http: httpx.AsyncClient, number: int) -> None:
 
 
 async def settled(gateway: GatewayProcess, bound: float) -> float:
-    """The memory once it has come down to `bound` MiB, or after a while."""
+    """The memory once it has come down to `bound` MiB, or after free pages were given back twice (memory.py)."""
     with contextlib.suppress(AssertionError):
-        await until(lambda: resident(gateway.pid) <= bound, "memory to be given back", 20)
+        await until(lambda: resident(gateway.pid) <= bound, "memory to be given back", 45)
     return resident(gateway.pid)
 
 
@@ -132,7 +132,7 @@ class Busy:
 async def test_calls_that_wait_keep_nothing_of_their_bodies(
     gateway: GatewayProcess, path: str, stream: bool
 ) -> None:
-    """Ten calls of 2 MB each. (A cache for bodies of tasks that will run here is bounded by itself.)"""
+    """Some calls of 2 MB each: 40 MB as Python values. (A cache for bodies of tasks that will run here is bounded by itself.)"""
     body = body_of(path, nested(2_000_000), stream)
     async with (
         http_client(gateway.url, timeout=120, headers={"Content-Type": "application/json"}) as http,
@@ -146,8 +146,8 @@ async def test_calls_that_wait_keep_nothing_of_their_bodies(
         for call in calls:
             assert (await call).status_code == 200
         after = await settled(gateway, memory.before * 1.2)
-        tell("ten calls", memory, held, after)
-        assert memory.grown < 100
+        tell("calls", memory, held, after)
+        assert memory.grown < 80
         assert held <= memory.before + 3 * CALLS * 2
         assert after <= memory.before * 1.2
 
@@ -193,7 +193,10 @@ async def test_readers_who_do_not_read_hold_a_page_each(gateway: GatewayProcess)
             for _ in range(READERS):
                 stream = await RawStream.open(gateway.url, path, receive_buffer=4096)
                 streams.append(await stack.enter_async_context(stream))
-            stalled = await standing(gateway)
+            await standing(gateway)
+            stalled = await settled(
+                gateway, memory.before + READERS * 4
+            )  # free pages are given back every 20 s
             texts = await asyncio.gather(*(stream.drain() for stream in streams))
         assert len(set(texts)) == 1
         assert b'000239","usage":' in texts[0][1][-100:], "the result, made of the chunks"

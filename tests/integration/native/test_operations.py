@@ -100,7 +100,9 @@ async def test_the_state_shows_queues_models_workers_counts_and_tasks(gateway: S
         running = await talk.submit(model="m")
         task = await worker.take()
         state = await talk.state()
-        assert set(state) == {"now", "queues", "models", "workers", "counts", "store", "tasks", "replicas"}
+        assert set(state) == {
+            *("now", "queues", "models", "workers", "counts", "store", "database", "tasks", "replicas")
+        }
         [model] = [row for row in state["models"] if row["model"] == "m"]
         assert (model["running"], model["limit"], model["waiting"]) == (1, 3, 0)
         assert (model["workers"], model["slots"]) == (1, 2)

@@ -90,7 +90,7 @@ async def test_poll_after_grows_with_the_estimated_wait(gateway: Start) -> None:
         await talk.served.gateway.link.command(
             "HSET", talk.served.gateway.keys("model", model="*"), "ms", 6000
         )
-        last = [await talk.submit() for _ in range(9)][-1]
+        last = [await talk.submit() for _ in range(29)][-1]
         near, far = await talk.poll(first), await talk.poll(last)
         assert near["estimatedWaitMs"] < far["estimatedWaitMs"]
         assert near["pollAfterMs"] < far["pollAfterMs"] == 20_000

@@ -69,7 +69,8 @@ async def test_a_viewer_sees_no_content(gateway: Start) -> None:
         talk.client(secret("plain")) as plain,
         talk.client(secret("both")) as both,
     ):
-        answer = await plain.post("/api/openai", json={"model": "m", "async": True, "prompt": "my secret"})
+        call = {"model": "m", "async": True, "prompt": "my secret", "metadata": {"order": "my secret"}}
+        answer = await plain.post("/api/openai", json=call)
         task_id = answer.json()["taskId"]
         await worker.answer(await worker.take(), "the answer", lastSeq=0)
         for path in ("", "/events"):
@@ -78,6 +79,11 @@ async def test_a_viewer_sees_no_content(gateway: Start) -> None:
         assert shown.status_code == 200
         assert "secret" not in shown.text
         assert "the answer" not in shown.text
+        assert (shown.json()["metadata"], shown.json()["streamUrl"]) == (None, None)
+        async with talk.client(secret("ops")) as ops:
+            shown = await ops.get(f"/api/admin/tasks/{task_id}")
+            assert shown.json()["metadata"] == {"order": "my secret"}
+            assert "the answer" in (await ops.get(shown.json()["streamUrl"])).text
 
 
 def users(**more: Any) -> list[dict[str, Any]]:

@@ -4,13 +4,16 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from structlog.testing import capture_logs
-from tests.support.serving import NO_TLS
+from tests.support.serving import NO_TLS, until
 from tests.support.talk import Talk, talking
 
+import fairlane.gateway.tasks.models
 from fairlane import __version__
+from fairlane.gateway.calls.http import Request
 from fairlane.gateway.tasks.submit import Submit
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +64,36 @@ async def test_a_configured_model_was_created_when_it_was_configured(redis_url: 
         }
 
 
+async def test_a_model_has_the_context_and_owner_that_workers_of_any_replica_tell(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fairlane.gateway.tasks.models, "KEPT_S", 0.0)
+    long, short = {"contextLength": 32_768, "ownedBy": "vllm"}, {"contextLength": 8192}
+    async with talking(redis_url, tmp_path) as here, talking(redis_url, tmp_path) as there:
+
+        async def told() -> dict[str, tuple[object, object, str]]:
+            rows = (await here.http.get("/v1/models")).json()["data"]
+            return {
+                row["id"]: (row.get("context_length"), row.get("max_model_len"), row["owned_by"])
+                for row in rows
+            }
+
+        async with there.worker2(["m", "n"], name="a", modelInfo={"m": long, "not offered": long}):
+
+            async def seen() -> bool:
+                return await told() == {"m": (32_768, 32_768, "vllm"), "n": (None, None, "fairlane")}
+
+            await until(seen)
+            async with here.worker2(["m"], name="b", instance="b", modelInfo={"m": short}) as worker:
+                assert (await told())["m"] == (8192, 8192, "vllm")
+                assert (await here.http.get("/v1/models/m")).json()["context_length"] == 8192
+                again = {"instanceId": "b", "name": "b", "models": ["m"]}
+                await worker.send("register", **again, modelInfo={"m": long})
+                await until(seen)
+                await worker.send("register", **again, modelInfo={"m": {"contextLength": 0}})
+                assert "modelInfo" in (await worker.expect("error"))["message"]
+
+
 async def test_a_callers_request_id_is_taken_over(gateway: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway() as talk, talk.worker() as worker:
         mine = {"X-Request-Id": "trace-7"}
@@ -83,6 +116,23 @@ async def test_a_callers_request_id_is_taken_over(gateway: Start, monkeypatch: p
                 await talk.http.post("/api/openai", json={"async": True}, headers=mine)
             ).status_code == 500
         assert [line["request_id"] for line in lines if line["event"] == "a call failed"] == ["trace-7"]
+
+
+async def test_the_line_of_an_answer_that_broke_off_names_its_request(
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Request, status: int, *_: object) -> None:
+        await self.start(status, [(b"content-length", b"99")])
+        raise RuntimeError("a bug")
+
+    async with gateway() as talk, talk.worker():
+        monkeypatch.setattr(Request, "respond", broken)
+        with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
+            await talk.http.post("/api/openai", json={"async": True}, headers={"X-Request-Id": "trace-8"})
+        monkeypatch.undo()
+        (line,) = [line for line in lines if line["event"] == "an answer broke off"]
+        assert (line["path"], line["request_id"]) == ("/api/openai", "trace-8")
+        assert isinstance(line["exc_info"].__cause__, RuntimeError)
 
 
 async def test_answers_of_v1_say_how_long_they_took(gateway: Start) -> None:
@@ -131,5 +181,6 @@ async def test_what_is_not_here_is_named_with_what_is(gateway: Start) -> None:
             with pytest.raises(openai.NotFoundError, match="does not offer moderations"):
                 await sdk.moderations.create(input="hi")
         assert "does not offer" not in (await talk.http.get("/v1/what")).text
+        assert (await talk.http.get("/v1")).json()["error"]["code"] == "NOT_FOUND"
         assert "/v1/models" in (await talk.http.get("/v1/what")).json()["error"]["message"]
         assert "/docs" in (await talk.http.get("/api/what")).json()["error"]

@@ -204,7 +204,7 @@ async def test_r4_2_without_workers_the_answer_is_503_and_no_worker_available(ga
         assert answer.status_code == 503
         body = answer.json()
         assert body.pop("retryAfterMs") >= 1000
-        assert body == {"error": "No worker available", "code": "NO_WORKER"}
+        assert body == {"error": "No worker available", "code": "NO_WORKER", "model": "default"}
         assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 

@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import csv
 import hashlib
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
+import msgspec
 import psutil
 import pytest
 from playwright.async_api import Locator, Page, expect
@@ -23,6 +25,7 @@ from tests.support.talk import Talk, talking
 
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
+from fairlane.web.history.buckets import Bucket, Series, Sketch
 
 pytestmark = pytest.mark.anyio
 expect.set_options(timeout=DEADLINE_MS)
@@ -33,7 +36,7 @@ KEYS: list[dict[str, Any]] = [
     {"id": "ops", "admin": True, "sha256": hashlib.sha256(ADMIN.encode()).hexdigest()},
     {"id": "acme", "tier": "paid", "sha256": hashlib.sha256(CALLER.encode()).hexdigest()},
 ]
-SENTENCE = "=1+1, no such luck"
+SENTENCE = "+1+1, no such luck"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -164,6 +167,99 @@ async def test_a_queue_and_a_model_are_paused_and_resumed(talk: Talk, open_brows
         ]
 
 
+async def test_what_is_wrong_with_a_limit_stands_at_its_field_and_what_was_typed_stays(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    await talk.http.patch("/api/admin/models/m", json={"concurrency": 2})
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    await row(page, "queues", "free_batch").locator("[data-action=change]").click()
+    dialog, review = page.locator("dialog"), page.get_by_role("button", name="Review…")
+    problem = dialog.locator(".field-problem:not(:empty)")
+    await expect(dialog.locator("#setting-weight-help")).to_have_text(
+        "weight: Share of a contended model, relative to the other queues with waiting tasks. At least 0.001."
+    )
+    await accessible(page)
+    for setting, typed, sentence in (
+        ("weight", "0", "At least 0.001."),
+        ("weight", "4", ""),
+        ("max_running", "1.5", "A whole number."),
+        ("max_running", "3", ""),
+        ("lendable", "5", "lendable (5) is above reserved (0)"),
+    ):
+        await dialog.locator(f"#setting-{setting}").fill(typed)
+        if sentence:
+            await review.click()
+            await expect(problem).to_have_text(sentence)
+            await expect(dialog.locator(f"#setting-{setting}")).to_be_focused()
+    await expect(page.locator(".toast")).to_have_count(0)
+    assert len(await audit(talk)) == 1, "the model's, and no more"
+    assert await dialog.locator("#setting-weight").input_value() == "4"
+
+    await dialog.locator("#setting-reserved").fill("6")
+    await review.click()
+    await expect(dialog.locator(".notice")).to_contain_text("m has 2 slots, and the queues reserve 6 of them")
+    await accessible(page)
+    await dialog.get_by_role("button", name="Back").click()
+    await dialog.locator("#setting-reserved").fill("7")
+    await review.click()
+    await talk.http.patch("/api/admin/queues/free_batch", json={"max_running": 9, "reserved": 7})
+    await confirm(page)
+    await expect(dialog).to_have_count(0)
+    [entry, *_] = await audit(talk)
+    assert entry["after"] == {"weight": 4.0, "max_running": 3, "reserved": 7, "lendable": 5}
+
+
+async def test_who_may_only_look_is_shown_nothing_to_do(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    keys = [
+        *KEYS,
+        {"id": "eyes", "scopes": ["viewer"], "sha256": hashlib.sha256(b"secret-of-eyes").hexdigest()},
+    ]
+    async with talking(redis_url, tmp_path, keys=keys) as talk, talk.worker2(["m"]) as worker:
+        async with talk.client(CALLER) as caller:
+            for _ in range(2):
+                await caller.post("/api/openai", json={"model": "m", "async": True, "messages": []})
+        task = await worker.take()
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        actions = page.locator(":is([data-action], #cancel-found):visible")
+        for secret, number in (("secret-of-eyes", 0), (ADMIN, 17)):
+            await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", secret)
+            await page.goto(f"{talk.served.url}/dashboard#/")
+            await page.reload()
+            await expect(row(page, "users", "acme")).to_be_visible()
+            await expect(actions).to_have_count(number)
+            await page.goto(f"{talk.served.url}/dashboard#/tasks?state=queued&user=acme")
+            await expect(page.locator("#tasks tbody tr")).to_have_count(1)
+            await expect(actions).to_have_count(2 if number else 0)
+            await page.goto(f"{talk.served.url}/dashboard#/tasks/{task['taskId']}")
+            await expect(page.locator("#task-title")).to_be_visible()
+            await expect(actions).to_have_count(1 if number else 0)
+        await worker.answer(task, {})
+
+
+async def test_why_nothing_starts_is_shown_instead_of_a_time(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        await talk.warm(worker, "m")  # so much is known of how long a task takes
+        await talk.http.patch("/api/admin/queues/free_batch", json={"paused": True})
+        waiting = await talk.submit(model="m")
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        drained = cell(page, "models", "m", "Drained in")
+        await expect(drained).to_have_text("not as it isfree_batch is paused")
+        await expect(page.locator("[data-figure=drain]")).to_have_text("not as it is")
+        await talk.http.patch("/api/admin/models/m", json={"concurrency": 1})
+        queues = {"paid_stream": {"reserved": 9, "lendable": 0}, "free_batch": {"paused": None}}
+        for name, values in queues.items():
+            assert (await talk.http.patch(f"/api/admin/queues/{name}", json=values)).status_code == 200
+        reserved = "free_batch: all slots are reserved for other queues"
+        await expect(drained).to_have_text(f"not as it is{reserved}")
+        await expect(row(page, "queues", "free_batch").locator(".flag").first).to_have_text(reserved)
+        place = await talk.poll(waiting)
+        assert (place["estimatedWaitMs"], place["estimating"]) == (None, True)
+        await talk.http.patch("/api/admin/queues/paid_stream", json={"lendable": None})
+        await worker.answer(await worker.take(), {})
+
+
 async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
     talk: Talk, open_browser: OpenBrowser
 ) -> None:
@@ -179,6 +275,8 @@ async def test_who_caused_a_backlog_is_shown_throttled_and_cancelled(
         await expect(page.locator("[data-figure=drain]")).to_have_text("not as it is")
 
         await row(page, "users", "ben").locator("[data-action=throttle]").click()
+        await expect(page.locator("#setting-max_running_per_user")).to_be_focused()
+        await expect(page.locator("dialog .notice")).to_contain_text("for every user of m, not for one alone")
         await page.locator("#setting-max_waiting_per_user").fill("5")
         await confirm(page)
         await confirm(page)
@@ -240,7 +338,7 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         assert page.url.endswith("#/tasks?state=executing")
         await expect(rows).to_contain_text("ann")
         await page.get_by_label("State").select_option("")
-        await page.get_by_label("Part of id, user or failure").fill("ben")
+        await page.get_by_label("Part of id, request id, user or failure").fill("ben")
         await page.get_by_role("button", name="Find").click()
         await expect(rows).to_have_count(3)
         await expect(page.locator("#tasks .chip[data-state=queued]")).to_have_count(3)
@@ -251,7 +349,7 @@ async def test_tasks_are_found_followed_and_cancelled(talk: Talk, open_browser: 
         await talk.waiting(2)
 
         [running] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
-        await page.get_by_label("Part of id, user or failure").fill(running["taskId"])
+        await page.get_by_label("Part of id, request id, user or failure").fill(running["taskId"])
         await page.get_by_role("button", name="Find").click()
         await expect(page.locator("#task-title")).to_have_text(running["taskId"])
         await expect(page.locator("#timeline [data-step]")).to_have_count(3)
@@ -311,6 +409,73 @@ async def test_tasks_are_found_by_a_part_of_what_is_known_ordered_saved_and_canc
         await fits(page)
 
 
+async def test_the_address_of_a_list_of_tasks_holds_all_that_was_asked(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with busy(talk) as (worker, task):
+        await worker.answer(task, error=SENTENCE, errorInfo={"code": "UPSTREAM_ERROR"})
+        await worker.take()  # the first one of ben's
+        browser = await open_browser(talk.served.url, timezone_id="Asia/Shanghai")
+        page = await browser.open("/dashboard#/tasks")
+        rows, find = page.locator("#tasks tbody tr"), page.get_by_role("button", name="Find")
+        await expect(rows).to_have_count(4)
+        await page.get_by_label("Worker").select_option(label="gpu")
+        await expect(rows).to_have_count(2)
+        await page.get_by_label("Failure code").fill("UPSTREAM_ERROR")
+        await find.click()
+        await expect(rows).to_have_count(1)
+        known = await worker_id(talk, "gpu")
+        assert page.url.endswith(f"#/tasks?code=UPSTREAM_ERROR&worker={known}")
+
+        [failed] = (await talk.http.get("/api/admin/tasks?state=failed")).json()["tasks"]
+        minute = failed["enqueuedAt"] // 60_000 * 60_000
+        shanghai = datetime.fromtimestamp(minute / 1000, ZoneInfo("Asia/Shanghai"))
+        await page.get_by_label("Submitted before").fill(f"{shanghai:%Y-%m-%dT%H:%M}")
+        await find.click()
+        await expect(page.get_by_text("No task matches.")).to_be_visible()
+        assert f"&to={minute}&" in page.url
+        await page.get_by_label("Submitted before").fill("")
+        await page.get_by_label("Submitted from").fill(f"{shanghai:%Y-%m-%dT%H:%M}")
+        await find.click()
+        await expect(rows).to_have_count(1)
+        assert page.url.endswith(f"&from={minute}&worker={known}")
+        await accessible(page)
+
+        sent = page.url.removeprefix(talk.served.url)  # to somebody elsewhere
+        other = await (await open_browser(talk.served.url, timezone_id="UTC")).open(sent)
+        await expect(other.locator("#tasks tbody tr")).to_have_count(1)
+        utc = datetime.fromtimestamp(minute / 1000, UTC)
+        await expect(other.get_by_label("Submitted from")).to_have_value(f"{utc:%Y-%m-%dT%H:%M}")
+        await expect(other.get_by_label("Worker")).to_have_value(known)
+
+        await page.go_back()
+        await expect(page.get_by_text("No task matches.")).to_be_visible()
+        await page.go_back()
+        await expect(rows).to_have_count(1)
+        await expect(page.get_by_label("Submitted before")).to_have_value("")
+        await page.go_back()
+        await expect(page.get_by_label("Failure code")).to_have_value("")
+        await expect(rows).to_have_count(2)
+        waited = page.get_by_role("columnheader", name="Waited")
+        await page.get_by_role("button", name="Waited").click()
+        await expect(waited).to_have_attribute("aria-sort", "descending")
+        await expect(page.get_by_role("button", name="Waited")).to_be_focused()
+        await rows.first.locator("a.id").click()
+        await expect(page.locator("#task-title")).to_be_visible()
+        await page.go_back()
+        await expect(waited).to_have_attribute("aria-sort", "descending")
+        await page.go_back()
+        await expect(rows).to_have_count(2)
+        await expect(page.locator("#tasks [aria-sort]")).to_have_count(0)
+
+        await page.goto(talk.served.url + "/dashboard#/tasks?from=yesterday")  # mistyped
+        await expect(page.locator("#tasks .notice.bad")).to_be_visible()
+        await page.get_by_role("button", name="Find").click()
+        await expect(rows).to_have_count(4)
+        await page.set_viewport_size(PHONE)
+        await fits(page)
+
+
 async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
     redis_url: str, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
@@ -337,7 +502,7 @@ async def test_only_an_admins_key_opens_it_and_it_stands_in_no_url(
 
         gateway = talk.served.gateway  # the key is taken away: the feed ends and the page asks again
         fewer = gateway.current.settings.model_copy(update={"keys": gateway.current.settings.keys[1:]})
-        await gateway.reconfigure(fewer, type(gateway.current.callers)(fewer))
+        await gateway.reconfigure(fewer)
         await expect(page.locator("#problem")).to_contain_text("needs a key")
         await expect(page.locator("#queues")).to_have_count(0)
         assert gateway.operator.live.watchers == 0
@@ -401,7 +566,7 @@ async def test_ten_thousand_tasks_may_wait(redis_url: str, tmp_path: Path, open_
         await expect(page.locator("#tasks tbody tr")).to_have_count(50)
         await page.get_by_role("button", name="Show more").click()
         await expect(page.locator("#tasks tbody tr")).to_have_count(100)
-        await page.get_by_label("Part of id, user or failure").fill("user 499")
+        await page.get_by_label("Part of id, request id, user or failure").fill("user 499")
         await page.get_by_role("button", name="Find").click()
         await expect(page.locator("#tasks tbody tr")).to_have_count(20)
         await page.get_by_label("State").select_option("failed")
@@ -499,20 +664,35 @@ async def test_it_fits_a_phone_in_chinese_and_in_the_dark(talk: Talk, open_brows
         await accessible(page)
 
 
+COLOURED = """canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return data.filter((red, at) => at % 4 === 0 && Math.abs(red - data[at + 2]) > 60 && data[at + 3] > 200).length;
+}"""
+"""How many pixels of a canvas have a colour: a line's, not an axis's."""
+
+
 async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> None:
     gateway = talk.served.gateway
     command, key = gateway.link.command, gateway.keys("history")
     now = int((await command("TIME"))[0]) * 1000
-    told = {
-        "accepted": 12,
-        "completed": 8,
-        "failures": {"UPSTREAM_ERROR": 2, HOSTILE: 1},
-        "refusals": {"full": 3},
-    }
-    told |= {"wait": [{"50": 11}], "first": [{"60": 10}], "total": [{"100": 11}]}
-    told |= {"ended": {"m": 7, HOSTILE: 4}, "tokens": {"m": 1200}, "arrived": {"m": 10}, "waiting": 40}
+    told = msgspec.json.encode(
+        Bucket(
+            accepted=12,
+            completed=8,
+            waiting=40,
+            failures={"UPSTREAM_ERROR": 2, HOSTILE: 1},
+            refusals={"full": 3},
+            models={
+                "m": Series(accepted=10, completed=5, cancelled=2, output_tokens=1200),
+                HOSTILE: Series(completed=4),
+            },
+            wait=Sketch({50: 11}),
+            first=Sketch({60: 10}),
+            total=Sketch({100: 11}),
+        )
+    )
     for replica in ("one", "two"):
-        await command("XADD", key, "*", "from", replica, "at", now - 30_000, "bucket", json.dumps(told))
+        await command("XADD", key, "*", "from", replica, "at", now - 30_000, "bucket", told)
     page = await (await open_browser(talk.served.url)).open("/dashboard")
     await expect(page.locator("[data-figure=failed]")).to_have_text("6")
     await expect(page.locator("[data-figure=refused]")).to_have_text("6")
@@ -522,23 +702,99 @@ async def test_the_last_hour_is_drawn(talk: Talk, open_browser: OpenBrowser) -> 
     assert history["models"]["m"] == {
         "acceptedLastMinute": 20,
         "endedLastMinute": 14,
+        "cancelledLastMinute": 4,
         "outputTokensLastMinute": 2400,
     }
     assert history["models"][HOSTILE] == {
         "acceptedLastMinute": 0,
         "endedLastMinute": 8,
+        "cancelledLastMinute": 0,
         "outputTokensLastMinute": 0,
     }
     async with talk.worker2(["m"]):
-        await expect(page.locator("#models tbody tr")).to_contain_text("14 tasks/min40 tokens/s")
+        await expect(page.locator("#models tbody tr")).to_contain_text("10 tasks/min40 tokens/s")
     await expect(page.locator("#codes li")).to_have_count(3)
     await expect(page.locator("#codes")).to_contain_text(HOSTILE)
     assert max(history["waiting"]) == 40  # each replica tells of all
     await expect(page.locator(".plot canvas")).to_have_count(3)
     await expect(page.locator(".plot-key").nth(2)).to_contain_text("median 128ms")
+    dots = await page.locator(".plot canvas").nth(2).evaluate(COLOURED)
+    assert dots > 9  # one bucket alone: no line, but a dot
     await page.locator("label", has_text="Waiting").click()
     await expect(page.locator(".plot-key").nth(2)).to_contain_text("11ms")
     await accessible(page)
+
+
+async def test_days_are_drawn_of_everything_or_of_one_and_the_address_says_so(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    gateway = talk.served.gateway
+    now = time.time_ns() // 1_000_000
+    tokens = {"input_tokens": 300, "output_tokens": 600}
+    told = msgspec.json.encode(
+        Bucket(
+            accepted=30,
+            completed=24,
+            waiting=9,
+            failures={"UPSTREAM_ERROR": 6},
+            models={
+                "m": Series(accepted=20, completed=16, failed=4, waiting=9, **tokens),
+                HOSTILE: Series(accepted=10, completed=8, failed=2, input_tokens=9, output_tokens=9),
+            },
+            queues={"free_batch": Series(accepted=30, completed=24, failed=6)},
+            workers={"gpu": Series(completed=24, failed=6, **tokens)},
+            total=Sketch({100: 11}),
+        )
+    )
+    for step, kept in ((60_000, 21_600_000), (600_000, 86_400_000), (3_600_000, 604_800_000)):
+        for back in (1, 2, 3):
+            at = now - now % step - back * step
+            await gateway.link.run("tally", step, at, kept, "gone.1", told)
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    keys = page.locator("section:not([hidden]) > div > .plot-key")
+    width, shown = page.locator("#period .muted"), page.get_by_label("What the charts show")
+    await expect(width).to_have_text("one point per 10 seconds")
+    await expect(page.locator(".plot canvas:visible")).to_have_count(0)  # nothing happened in this hour
+
+    await page.get_by_role("radio", name="24 h").check()
+    await expect(width).to_have_text("one point per 10 minutes")
+    assert page.url.endswith("/dashboard#/?range=24h")
+    await expect(page.locator(".plot canvas:visible")).to_have_count(3)
+    await expect(keys.nth(1)).to_contain_text("completed")
+    await expect(keys.nth(1)).to_contain_text("/min")
+    await expect(page.locator("#codes")).to_contain_text("18")
+    await expect(page.locator("[data-figure=failed]")).to_have_text("0")  # in the last hour
+    plotted = await page.locator(".plot").first.evaluate("box => box.getAttribute('aria-label')")
+    assert plotted == "Tasks that waited, last 24 hours"
+
+    await shown.focus()
+    await shown.select_option(f"model:{HOSTILE}")
+    await expect(keys.nth(2)).to_contain_text("output")  # there are no durations of one model
+    await expect(page.locator("#codes")).to_be_hidden()
+    await accessible(page)
+    await shown.select_option("worker:gpu")
+    await expect(keys).to_have_count(2)  # it has no queue
+    await expect(keys.first).not_to_contain_text("accepted")
+    assert page.url.endswith("#/?range=24h&worker=gpu")
+    await page.get_by_role("radio", name="7 days").check()
+    await expect(width).to_have_text("one point per hour")
+    await expect(keys.first).to_contain_text("/h")
+
+    await page.reload()
+    await expect(shown).to_have_value("worker:gpu")
+    await expect(page.get_by_role("radio", name="7 days")).to_be_checked()
+    await expect(keys).to_have_count(2)
+    await page.go_back()
+    await expect(page.get_by_role("radio", name="24 h")).to_be_checked()
+    await page.go_back()
+    await expect(shown).to_have_value(f"model:{HOSTILE}")
+    await page.set_viewport_size(PHONE)
+    await fits(page)
+    await page.get_by_role("link", name="Overview").click()
+    await expect(page.get_by_role("radio", name="1 h", exact=True)).to_be_checked()
+    await expect(shown).to_have_value("")
+    await page.goto(talk.served.url + "/dashboard#/?range=century")  # of another release, or mistyped
+    await expect(width).to_have_text("one point per 10 seconds")
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
-from fairlane.queues import users
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.survey import users
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +68,10 @@ async def submit(talk: Talk, user: str, **body: Any) -> str:
     return str(answer.json()["taskId"])
 
 
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
 async def found(talk: Talk, **query: Any) -> list[str]:
     """The ids that a search finds."""
     answer = await talk.http.get("/api/admin/tasks", params=query)
@@ -97,7 +103,8 @@ async def test_the_feed_says_what_the_state_says(talk: Talk) -> None:
         await submit(talk, "ben")
         state = await talk.state()
         picture = (await pictures(talk.http, 2))[-1]
-    assert picture["store"] == {"up": True, "refuses": False, "since": None, "why": None}
+    address = talk.served.gateway.store.address
+    assert picture["store"] == {"address": address, "up": True, "refuses": False, "since": None, "why": None}
     assert picture["gateway"]["replica"] == talk.served.gateway.replica
     assert picture["counts"] == state["counts"]
     assert "tasks" not in picture
@@ -126,7 +133,7 @@ async def test_tasks_are_found_by_what_is_asked(talk: Talk) -> None:
         assert await found(talk, state="queued", user="ann") == [waiting[1]]
         assert await found(talk, user="ben", model="m", queue="free_batch") == [waiting[2], waiting[0]]
         assert await found(talk, user="ben", queue="paid_batch") == []
-        assert await found(talk, text="BE") == [waiting[2], waiting[0]]
+        assert await found(talk, text="EN") == [waiting[2], waiting[0]]
         assert await found(talk, text="%a") == []  # not a pattern
         assert await found(talk, text=first[:18], user="ann", state="executing") == [first]
         [row] = (await talk.http.get("/api/admin/tasks?state=executing")).json()["tasks"]
@@ -137,6 +144,26 @@ async def test_tasks_are_found_by_what_is_asked(talk: Talk) -> None:
         assert await found(talk, state="failed", text="NO") == [first]  # what it failed of
         [row] = (await talk.http.get("/api/admin/tasks?text=no&user=ann")).json()["tasks"]
         assert (row["taskId"], row["error"]) == (first, "no")
+
+
+async def test_tasks_are_found_by_when_they_were_submitted(talk: Talk) -> None:
+    async with talk.worker2(["m"], slots=1) as worker:
+        ids = [await submit(talk, "ann") for _ in range(4)]
+        task = await worker.take()
+        rows = (await talk.http.get("/api/admin/tasks")).json()["tasks"]
+        at = {row["taskId"]: row["enqueuedAt"] for row in rows}
+        begin, end = at[ids[1]], at[ids[3]]
+        between = [task_id for task_id in reversed(ids) if begin <= at[task_id] < end]
+        assert await found(talk, **{"from": begin, "to": end}) == between
+        assert await found(talk, **{"from": begin}) == [one for one in reversed(ids) if at[one] >= begin]
+        assert await found(talk, to=at[ids[0]]) == []
+        assert await found(talk, **{"from": "", "to": ""}) == ids[::-1]
+        assert await found(talk, to=end + 1, state="executing") == ids[:1]
+        await worker.answer(task, error="no", errorInfo={"code": "UPSTREAM_ERROR"})
+        await talk.http.get(f"/api/task/{ids[0]}", headers={"X-Fairlane-User": "ann"})
+        await until(lambda: _one(talk, ids[0]), "the task to be found by its code")
+        assert await found(talk, code="UPSTREAM_ERROR", to=end + 1) == ids[:1]
+        assert await found(talk, code="UPSTREAM_ERROR", **{"from": at[ids[0]] + 1}) == []
 
 
 async def _one(talk: Talk, task_id: str) -> bool:
@@ -173,6 +200,8 @@ async def test_bad_searches_are_refused(talk: Talk) -> None:
         {"limit": "x"},
         {"after": "x"},
         {"user": "u" * 300},
+        {"from": "yesterday"},
+        {"to": "-1"},
     ):
         answer = await talk.http.get("/api/admin/tasks", params=query)
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), query
@@ -292,14 +321,27 @@ async def test_the_last_hour_counts_what_was_done_on_two_replicas(
             assert (await worker.recv())["type"] == "resultAck"
         refused = await other.http.post("/api/openai", json={"model": "unknown", "messages": []})
         assert refused.status_code in (404, 503)
-        now = time.time_ns() // 1_000_000 - 60_000
+        now = _now() - 30_000
         for replica in (talk, other):
             history = replica.served.gateway.operator.history
             history._collect(now)
-            await history._send()
-        answer = (await talk.http.get("/api/admin/history")).json()
+            await history._send(_now())
+        answer: dict[str, Any] = {}
+
+        async def complete() -> (
+            bool
+        ):  # what the replicas collected by themselves is told when its ten seconds are over
+            answer.update((await talk.http.get("/api/admin/history")).json())
+            return (answer["total"]["accepted"], answer["total"]["completed"]) == (2, 2)
+
+        await until(complete, "both replicas' parts", 20)
         assert answer["models"] == {
-            "m": {"acceptedLastMinute": 2, "endedLastMinute": 2, "outputTokensLastMinute": 2}
+            "m": {
+                "acceptedLastMinute": 2,
+                "endedLastMinute": 2,
+                "cancelledLastMinute": 0,
+                "outputTokensLastMinute": 2,
+            }
         }
         total = answer["total"]
         assert (total["accepted"], total["completed"], total["refused"]) == (2, 2, 1)
@@ -327,8 +369,8 @@ async def test_the_users_with_the_most_tasks_come_first(
         for _ in range(2):
             await worker.take()
         history = talk.served.gateway.operator.history
-        history._collect(time.time_ns() // 1_000_000)
-        await history._send()
+        history._collect(_now())
+        await history._send(_now())
 
         async def told(**query: Any) -> dict[str, Any]:
             answer: dict[str, Any] = (await other.http.get("/api/admin/users", params=query)).json()
@@ -360,7 +402,7 @@ async def test_the_users_with_the_most_tasks_come_first(
 
 async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
     history = talk.served.gateway.operator.history
-    at = (time.time_ns() // 1_000_000 - 60_000) // 10_000 * 10_000
+    at = (_now() - 60_000) // 10_000 * 10_000
     async with talk.worker2(["m"]) as worker:
         for _ in range(4):
             await submit(talk, "ann")
@@ -368,10 +410,130 @@ async def test_the_history_tells_how_many_tasks_wait(talk: Talk) -> None:
         await history._look()
         history._collect(at)
         history._collect(at + 10_000)  # nothing came or ended, and they wait all the same
-        await history._send()
+        await history._send(_now())
         told = (await talk.http.get("/api/admin/history")).json()
         assert [told["waiting"][told["at"].index(when)] for when in (at - 10_000, at, at + 10_000)] == [
             0,
             3,
             3,
         ]
+
+
+LONGER = {"6h": 60_000, "24h": 600_000, "7d": 3_600_000}
+
+
+async def work(talk: Talk, worker: RawWorker, model: str, *, error: str | None = None) -> None:
+    """A task that is answered."""
+    await submit(talk, "ann", model=model)
+    task = await worker.take()
+    more = {"error": error} if error else {}
+    usage = {"inputTokens": 5, "outputTokens": 7}
+    await worker.answer(task, None if error else {"content": "x"}, usage=usage, **more)
+    assert (await worker.recv())["type"] == "resultAck"
+
+
+async def tell(*talks: Talk, at: int) -> None:
+    """Let these replicas tell what came together, as if it had been then."""
+    for talk in talks:
+        history = talk.served.gateway.operator.history
+        await history._look()
+        history._collect(at)
+        await history._send(_now())
+
+
+async def test_days_are_told_of_all_replicas_by_name_and_survive_them(
+    talk: Talk, redis_url: str, tmp_path: Path
+) -> None:
+    await until(
+        lambda: _now() % 60_000 < 45_000, "a minute in which all of this fits: its end is told by itself", 20
+    )
+    begun = _now() - 120_000  # the minute is over
+    async with (
+        talking(redis_url, tmp_path / "other") as other,
+        talk.worker2(["m", "n"], slots=4, name="gpu") as worker,
+    ):
+        for replica, model in ((talk, "m"), (other, "m"), (other, "n")):
+            await work(replica, worker, model)
+        await work(other, worker, "n", error="no")
+        await talk.http.patch("/api/admin/models/n", json={"paused": True})
+        await submit(talk, "ann", model="n")
+        await tell(talk, other, at=begun)
+        await tell(talk, other, at=begun + 1)  # nothing new but what waits
+        for name, step in LONGER.items():
+            for replica in (talk, other):
+                whole = (await replica.http.get("/api/admin/history", params={"range": name})).json()
+                total = whole["total"]
+                assert (whole["range"], whole["bucketMs"], whole["until"] % 60_000) == (name, step, 0)
+                assert (total["accepted"], total["completed"], total["failed"]) == (5, 3, 1)
+                assert (total["inputTokens"], total["outputTokens"]) == (20, 28)
+                assert (sum(whole["completed"]), max(whole["waiting"])) == (3, 1)
+                assert total["totalMs"]["p50"] >= 1
+                assert whole["names"] == {"models": ["m", "n"], "queues": ["free_batch"], "workers": ["gpu"]}
+                assert whole["at"][whole["completed"].index(3)] == begun - begun % step
+        for query, accepted, ended, waiting in (
+            ({"model": "m"}, 2, (2, 0), 0),
+            ({"model": "n"}, 3, (1, 1), 1),
+            ({"queue": "free_batch"}, 5, (3, 1), 1),
+            ({"worker": "gpu"}, None, (3, 1), None),
+            ({"model": "unknown"}, 0, (0, 0), 0),
+        ):
+            for name in ("15m", "1h", "7d"):
+                one = (await talk.http.get("/api/admin/history", params={"range": name, **query})).json()
+                total = one["total"]
+                assert (total["accepted"], total["completed"], total["failed"]) == (accepted, *ended), query
+                assert (one["waiting"] and max(one["waiting"])) == waiting
+                assert one["totalMs"] is None
+        command, keys = talk.served.gateway.link.command, talk.served.gateway.keys
+        for step in LONGER.values():
+            key = keys("rolled", step=str(step), at=str(begun - begun % step))
+            assert await command("HLEN", key) == 2
+            assert 0 < await command("PTTL", key) <= 7 * 86_400_000 + 3_600_000
+    async with talking(redis_url, tmp_path / "third") as third:  # those that counted it may be gone
+        whole = (await third.http.get("/api/admin/history?range=24h")).json()
+        assert whole["total"]["completed"] == 3
+
+
+async def test_a_replica_that_ends_tells_its_last_minute(redis_url: str, tmp_path: Path) -> None:
+    async with talking(redis_url, tmp_path) as talk, talk.worker2(["m"]) as worker:
+        await work(talk, worker, "m")
+        command, keys = talk.served.gateway.link.command, talk.served.gateway.keys
+        pattern = keys("rolled", step="3600000", at="*")
+        assert await command("KEYS", pattern) == []
+        await talk.served.gateway.operator.history.close()
+        [key] = await command("KEYS", pattern)
+        [told] = (await command("HGETALL", key))[1::2]
+        assert json.loads(told)["completed"] == 1
+
+
+async def test_what_redis_does_not_take_is_told_later_and_counted_once(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = talk.served.gateway.operator.history
+    begun = _now() - 120_000
+    async with talk.worker2(["m"]) as worker:
+        await work(talk, worker, "m")
+        run = history._link.run
+
+        async def lost(*args: Any) -> None:
+            await run(*args)
+            raise StoreUnavailable("no reply", sent=True)
+
+        async def total() -> Any:
+            history._answers.clear()
+            history._read_until.clear()
+            return (await talk.http.get("/api/admin/history?range=6h")).json()["total"]["completed"]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(history._link, "run", lost)
+            await tell(talk, at=begun)
+        assert await total() == 1  # written, but nobody knows
+        await tell(talk, at=begun)
+        assert await total() == 1
+
+
+async def test_a_wrong_range_is_told_which_there_are(talk: Talk) -> None:
+    answer = await talk.http.get("/api/admin/history?range=2h")
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert "15m, 1h, 6h, 24h, 7d" in answer.json()["error"]
+    answer = await talk.http.get("/api/admin/history?model=m&queue=q")
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")

@@ -89,10 +89,8 @@ async def test_changes_are_read_when_the_store_is_back_and_pages_stay(
         with own_redis.frozen():
             await expect(page.locator("#view.stale")).to_be_visible()
             await page.get_by_role("link", name="Audit log").click()
-            await expect(page.locator("#audit .notice")).to_be_visible()
-        rows = page.locator("#audit tbody tr")
-        await expect(rows).to_have_count(50)
-        await expect(page.locator("#audit .notice")).to_have_count(0)
+            rows = page.locator("#audit tbody tr")
+            await expect(rows).to_have_count(50)  # SQL has it
         await page.get_by_role("button", name="Show more").click()
         await expect(rows).to_have_count(60)
         await talk.http.patch("/api/admin/models/m", json={"concurrency": 9})
@@ -140,11 +138,11 @@ async def test_a_picture_that_cannot_be_drawn_is_no_lost_connection(
 
 async def test_what_is_typed_stays_when_a_model_becomes_known(talk: Talk, open_browser: OpenBrowser) -> None:
     page = await (await open_browser(talk.served.url)).open("/dashboard#/tasks")
-    await page.get_by_label("Part of id, user or failure").fill("somebody")
+    await page.get_by_label("Part of id, request id, user or failure").fill("somebody")
     await page.locator("h1").click()
     async with talk.worker2(["a-new-model"]):
         await expect(page.locator("#find-model option[value=a-new-model]")).to_have_count(1)
-        await expect(page.get_by_label("Part of id, user or failure")).to_have_value("somebody")
+        await expect(page.get_by_label("Part of id, request id, user or failure")).to_have_value("somebody")
 
 
 async def hide(page: Page, hidden: bool) -> None:

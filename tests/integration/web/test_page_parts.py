@@ -14,9 +14,11 @@ from tests.integration.web.test_playground import WORDS, ask, say, state
 from tests.support.processes import NO_PROXIES, output_of
 from tests.support.talk import Talk
 
+from fairlane.gateway.operator.settings import described
+
 pytestmark = pytest.mark.anyio
 STATIC = Path(__file__).parents[3] / "web" / "static"
-PAGES = ("playground", "dashboard", "docs")
+PAGES = ("playground", "dashboard", "docs", "sizing")
 
 
 async def load(page: Page, path: str) -> Any:
@@ -47,6 +49,14 @@ async def test_every_string_exists_in_both_languages(talk: Talk, open_browser: O
             used |= set(re.findall(r"""data-t(?:-label|-placeholder|-title)?="([\w.]+)\"""", text))
         assert used
         assert used <= strings["en"].keys()
+
+
+async def test_every_limit_is_explained_in_chinese_too(talk: Talk, open_browser: OpenBrowser) -> None:
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    chinese = await page.evaluate(
+        "path => import(path).then(module => module.CHINESE)", "/static/dashboard/help.js"
+    )
+    assert set(chinese) == {*described("queue"), *described("model")}
 
 
 def _forms(text: Any) -> list[str]:

@@ -257,7 +257,7 @@ async def test_an_openai_stream_is_watched_and_ends_when_it_is_left(
         await expect(page.locator("#output")).to_have_text("Once")
         await page.locator("#cut").click()
         await state(page, "cancelled")
-        await expect(page.locator("#connection")).to_contain_text("cannot be resumed")
+        await expect(page.locator("#connection")).to_contain_text("X-Fairlane-On-Disconnect")
         assert (await talk.reaches(task["taskId"], "cancelled"))["status"] == "cancelled"
 
 
@@ -400,6 +400,44 @@ async def test_a_burst_shows_who_is_served_when(talk: Talk, open_browser: OpenBr
         assert order.index("bob") < 6, "nor does another user of the same tier"
         await expect(page.locator("#burst-table tbody tr").first).to_contain_text("6 / 6")
         await expect(page.locator("#burst-send")).to_be_enabled()
+
+
+async def test_a_burst_ends_with_what_is_promised_in_its_own_numbers(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]) as worker:
+        await talk.http.patch("/api/admin/models/m", json={"paused": True})  # so that all of them wait
+        page = await (await open_browser(talk.served.url)).open("/#burst")
+        await page.locator("#burst-model option[value=m]").wait_for(state="attached")
+        await page.locator("#burst-send").click()
+        await talk.waiting(24)
+        verdict = page.locator("#burst-verdict")
+        await expect(verdict).to_be_hidden()
+        await talk.http.patch("/api/admin/models/m", json={"paused": None})
+        for _ in range(24):
+            task = await worker.take()
+            await worker.answer(task, {"content": "ok"}, usage={"inputTokens": 1, "outputTokens": 1})
+        await expect(verdict).to_contain_text("bob sent 4 and waited")
+        await expect(verdict).to_contain_text("alice sent 16 and waited")
+
+
+async def test_a_stream_that_stands_still_says_so(talk: Talk, open_browser: OpenBrowser) -> None:
+    async with talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await page.clock.install()
+        await page.reload()
+        await ask(page)
+        task = await worker.take()
+        await worker.chunk(task, "Hello")
+        await expect(page.locator("#output")).to_have_text("Hello")
+        await expect(page.locator("#connection")).to_be_hidden()
+        await page.clock.fast_forward(9000)
+        await expect(page.locator("#connection")).to_contain_text("it is the worker that is silent")
+        await worker.chunk(task, " world", 2)
+        await expect(page.locator("#output")).to_have_text("Hello world")
+        await expect(page.locator("#connection")).to_be_hidden()
+        await worker.answer(task, {"content": "Hello world"})
+        await state(page, "completed")
 
 
 async def test_a_burst_begins_with_the_model_of_the_fewest_slots(

@@ -147,6 +147,9 @@ async def test_pages_ask_for_no_key_and_calls_do(redis_url: str, tmp_path: Path)
         "tiers": ["paid"],
         "modes": ["stream", "batch", "vision"],
         "version": "",
+        "limits": {},
+        "userLimits": {},
+        "quota": None,
     }
 
 
@@ -160,7 +163,7 @@ async def test_an_open_gateway_shows_no_page_to_strangers(talk: Talk) -> None:
     assert (caller["user"], caller["tier"], caller["tiers"]) == ("alice", "free", ["free", "paid"])
 
 
-@pytest.mark.parametrize("path", ["/", "/dashboard", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/docs", "/sizing"])
 async def test_both_pages_open_in_two_languages(talk: Talk, open_browser: OpenBrowser, path: str) -> None:
     english = await (await open_browser(talk.served.url)).open(path)
     assert await english.locator("html").get_attribute("lang") == "en"
@@ -186,5 +189,9 @@ async def test_the_page_of_all_calls_shows_the_document(talk: Talk, open_browser
     chat = page.locator("#calls details", has_text="/v1/chat/completions")
     await chat.locator("summary").click()
     assert "messages: [any JSON]" in await chat.locator("pre").first.inner_text()
+    statuses = await chat.locator("td.statuses").all_inner_texts()
+    assert (statuses[0], statuses[1].split(", ")[:3]) == ("200", ["400", "401", "403"])
+    assert len(statuses) == 2
+    await expect(page.locator("#about")).to_contain_text("Authorization: Bearer <key>")
     await accessible(page)
     await fits(page)

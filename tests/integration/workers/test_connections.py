@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import tests.support.serving
 import websockets
+from structlog.testing import capture_logs
 from tests.support.rawworkers import (
     SUBPROTOCOL,
     Callers,
@@ -32,8 +34,8 @@ from tests.support.serving import Served, serving, until
 from websockets.asyncio.client import connect
 
 import fairlane.gateway.connections.workers
-from fairlane.gateway.accounts.callers import Callers as Keys
 from fairlane.gateway.process.server import make_server
+from fairlane.workers.server.registry import CONNECTIONS_AT_ONCE
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +79,10 @@ async def handshake(url: str, **options: Any) -> websockets.Response:
 async def test_without_a_workers_token_the_handshake_is_refused(
     guarded: Served, headers: dict[str, str], subprotocols: Any
 ) -> None:
-    response = await handshake(guarded.ws, additional_headers=headers, subprotocols=subprotocols)
+    with capture_logs() as lines:
+        response = await handshake(guarded.ws, additional_headers=headers, subprotocols=subprotocols)
+    told = [(line["event"], line["route"], line["address"]) for line in lines if "route" in line]
+    assert told == [("call with an unknown key", "/ws", "127.0.0.1")] * bool(headers)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     assert "token" in json.loads(response.body)["error"]
@@ -151,7 +156,7 @@ async def test_a_token_that_is_taken_away_closes_its_connections(guarded: Served
             changed = gateway.current.settings.model_copy(
                 update={"workers": gateway.current.settings.workers[1:]}
             )
-            await gateway.reconfigure(changed, Keys(changed))
+            await gateway.reconfigure(changed)
             assert await worker.closed() == 4401
         answer = callers.ask()
         await stays.answer(await stays.expect("task"), "goes on", lastSeq=0)
@@ -378,10 +383,49 @@ async def test_a_version_1_peer_that_vanished_is_noticed_by_pings(
     ):
         answer = callers.ask()
         task = await worker.recv()
-        wire.go_dead()
-        assert (await answer.error("WORKER_LOST"))["taskId"] == task["taskId"]
-        await until_workers(served, 0)
+        with capture_logs() as lines:
+            wire.go_dead()
+            assert (await answer.error("WORKER_LOST"))["taskId"] == task["taskId"]
+            await until_workers(served, 0)
         wire.cut()
+        [gone] = [line for line in lines if line["event"] == "worker gone"]
+        assert (gone["log_level"], gone["code"], gone["tasks"]) == ("warning", 1011, 1)
+        assert gone["reason"].startswith("no answer to a ping for 0.5 s")
+
+
+async def test_a_worker_that_ends_in_the_middle_of_a_task_is_a_warning_and_an_idle_one_is_not(
+    served: Served, callers: Callers
+) -> None:
+    with capture_logs() as lines:
+        async with worker_v2(served.ws, instance="idle"):
+            await until_workers(served, 1)
+        await until_workers(served, 0)
+        async with worker_v2(served.ws, instance="busy") as worker:
+            callers.ask()
+            await worker.expect("task")
+        await until_workers(served, 0)
+    gone = [line for line in lines if line["event"] == "worker gone"]
+    assert [(line["log_level"], line["tasks"]) for line in gone] == [("info", 0), ("warning", 1)]
+
+
+async def test_workers_that_come_and_go_in_a_loop_hide_nothing_in_the_log(
+    served: Served, callers: Callers
+) -> None:
+    times = CONNECTIONS_AT_ONCE + 100
+    with capture_logs() as lines:
+        for _ in range(times):
+            async with worker_v1(served.ws) as worker:
+                await worker.ws.send("nonsense")
+        await until_workers(served, 0)
+        async with worker_v2(served.ws) as busy:
+            callers.ask()
+            await busy.expect("task")
+        await until_workers(served, 0)
+    told = Counter(line["event"] for line in lines)
+    assert CONNECTIONS_AT_ONCE <= told["worker connected"] < times
+    assert 20 <= told["bad frame from worker"] < times
+    gone = [line["tasks"] for line in lines if line["event"] == "worker gone"]
+    assert (len(gone) < times, gone[-1]) == (True, 1), "one that had a task is told all the same"
 
 
 async def test_a_worker_that_does_not_read_is_given_up(served: Served, callers: Callers) -> None:

@@ -93,6 +93,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "slots": 3,
                 "draining": False,
                 "unhealthy": None,
+                "modelInfo": {},
                 "running": 0,
             }
         )

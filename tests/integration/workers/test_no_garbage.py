@@ -170,7 +170,7 @@ async def quiet(served: Served) -> None:
         lambda: not len(gateway.dispatcher.attempts) and not len(gateway.hub), "every task to be over"
     )
     await until(
-        lambda: not len(gateway.dispatcher._background) and not gateway.link._pending,
+        lambda: not len(gateway.dispatcher.background) and not gateway.link._pending,
         "the last reply of Redis",
     )
     for _ in range(5):

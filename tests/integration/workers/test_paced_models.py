@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import respx
+from tests.support.pool import OPS
 from tests.support.rawworkers import Callers, RawWorker, callers_of, key, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
@@ -28,7 +29,7 @@ REFUSED = {"code": "MODEL_TOO_BUSY", "retryable": True, "httpStatus": 429}
 
 async def change(served: Served, model: str = "m", **values: Value) -> None:
     """Change a model's settings while the gateway runs."""
-    await served.gateway.scheduler.change("model", model, values, "test")
+    await served.gateway.scheduler.change("model", model, values, OPS)
 
 
 async def record(served: Served, task_id: str) -> dict[str, str]:

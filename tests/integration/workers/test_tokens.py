@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.rawworkers import RawWorker, callers_of, until_workers, worker_v1, worker_v2
+import websockets
+from tests.support.rawworkers import RawWorker, bearer, callers_of, until_workers, worker_v1, worker_v2
 from tests.support.serving import Served, serving, until
 
-from fairlane.gateway.accounts.callers import Callers as Keys
+from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.settings import WorkerKey
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +30,7 @@ async def guarded(redis_url: str, tmp_path: Path) -> AsyncIterator[Served]:
 async def reread(served: Served, *keys: dict[str, Any]) -> None:
     workers = [WorkerKey(**one) for one in keys]
     settings = served.gateway.current.settings.model_copy(update={"workers": workers})
-    await served.gateway.reconfigure(settings, Keys(settings))
+    await served.gateway.reconfigure(settings)
 
 
 @contextlib.asynccontextmanager
@@ -98,3 +99,20 @@ async def test_tokens_that_are_asked_for_from_now_on_close_who_came_without(serv
         await until_workers(served, 1)
         await reread(served, key("new"))
         assert await worker.closed() == 4401
+
+
+async def test_a_worker_that_comes_while_the_gateway_goes_is_no_error(
+    guarded: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    receive = WorkerProtocol.receive
+
+    async def too_late(self: WorkerProtocol) -> Any:
+        event = await receive(self)
+        self.shutdown()  # as uvicorn ends what is not connected yet; then the token is refused
+        return event
+
+    monkeypatch.setattr(WorkerProtocol, "receive", too_late)
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        await websockets.connect(guarded.ws, additional_headers=bearer("wrong"), proxy=None)
+    assert refused.value.response.status_code == 500
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.rawworkers import Callers, RawWorker, after, bystander, key, tune, until_workers, worker_v2
 from tests.support.serving import Served
 
+from fairlane.workers import protocol
 from fairlane.workers.server.settings import OutputLimits
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +28,31 @@ async def test_a_task_says_attempt_model_stream_and_time(served: Served, callers
         task = await worker.expect("task", stream=False)
         await worker.answer(task, 2, lastSeq=0)
         assert await answer.ok() == 2
+
+
+async def test_the_example_of_the_protocol_happens_as_it_is_written(served: Served, callers: Callers) -> None:
+    document = (Path(protocol.__file__).parent / "PROTOCOL.md").read_text()
+    lines = re.findall(r"^([→←]) (.*)$", document, re.MULTILINE)
+    assert len(lines) == 8
+    frames = [(arrow, json.loads(line)) for arrow, line in lines]
+    [payload] = [frame["payload"] for _, frame in frames if frame["type"] == "task"]
+    watch, task = None, {}
+    async with worker_v2(served.ws, register=False) as worker:
+        for arrow, frame in frames:
+            if arrow == "→":
+                await worker.send(**frame | task)
+                continue
+            if frame["type"] == "task":
+                watch = await callers.watch(**payload, timeout=frame["timeoutMs"])
+            told = await worker.recv()
+            assert told.keys() == frame.keys()
+            differs = {"taskId", "attempt", "workerId", "heartbeatMs", "deadAfterMs", "timeoutMs"}
+            assert all(told[name] == frame[name] for name in frame.keys() - differs), told
+            task = key(told)
+        assert watch is not None
+        assert (await watch.until_event("done"))["finishReason"] == "stop"
+        text = [chunk["delta"] for chunk in watch.named("chunk") if chunk["kind"] == "text"]
+        assert "".join(text) == "HELLO THERE"
 
 
 async def test_the_welcome_says_what_the_gateway_expects(served: Served) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import logging
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from fairlane.workers.adapters.openai import OpenAIAdapter
 from fairlane.workers.protocol import SUBPROTOCOL
 from fairlane.workers.sdk import Context, GatewayRefusedError, Task, Worker
 from fairlane.workers.testing import FakeGateway
@@ -241,7 +243,8 @@ async def test_a_busy_gateway_is_asked_again_not_before_it_wants(
     (record,) = [r for r in caplog.records if "next attempt" in r.message]
     assert "answered 503; it starts, shuts down" in record.message
     assert isinstance(record.args, tuple)
-    delay = record.args[1]
+    address, _, delay = record.args
+    assert address == gateway.url
     assert isinstance(delay, float)
     assert 0.2 <= delay <= 0.7
 
@@ -267,3 +270,24 @@ async def test_a_message_from_the_future_is_ignored(gateway: FakeGateway) -> Non
         await link.send({"type": "somethingNew", "x": 1})
         await link.send({"type": "error", "code": "x", "message": "careful"})
         assert (await gateway.run("x", {}, model="m")).result == "done"
+
+
+async def test_what_an_upstream_tells_of_its_models_is_told_to_the_gateway(gateway: FakeGateway) -> None:
+    rows = [
+        {"id": "org/big", "owned_by": "vllm", "max_model_len": 32_768},
+        {"id": "other", "owned_by": "vllm", "max_model_len": 1},
+    ]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": rows}))
+    worker = Worker(gateway=gateway.url)
+    models = {"big": "org/big", "unknown": "unknown"}
+    OpenAIAdapter(base_url="http://upstream.test/v1", models=models, transport=transport).attach(worker)
+    async with serving(worker):
+        await gateway.until(lambda: len(gateway.from_workers("register")) == 1)
+        worker.describe("unknown", context_length=4096)
+        worker.describe("unknown", context_length=4096)
+        await gateway.until(lambda: len(gateway.from_workers("register")) == 2)
+        with pytest.raises(ValueError, match="unknown cannot be described so"):
+            worker.describe("unknown", context_length=0)
+    big = {"contextLength": 32_768, "ownedBy": "vllm"}
+    told = [frame["modelInfo"] for frame in gateway.from_workers("register")]
+    assert told == [{"big": big}, {"big": big, "unknown": {"contextLength": 4096}}]

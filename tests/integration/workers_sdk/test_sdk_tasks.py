@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fairlane.workers.sdk import Context, Delta, Result, Stage, Task, TaskError, Usage, Worker
-from fairlane.workers.sdk.output import MAX_WAITING_DELTAS
+from fairlane.workers.sdk.session.output import MAX_WAITING_DELTAS
 from fairlane.workers.testing import FakeGateway
 
 from .sdk_bench import DEADLINE_S, serving

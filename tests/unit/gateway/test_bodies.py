@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from fairlane.gateway.bodies import (
+from fairlane.gateway.calls.bodies import (
     LARGE,
     MANY,
     MAX_MEMBERS,
@@ -22,8 +22,8 @@ from fairlane.gateway.bodies import (
     parse_object,
     value_of,
 )
+from fairlane.gateway.calls.intake import is_name, split_payload
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.intake import is_name, split_payload
 from fairlane.streaming.jsontext import MAX_DEPTH
 
 FILLING = "x" * LARGE

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.openmode import Held
 from fairlane.gateway.accounts.secrets import first_start_keys, new_secret, with_first_start_keys
 from fairlane.gateway.settings import Settings, SettingsError
 
@@ -35,6 +36,18 @@ def test_first_start_off_loopback_makes_keys_once_and_loads_them_later(tmp_path:
     assert callers.authenticate({b"authorization": f"Bearer {created[0].secret}"}.get).admin
     assert callers.authenticate_worker(f"Bearer {created[1].secret}") is not None
     assert len(list((tmp_path / "data").iterdir())) == 2
+
+
+def test_what_the_database_has_is_not_made_and_a_file_of_before_still_holds(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", data_dir=tmp_path)
+    assert with_first_start_keys(settings, Held(exist=True, keys=True, tokens=True)) == (settings, [])
+    assert list(tmp_path.iterdir()) == []
+    lacks_token, [token] = with_first_start_keys(settings, Held(exist=True, keys=True))
+    assert (lacks_token.keys, token.kind) == ([], "worker")
+    _, [key] = with_first_start_keys(settings, Held(exist=True, tokens=True))
+    assert key.kind == "key"
+    again, none = with_first_start_keys(settings, Held(exist=True, keys=True, tokens=True))
+    assert ([entry.id for entry in [*again.keys, *again.workers]], none) == (["first", "first"], [])
 
 
 def test_loopback_needs_no_keys(tmp_path: Path) -> None:
@@ -77,3 +90,24 @@ def test_unusable_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="configure keys and workers"):
         first_start_keys(tmp_path / "file")
+
+
+def test_hashes_tell_sets_of_keys_apart() -> None:
+    def hash_of(keys: dict[str, str], workers: dict[str, str]) -> str:
+        return Callers(
+            Settings.model_validate(
+                {
+                    "keys": [{"id": name, "sha256": sha * 64} for name, sha in keys.items()],
+                    "workers": [{"id": name, "sha256": sha * 64} for name, sha in workers.items()],
+                }
+            )
+        ).hash
+
+    before = hash_of({"a": "1", "b": "2"}, {"gpu": "4"})
+    assert before == hash_of({"b": "2", "a": "1"}, {"gpu": "4"}), "in any order"
+    assert (
+        len(
+            {before, hash_of({"a": "1", "b": "3"}, {"gpu": "4"}), hash_of({"a": "1", "b": "2"}, {"cpu": "4"})}
+        )
+        == 3
+    )

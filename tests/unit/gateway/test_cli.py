@@ -1,6 +1,7 @@
 """The command line: what it prints, how it fails, and what it does not import."""
 
 import hashlib
+import hmac
 import http.server
 import json
 import re
@@ -41,7 +42,8 @@ STATE: dict[str, Any] = {
             "admission": "adaptive",
             "paused": True,
             "overrides": {"max_running": 5, "paused": True},
-        }
+        },
+        {"queue": "free_stream", "weight": 2.0, "waiting": 4, "running": 0, "blocked": "reserved"},
     ],
     "models": [
         {
@@ -63,6 +65,14 @@ STATE: dict[str, Any] = {
             "overrides": {"max_running_per_user": 2},
         },
         {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
+        {
+            "model": "kept",
+            "running": 0,
+            "waiting": 9,
+            "workers": 1,
+            "slots": 2,
+            "blocked": {"free_stream": "reserved", "paid_stream": "queue_paused"},
+        },
     ],
     "now": 1_000_000_000,
     "workers": [
@@ -123,8 +133,8 @@ def test_worker_commands_do_not_import_the_server() -> None:
         "from fairlane.gateway.process.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.process.server', 'fairlane.queues')"
-        " if m in sys.modules])"
+        "print([m for m in ('uvicorn', 'starlette', 'redis', 'fairlane.gateway.process.server') if m in sys.modules]"
+        " + [m for m in sys.modules if m.startswith('fairlane.queues.') and not m.startswith('fairlane.queues.logs')])"
     )
     answer = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"
@@ -257,6 +267,11 @@ def admin_server() -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.headers["Authorization"] == "Bearer scraper":
+                self._answer(
+                    403, {"error": "This call needs a key with the scope viewer, or with admin: true"}
+                )
+                return
             known = self.headers["Authorization"] == "Bearer letmein" and self.path == "/api/admin/state"
             self._answer(200 if known else 401, STATE if known else {"error": "no"})
 
@@ -309,10 +324,11 @@ def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: 
         answer = fairlane(*command, "--gateway", admin_server, "--key", "letmein", COLUMNS="200")
         assert answer.exit_code == 0
         assert re.search(
-            r"^paid_stream \(paused\) +8 +53% +3 +1000 +4\.1 s +- +2 +5\* +2 +- +1 +adaptive",
+            r"^paid_stream \(paused\) +8 +53% +3 +1000 +4\.1 s +- +2 +5\* +2 +- +1 +adaptive +paused",
             answer.stdout,
             re.MULTILINE,
         )
+        assert re.search(r"^free_stream .* reserved for other queues *$", answer.stdout, re.MULTILINE)
 
 
 def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server: str) -> None:
@@ -322,6 +338,8 @@ def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server
         answer.stdout,
         re.MULTILINE,
     )
+    assert re.search(r"^gone .* no worker *$", answer.stdout, re.MULTILINE)
+    assert "free_stream: all slots are reserved for other queues; paid_stream: paused" in answer.stdout
 
 
 @pytest.mark.parametrize("kind", ["queues", "models"])
@@ -388,6 +406,18 @@ def test_status_without_the_admins_key_says_what_to_set(admin_server: str) -> No
     assert "FAIRLANE_ADMIN_KEY" in answer.stderr
 
 
+def test_status_with_a_key_for_something_else_says_what_it_lacks(admin_server: str) -> None:
+    answer = fairlane("status", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="scraper")
+    assert answer.exit_code == 2
+    assert answer.stderr == "fairlane: This call needs a key with the scope viewer, or with admin: true\n"
+
+
+def test_a_key_that_is_no_ascii_is_refused_before_it_is_sent() -> None:
+    answer = fairlane("status", "--gateway", "http://127.0.0.1:1", FAIRLANE_ADMIN_KEY="fl_ops_…")
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("fairlane: the key in FAIRLANE_ADMIN_KEY, or of --key, holds '…'")
+
+
 def test_status_of_no_gateway_is_one_sentence() -> None:
     answer = fairlane("status", "--gateway", "http://127.0.0.1:1")
     assert answer.exit_code == 2
@@ -427,3 +457,59 @@ def test_address_of_a_gateway_is_understood_in_every_form(given: str, url: str) 
 def test_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(StatusError, match="write http://host:port"):
         base_url(given)
+
+
+LONG = "model-" + "x" * 60
+"""A name that is wider than a narrow terminal."""
+
+
+def test_what_is_piped_has_a_line_for_each_row_whatever_the_terminal(admin_server: str) -> None:
+    Path("fairlane.yaml").write_text(f"models:\n  {LONG}: {{concurrency: 4, requests_per_minute: 60}}\n")
+    ask = ("--gateway", admin_server, "--key", "letmein")
+    for command in (["check"], ["status", *ask], ["queues", *ask], ["models", *ask]):
+        narrow, wide = (fairlane(*command, COLUMNS=columns).stdout for columns in ("40", "400"))
+        assert narrow.splitlines()
+        assert [row.split() for row in narrow.splitlines()] == [row.split() for row in wide.splitlines()]
+        assert "\x1b" not in narrow
+    checked = fairlane("check", COLUMNS="40").stdout
+    assert re.search(rf"^models\.{LONG} +concurrency 4, .*requests_per_minute 60", checked, re.MULTILINE)
+
+
+def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
+    made = json.loads(fairlane("key", "new", "--id", "acme", "--scope", "viewer", "--json").stdout)
+    assert made["keys"] == [
+        {"id": "acme", "scopes": ["viewer"], "sha256": hashlib.sha256(made["secret"].encode()).hexdigest()}
+    ]
+    Path("fairlane.yaml").write_text(json.dumps({"keys": made["keys"], "redis_url": "redis://:pass@host/0"}))
+    shown = fairlane("check", "--json").stdout
+    settings = json.loads(shown)
+    assert (settings["port"], settings["keys"][0]["scopes"]) == (8080, ["viewer"])
+    assert settings["redis_url"].endswith("@host/0")
+    assert "pass" not in settings["redis_url"]
+    assert made["keys"][0]["sha256"] not in shown
+    token = json.loads(fairlane("key", "new", "--worker", "--json").stdout)
+    assert set(token) == {"secret", "workers"}
+
+
+def test_a_key_that_signs_is_made_for_the_file_and_what_it_signs_with_is_not_shown_again() -> None:
+    made = json.loads(fairlane("key", "new", "--id", "site", "--delegating", "--signing", "--json").stdout)
+    signs = hmac.digest(made["secret"].encode(), b"fairlane sign", "sha256").hex()
+    assert (made["keys"][0]["signing"], made["keys"][0]["signing_key"]) == (True, signs)
+    Path("fairlane.yaml").write_text(json.dumps({"keys": made["keys"]}))
+    for answer in (fairlane("check"), fairlane("check", "--json")):
+        assert answer.exit_code == 0, answer.output
+        assert "signing" in answer.output
+        assert signs not in answer.output
+    refused = fairlane("key", "new", "--worker", "--signing")
+    assert "a worker token has no --tier, --delegating, --signing" in refused.output
+    for lacks in ("signing", "signing_key"):
+        entry = {name: value for name, value in made["keys"][0].items() if name != lacks}
+        Path("fairlane.yaml").write_text(json.dumps({"keys": [entry]}))
+        said = str(fairlane("check").exception)
+        assert "signing and signing_key belong together" in said
+        assert signs not in said
+    bad = {**made["keys"][0], "signing_key": f"{signs[:-1]}x"}
+    Path("fairlane.yaml").write_text(json.dumps({"keys": [bad]}))
+    said = str(fairlane("check").exception)
+    assert "keys[0].signing_key" in said
+    assert signs[:60] not in said

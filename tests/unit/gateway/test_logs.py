@@ -36,7 +36,7 @@ def _logging_as_it_was() -> Iterator[None]:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.disabled, logger.propagate = False, True
-    for name in ("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio"):
+    for name in ("uvicorn.error", "httpx", "httpcore", "websockets", "asyncio", "alembic"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -239,3 +239,13 @@ def test_the_last_line_of_a_long_traceback_is_kept() -> None:
     shown = hide_in_text(text)
     assert shown.startswith("Traceback (most recent call last):\n  File x")
     assert shown.endswith("  File x, line 1, in f\nValueError: no")
+
+
+@pytest.mark.parametrize(("level", "said"), [("info", False), ("debug", True)])
+def test_migrations_say_what_they_do_only_where_all_is_wanted(level: str, said: bool) -> None:
+    stream = io.StringIO()
+    configure_logging("json", level, stream)
+    logging.getLogger("alembic.runtime.migration").info("Context impl SQLiteImpl.")
+    logging.getLogger("alembic.runtime.migration").warning("wrong")
+    assert ("SQLiteImpl" in stream.getvalue()) is said
+    assert "wrong" in stream.getvalue()

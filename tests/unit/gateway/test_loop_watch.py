@@ -7,7 +7,7 @@ import pytest
 import structlog
 from tests.support.serving import until
 
-from fairlane.gateway.loopwatch import LOG_EVERY_S, STALL_S, TICK_S, WINDOW_S, Lag, LoopWatch, Summary
+from fairlane.gateway.watch.loop import LOG_EVERY_S, STALL_S, TICK_S, WINDOW_S, Lag, LoopWatch, Summary
 from fairlane.queues.metrics import Recorder
 
 pytestmark = pytest.mark.anyio

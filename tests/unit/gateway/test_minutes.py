@@ -5,10 +5,10 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from fairlane.gateway.minutes import Minutes
+from fairlane.gateway.watch.minutes import Minutes
 from fairlane.queues.metrics import Recorder, TaskEnd
 from fairlane.queues.rules import EffectiveSettings
-from fairlane.queues.survey import Lane, Model, Queue, Survey
+from fairlane.queues.survey.survey import Blocked, Lane, Model, Queue, Survey
 from fairlane.queues.tasks import State
 
 SETTLED: Any = EffectiveSettings({}, {})
@@ -107,3 +107,14 @@ def test_of_many_such_models_five_are_told_at_a_time() -> None:
     models = [Model(f"m{number}", SETTLED, waiting=number + 1) for number in range(12)]
     numbers = [sum(line["log_level"] == "warning" for line in stage.lines(*models)) for _ in range(4)]
     assert numbers == [5, 5, 2, 0]
+
+
+def test_tasks_that_cannot_start_are_counted_by_the_reason() -> None:
+    lanes = [
+        Lane("paid", "m", 3, blocked=Blocked.MODEL_PAUSED),
+        Lane("free", "m", 2, blocked=Blocked.MODEL_PAUSED),
+        Lane("free", "n", 1),
+    ]
+    with capture_logs() as logs:
+        Stage().minutes.note(Survey(0, [Queue("q", SETTLED, 6)], [], lanes, [], {}, {}))
+    assert logs[0]["blocked"] == {"model_paused": 5}

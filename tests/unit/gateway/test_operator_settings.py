@@ -11,6 +11,7 @@ from fairlane.gateway.operator.settings import (
     changeable,
     check_name,
     configured,
+    described,
     in_force,
     read_change,
 )
@@ -23,6 +24,9 @@ SETTINGS = Settings.model_validate(
         "models": {"m": {"concurrency": 4, "first_output_ms": 9000}},
     }
 )
+
+
+KINDS: tuple[Kind, ...] = ("queue", "model")
 
 
 def change(kind: Kind, name: str, fields: Values, overrides: Values | None = None) -> Values:
@@ -170,3 +174,26 @@ def test_an_unknown_queue_is_404_and_any_sensible_name_is_a_model() -> None:
     check_name(SETTINGS, "model", "*")
     for name in ("", "x" * 201, "a\nb"):
         assert refused(lambda name=name: check_name(SETTINGS, "model", name)).status == 400  # type: ignore[misc]
+
+
+def test_every_setting_is_described_with_its_bounds() -> None:
+    for kind in KINDS:
+        assert list(described(kind)) == changeable(kind)
+        for name, about in described(kind).items():
+            assert 10 < len(about["help"]) < 200, name
+            assert about["choices"] or about["least"] is not None, name
+    assert described("queue")["weight"] == {
+        "help": "Share of a contended model, relative to the other queues with waiting tasks.",
+        "type": "number",
+        "least": 0.001,
+        "most": 1_000_000,
+        "choices": None,
+    }
+    assert described("model")["cost"]["choices"] == ["tokens", "requests", "slot_seconds"]
+
+
+def test_a_refusal_tells_what_is_wrong_with_each_setting() -> None:
+    error = refused(lambda: change("queue", "free_batch", {"weight": 0, "max_runing": 1}))
+    assert error.fields.keys() == {"weight", "max_runing"}
+    error = refused(lambda: change("queue", "free_batch", {"weight": 1, "lendable": 5}))
+    assert error.fields == {"lendable": "lendable (5) is above reserved (0)"}

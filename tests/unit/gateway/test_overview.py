@@ -3,7 +3,7 @@
 from fairlane.gateway.operator.overview import model_row, queue_row
 from fairlane.gateway.settings import DEFAULT_QUEUES
 from fairlane.queues.rules import EffectiveSettings
-from fairlane.queues.survey import Model, Queue
+from fairlane.queues.survey.survey import Model, Queue
 
 
 def test_a_queue_shows_what_holds_and_what_waits() -> None:
@@ -30,6 +30,7 @@ def test_a_queue_shows_what_holds_and_what_waits() -> None:
         "oldestWaitMs": 1500,
         "share": 0.25,
         "tokensCharged": 12,
+        "blocked": None,
     }
 
 

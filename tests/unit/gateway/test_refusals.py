@@ -1,10 +1,11 @@
 """Refusals as callers are told them: status, code, sentence, and when to come again."""
 
+import msgspec
 import pytest
 
-from fairlane.gateway.errors import retry_headers, stopping, store_unavailable
+from fairlane.gateway.errors import native_answer, openai_answer, retry_headers, stopping, store_unavailable
 from fairlane.gateway.tasks.submit import refusal
-from fairlane.queues.tasks import Refused, TaskSpec
+from fairlane.queues.tasks import Refused, Short, TaskSpec
 
 TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
 
@@ -28,6 +29,18 @@ TASK = TaskSpec(id="t", model="m", queue="free_stream", user="u", payload=b"{}")
             True,
             (503, "WAIT_TOO_LONG", "The predicted wait of 42 s is longer than the 9.5 s allowed", 33_000),
         ),
+        (
+            Refused("outbox_full"),
+            True,
+            (
+                *(
+                    503,
+                    "OUTBOX_FULL",
+                    "The records of ended tasks wait for the database, and no more may wait",
+                ),
+                10_000,
+            ),
+        ),
         (Refused("no_worker", retry_ms=7000), False, (503, "NO_WORKER", "No worker available", 7000)),
         (
             Refused("no_worker", others_offered=True, retry_ms=1),
@@ -46,6 +59,35 @@ def test_a_refusal_says_why_and_when_to_come_again(
 ) -> None:
     error = refusal(refused, TASK, known)
     assert (error.status, error.code, error.message, error.retry_after_ms) == expected
+
+
+def test_a_quota_that_is_not_enough_is_told_on_each_surface_and_not_to_be_tried_again() -> None:
+    error = refusal(Refused("quota", short=Short(1_250_000, 300)), TASK, True)
+    message = "You exceeded your current quota: this task may cost 1.25 credits, and 0.0003 are left"
+    native, openai = native_answer(error), openai_answer(error)
+    assert native.status == openai.status == 429
+    assert msgspec.json.decode(native.body) == {
+        "error": message,
+        "code": "INSUFFICIENT_QUOTA",
+        "needed": 1.25,
+        "available": 0.0003,
+    }
+    assert msgspec.json.decode(openai.body) == {
+        "error": {
+            "message": message,
+            "type": "insufficient_quota",
+            "param": None,
+            "code": "insufficient_quota",
+        }
+    }
+    for answer in (native, openai):
+        assert dict(answer.headers)[b"x-should-retry"] == b"false"
+        assert b"retry-after" not in dict(answer.headers)
+
+
+def test_where_nobody_knows_what_there_is_the_database_is_to_blame() -> None:
+    error = refusal(Refused("no_balance", unknown=("k:a", "")), TASK, True)
+    assert (error.status, error.code, error.retry_after_ms) == (503, "DATABASE_UNAVAILABLE", 1000)
 
 
 def test_a_task_that_was_cancelled_before_it_came_need_not_come_again() -> None:

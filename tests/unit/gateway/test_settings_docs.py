@@ -2,12 +2,23 @@
 
 import pytest
 
-from fairlane.gateway.settings import CallerKey, ModelSettings, QueueSettings, Settings, WorkerKey, describe
+from fairlane.gateway.settings import (
+    CallerKey,
+    KeyQuota,
+    ModelSettings,
+    PriceSettings,
+    QueueSettings,
+    Settings,
+    WorkerKey,
+    describe,
+)
 from fairlane.gateway.settings.docs import settings_table
 from fairlane.gateway.settings.sources import SEED_NAMES, env_name
 
 
-@pytest.mark.parametrize("model", [Settings, ModelSettings, QueueSettings, CallerKey, WorkerKey])
+@pytest.mark.parametrize(
+    "model", [Settings, ModelSettings, QueueSettings, PriceSettings, CallerKey, KeyQuota, WorkerKey]
+)
 def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
     for name, field in model.model_fields.items():
         assert field.description, name
@@ -23,7 +34,7 @@ def test_settings_with_a_unit_in_their_name_say_it() -> None:
 def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
-        if name not in ("models", "queues", "keys", "workers"):
+        if name not in ("models", "queues", "prices", "keys", "workers"):
             assert f"| `{name}` | `{env_name(name)}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
@@ -55,9 +66,10 @@ def test_description_of_settings_in_force_hides_secrets() -> None:
     assert rows["stream_token_secret"] == "(hidden)"
     assert rows["models.m"] == "concurrency 3, cost tokens"
     assert rows["keys.acme"].startswith("tier paid")
+    assert "user_from" not in rows["keys.acme"]
     assert rows["workers.gpu-1"] == "models *"
 
 
 def test_every_setting_appears_in_the_description() -> None:
     shown = {name for name, _ in describe(Settings())}
-    assert Settings.model_fields.keys() - shown == {"models", "queues", "keys", "workers"}
+    assert Settings.model_fields.keys() - shown == {"models", "queues", "prices", "keys", "workers"}

@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World, drive
-from tests.support.pool import Pool
+from tests.support.pool import OPS, Pool
 
 from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Value
 
@@ -41,13 +42,15 @@ def effective(pool: Pool, kind: Any, name: str) -> tuple[dict[str, Value], dict[
     return settled.values, settled.overrides
 
 
-def trail(world: World) -> list[dict[str, str]]:
-    entries = world.call("XRANGE", world.keys("audit"), "-", "+")
-    found = []
-    for entry_id, flat in entries:
-        pairs = iter(field.decode() for field in flat)
-        found.append({"id": entry_id.decode(), **dict(zip(pairs, pairs, strict=True))})
-    return found
+def trail(world: World) -> list[dict[str, Any]]:
+    """What was written down of changes, on its way to SQL."""
+    names = ("id", "who", "address", "action", "target", "before", "after")
+    entries = world.call("XRANGE", world.keys("outbox"), "-", "+")
+    return [
+        dict(zip(names, msgspec.msgpack.decode(flat[1]), strict=True))
+        for _, flat in entries
+        if flat[0] == b"audit"
+    ]
 
 
 def test_the_tables_name_every_setting() -> None:
@@ -64,12 +67,12 @@ def test_a_setting_can_be_changed_and_taken_back(
 ) -> None:
     pool = Pool(world)
     was = effective(pool, kind, name)[0].get(setting)
-    change = drive(pool.scheduler.change(kind, name, {setting: value}, "ops"))
+    change = drive(pool.scheduler.change(kind, name, {setting: value}, OPS))
     assert (change.before, change.after) == ({setting: was}, {setting: value})
     values, overrides = effective(pool, kind, name)
     assert (values[setting], overrides) == (value, {setting: value})
     assert type(values[setting]) is type(value)
-    back = drive(pool.scheduler.change(kind, name, {setting: None}, "ops"))
+    back = drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
     assert (back.before, back.after) == ({setting: value}, {setting: was})
     values, overrides = effective(pool, kind, name)
     assert (values.get(setting), overrides) == (was, {})
@@ -87,11 +90,11 @@ def test_overrides_survive_the_configuration_until_they_are_taken_back(world: Wo
             configure(pool, {}, {name: {setting: value}})
 
     says(5)
-    drive(pool.scheduler.change(kind, name, {setting: 9}, "ops"))
+    drive(pool.scheduler.change(kind, name, {setting: 9}, OPS))
     for configured in (6, None, 7):
         says(configured)
         assert effective(pool, kind, name) == ({setting: 9}, {setting: 9})
-    change = drive(pool.scheduler.change(kind, name, {setting: None}, "ops"))
+    change = drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
     assert (change.before, change.after) == ({setting: 9}, {setting: 7})
     assert effective(pool, kind, name) == ({setting: 7}, {})
     says(None)
@@ -113,7 +116,7 @@ def test_a_false_or_zero_override_is_not_the_same_as_none(world: World) -> None:
 def test_an_unknown_queue_changes_nothing(world: World) -> None:
     pool = Pool(world)
     before = sorted(world.call("KEYS", "*"))
-    assert drive(pool.scheduler.change("queue", "fre", {"paused": True}, "ops")) is None
+    assert drive(pool.scheduler.change("queue", "fre", {"paused": True}, OPS)) is None
     assert sorted(world.call("KEYS", "*")) == before
 
 
@@ -157,8 +160,8 @@ def test_every_change_is_written_down_with_what_held_before_and_after(world: Wor
     third = pool.set_queue("free", weight=None)
     entries = trail(world)
     assert [entry["id"] for entry in entries] == [c.audit_id for c in (first, second, third)]
-    assert [(e["who"], e["action"], e["target"]) for e in entries] == [
-        ("ops", "set", target) for target in ("queue free", "model llama:7b é", "queue free")
+    assert [(e["who"], e["address"], e["action"], e["target"]) for e in entries] == [
+        (*OPS, "set", target) for target in ("queue free", "model llama:7b é", "queue free")
     ]
     assert [(json.loads(e["before"]), json.loads(e["after"])) for e in entries] == [
         ({"weight": "1.0", "max_running": None}, {"weight": "3.0", "max_running": "2"}),

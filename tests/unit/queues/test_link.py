@@ -1,12 +1,14 @@
 """The shared connection under faults: each call gets its own answer, an honest error, or none of either twice."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import redis
 import uvloop
 from redis.exceptions import AuthenticationError
 from tests.support.direct import sample_ends
@@ -14,14 +16,14 @@ from tests.support.ids import id_of
 from tests.support.proxy import ChaosProxy
 from tests.support.servers import Server, redis_binary, running_server, valkey_binary
 
-from fairlane.queues.channel import Channel
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
 from fairlane.queues.keys import Keys, pool_prefix
-from fairlane.queues.link import RedisLink, _not_let_in
 from fairlane.queues.scheduler import Limits, Scheduler
-from fairlane.queues.scripts import load_scripts
-from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec
-from fairlane.queues.wire import connect
+from fairlane.queues.store.channel import Channel
+from fairlane.queues.store.link import RedisLink, _not_let_in
+from fairlane.queues.store.scripts import load_scripts
+from fairlane.queues.store.wire import connect
+from fairlane.queues.tasks import Append, End, State, Submitted, TaskSpec, Used
 
 DEADLINE_S = 10.0
 
@@ -131,7 +133,7 @@ def test_a_lost_reply_is_told_as_sent_and_the_repetition_has_no_second_effect(
 
             def finish() -> Awaitable[Any]:
                 return scheduler.finish(
-                    grant, 3, [], End(State.COMPLETED, "", ("done", b"the end"), (1, 1), nonce, 1, ["m"])
+                    grant, 3, [], End(State.COMPLETED, "", ("done", b"the end"), Used(1, 1), nonce, 1, ["m"])
                 )
 
             with pytest.raises(StoreUnavailable):
@@ -164,6 +166,29 @@ def test_flushed_scripts_are_sent_again_unseen(redis_url: str) -> None:
                 renew = scheduler.renew([])
                 assert isinstance(scheduler.submitted(await submit), Submitted)
                 assert await renew == []
+
+    run(main)
+
+
+def test_scripts_that_are_flushed_behind_their_return_are_sent_again_too(redis_url: str) -> None:
+    def flush(client: redis.Redis, over: threading.Event) -> None:
+        while not over.wait(0.002):
+            client.function_flush()
+
+    async def main() -> None:
+        over = threading.Event()
+        async with linked(redis_url) as link:
+            with redis.Redis.from_url(redis_url) as client:
+                flushing = asyncio.get_running_loop().run_in_executor(None, flush, client, over)
+                try:
+                    for _ in range(
+                        20
+                    ):  # so much that Redis reads it in several pieces, and runs others' commands between
+                        runs = [link.run("position", f"{n}".rjust(4000)) for n in range(100)]
+                        assert await asyncio.gather(*runs) == [[]] * 100
+                finally:
+                    over.set()
+                    await flushing
 
     run(main)
 
@@ -486,7 +511,7 @@ def test_a_full_redis_refuses_submits_whole_and_lets_running_tasks_end(binary: s
                     grant,
                     2,
                     [("chunk", b"{}")],
-                    End(State.COMPLETED, "", ("done", b"{}"), (1, 1), scheduler.nonce(), 0, []),
+                    End(State.COMPLETED, "", ("done", b"{}"), Used(1, 1), scheduler.nonce(), 0, []),
                 )
                 assert scheduler.finished(reply).outcome == ("late" if grant is second else "ok")
             assert await link.command("ZCARD", keys("slots", model="m")) == 0

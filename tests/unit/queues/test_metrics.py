@@ -5,7 +5,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.metrics import MOST_MODELS, OTHER, Histogram, Recorder, TaskEnd
-from fairlane.queues.tasks import State
+from fairlane.queues.tasks import State, Used
 
 
 def end(**fields: object) -> TaskEnd:
@@ -40,15 +40,15 @@ def test_a_task_is_counted_by_queue_model_state_and_code() -> None:
 
 def test_tokens_and_their_pace_are_measured_where_they_are_known() -> None:
     metrics = Recorder()
-    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), task_type="openaiCompletion"))
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 100), task_type="openaiCompletion"))
     key = ("text_completion", "m")
     assert metrics.tokens.values[*key, "input"][-1] == 10
     assert metrics.tokens.values[*key, "output"][-1] == 100
     assert metrics.per_token.values[key][-1] == pytest.approx(0.02)
     assert metrics.run_time.values["q", "m", "completed"][-1] == 2.5
-    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 1)))
-    metrics.ended(end(ran_ms=2500, used=(10, 100)))
-    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=(10, 100), state=State.FAILED, code="X"))
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 1)))
+    metrics.ended(end(ran_ms=2500, used=Used(10, 100)))
+    metrics.ended(end(ran_ms=2500, wrote_ms=1980, used=Used(10, 100), state=State.FAILED, code="X"))
     assert set(metrics.per_token.values) == {key}, (
         "one token has no pace, nor has what came at once, nor a failure"
     )

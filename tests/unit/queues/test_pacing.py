@@ -321,6 +321,7 @@ def test_a_task_that_is_refused_for_ever_ends_at_last(world: World, hold_ms: int
 
 def test_a_task_that_is_refused_again_and_again_waits_by_itself(world: World) -> None:
     pool = Pool(world)
+    pool.offer("m", hold_ms=60_000)
     pool.submit("bad", user="mallory")
     for _ in range(3):
         (grant,) = pool.take()

@@ -6,7 +6,7 @@ import msgspec
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.presence import AT_ONCE, LIVE, Presence, PresenceNews, read_presence
+from fairlane.queues.survey.presence import AT_ONCE, LIVE, Presence, PresenceNews, read_presence
 
 
 def describe(worker_id: str) -> dict[str, Any] | None:

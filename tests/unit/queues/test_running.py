@@ -10,6 +10,7 @@ from tests.support.ids import id_of
 from tests.support.pool import Pool
 from tests.support.servers import Server
 
+from fairlane.queues.credits import Funds
 from fairlane.queues.keys import RECORD
 from fairlane.queues.tasks import Append, Ended, State
 
@@ -167,7 +168,14 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "estimated_input": 1,
         "max_output": 1,
         "traceparent": "00-1-1-01",
+        "key_limits": "9 9 99999 99999 9 9",
+        "uses": "9 60000 k/name",
+        "price": "1 1 1 1 1",
+        "quota": "k",
+        "archive_ms": 9000,
+        "after_read_ms": 9000,
     }
+    drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
     grant = pool.run("a", waiting=True, stream=True, follow=True, **task, **times)
     pool.renew(grant)
@@ -177,7 +185,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
     pool.append(grant, 3)
     pool.submit("b")
     pool.finish(grant, 4, want=1)
-    assert set(pool.record("a")) | {"ls", "an", "aw", "rf", "rq", "pg", "er"} == set(RECORD)
+    assert set(pool.record("a")) | {"ls", "ew", "an", "aw", "rf", "rq", "pg", "er", "us"} == set(RECORD)
 
 
 # ---- renew ----------

@@ -1,17 +1,19 @@
 """What a survey says of a store whose clock is moved by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.audit import audit
 from tests.support.direct import World, drive
-from tests.support.pool import Pool
+from tests.support.pool import OPS, Pool
 
 from fairlane.queues.rules import EffectiveSettings
-from fairlane.queues.survey import (
+from fairlane.queues.survey.survey import (
     MOST_TASKS,
     MOST_USERS,
     SHARE_SPAN_S,
+    Blocked,
     Lane,
     Model,
     Queue,
@@ -51,6 +53,41 @@ def test_what_runs_and_waits_is_counted_by_lane(world: World) -> None:
     assert paid.charged == 3 * 512
 
 
+Block = Callable[[Pool], object]
+BLOCKS: dict[Blocked, Block] = {
+    Blocked.MODEL_PAUSED: lambda pool: pool.set_model(paused=True),
+    Blocked.QUEUE_PAUSED: lambda pool: pool.set_queue("free", paused=True),
+    Blocked.NO_WORKER: lambda pool: pool.offer(withdrawn=["m"]),
+    Blocked.RESERVED: lambda pool: pool.set_queue("paid", reserved=100, lendable=5),
+}
+
+
+@pytest.mark.parametrize("why", BLOCKS)
+def test_why_no_task_of_a_lane_can_start_is_told_and_no_wait_then(world: World, why: Blocked) -> None:
+    pool = Pool(world, limit=2)
+    pool.finish(pool.run("a"))
+    pool.submit("b")
+    model, lanes = look(pool)
+    assert (model.blocked, lanes["free"].blocked, pool.place("b").estimating) == ({}, None, False)
+    BLOCKS[why](pool)
+    model, lanes = look(pool)
+    assert (model.blocked, lanes["free"].blocked) == ({"free": why}, why)
+    assert (pool.place("b").position, pool.place("b").estimating) == (1, True)
+    assert pool.taken() == [] or why is Blocked.NO_WORKER
+
+
+def test_slots_that_are_reserved_block_nobody_who_is_owed_some_or_lent_one(world: World) -> None:
+    pool = Pool(world, limit=2)
+    pool.submit("b")
+    pool.set_queue("paid", reserved=2, lendable=1)
+    assert look(pool)[0].blocked == {}
+    pool.set_queue("paid", lendable=0)
+    assert look(pool)[0].blocked == {"free": Blocked.RESERVED}
+    pool.set_queue("free", reserved=1, lendable=0)
+    assert look(pool)[0].blocked == {}
+    assert pool.taken() == ["b"]
+
+
 def test_with_more_running_tasks_than_are_looked_at_the_rest_counts_alike(world: World) -> None:
     pool = Pool(world)
     for i in range(6):
@@ -72,7 +109,7 @@ def test_the_oldest_task_is_found_at_either_end_of_the_line(world: World) -> Non
 
 def test_parked_users_wait_too(world: World) -> None:
     pool = Pool(world)
-    drive(pool.scheduler.change("model", "m", {"max_running_per_user": 1}, "ops"))
+    drive(pool.scheduler.change("model", "m", {"max_running_per_user": 1}, OPS))
     pool.run("a")
     pool.submit("b")
     world.advance(700)
@@ -85,7 +122,7 @@ def test_parked_users_wait_too(world: World) -> None:
 
 def test_a_pace_and_a_hold_are_told_apart(world: World) -> None:
     pool = Pool(world)
-    drive(pool.scheduler.change("model", "m", {"requests_per_minute": 6}, "ops"))
+    drive(pool.scheduler.change("model", "m", {"requests_per_minute": 6}, OPS))
     grant = pool.run("a")
     model, _ = look(pool)
     assert model.next_start_ms is not None

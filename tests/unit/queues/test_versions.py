@@ -4,6 +4,7 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
+from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Value
 from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
 
@@ -28,7 +29,7 @@ def test_an_older_configuration_never_replaces_a_newer_one(world: World) -> None
     assert (newer.outcome, weight(world)) == ("set", 9.0)
     for _ in range(2):  # it connects again, during a rollout
         standing = bring(world, "old", (1000, 5000), 1.0)
-        assert standing == Standing("older", newer.in_force)
+        assert standing == Standing("older", newer.in_force, newer.born)
         assert weight(world) == 9.0
     assert standing.in_force[:2] == (2000, 4000)
     assert standing.in_force.replica == "new"
@@ -44,6 +45,20 @@ def test_a_rollout_that_is_taken_back_is_back_when_its_replicas_are_gone(world: 
         old.pass_time(1000)
     assert outcomes == ["older"] * 15 + ["set", "same"]
     assert weight(world) == 1.0
+
+
+def test_who_is_overruled_hears_of_a_replica_that_lives_and_not_of_the_dead_one_that_brought_it(
+    world: World,
+) -> None:
+    pool = Pool(world, "stays", set_up=False)
+    bring(world, "stays", (1000, 1000), 9.0)
+    bring(world, "goes", (3000, 3000), 9.0)
+    for _ in range(16):
+        pool.offer("m")
+        pool.pass_time(1000)
+    standing = bring(world, "late", (2000, 2000), 1.0)
+    assert (standing.outcome, standing.in_force[:2]) == ("older", (3000, 3000))
+    assert standing.in_force.replica == "stays"
 
 
 def test_a_lone_replica_may_be_given_an_older_file(world: World) -> None:
@@ -77,10 +92,10 @@ def test_a_store_that_lost_its_data_is_configured_anew(world: World) -> None:
 
 def test_changes_while_running_stay_whichever_file_holds(world: World) -> None:
     bring(world, "a", (1000, 1000), 1.0)
-    drive(world.scheduler("a").change("queue", "free", {"weight": 5.0}, "ops"))
+    drive(world.scheduler("a").change("queue", "free", {"weight": 5.0}, Actor("ops", "")))
     bring(world, "b", (2000, 2000), 9.0)
     assert weight(world) == 5.0
-    drive(world.scheduler("a").change("queue", "free", {"weight": None}, "ops"))
+    drive(world.scheduler("a").change("queue", "free", {"weight": None}, Actor("ops", "")))
     assert weight(world) == 9.0
 
 

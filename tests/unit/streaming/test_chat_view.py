@@ -309,6 +309,17 @@ def test_members_of_the_upstreams_answer_are_kept(include_usage: bool) -> None:
     assert "response" not in whole["choices"][0]
 
 
+@pytest.mark.parametrize("name", ["id", "system_fingerprint", "service_tier"])
+def test_what_is_too_long_to_stand_in_each_frame_is_left_out(name: str) -> None:
+    told = {"id": "chatcmpl-up", "system_fingerprint": "fp_1", name: "A" * 300}
+    log = Log().start().chunk("extra", {"response": told}).text("Hi", "you")
+    log.done({"choices": [], **told})
+    shown = chunks(log)
+    assert all(chunk.get(name) in (None, f"chatcmpl-{TASK}") for chunk in shown)
+    other = "system_fingerprint" if name == "id" else "id"
+    assert {chunk[other] for chunk in shown[1:]} == {told[other]}
+
+
 def test_members_of_a_whole_result_are_kept_in_a_stream() -> None:
     choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
     result = {"id": "chatcmpl-up", "system_fingerprint": "fp_1", "choices": [choice], "timings": {"ms": 5}}

@@ -106,11 +106,11 @@ def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
         reader = Reader(hub, feed, notices=True)
         taken: list[Event] = []
 
-        def take(found: list[Event]) -> bool:
+        def take(found: list[Event]) -> int:
             if found[-1].seq == 4:
-                return False
+                return 0
             taken.extend(found)
-            return True
+            return len(found)
 
         waiting = asyncio.ensure_future(reader.next(60, take))
         await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_what_comes_while_a_reader_waits_is_offered_without_waking_it() -> None:
 
 def test_what_fails_to_take_events_fails_whoever_reads_and_nobody_else() -> None:
     async def work(hub: Hub, feed: Feed) -> None:
-        def take(_: list[Event]) -> bool:
+        def take(_: list[Event]) -> int:
             raise ZeroDivisionError
 
         broken = asyncio.ensure_future(Reader(hub, feed).next(60, take))
@@ -152,10 +152,10 @@ def test_what_is_taken_where_it_comes_wakes_nobody_and_may_let_the_wait_last_lon
         hub.time = lambda: now
         reader, taken = Reader(hub, feed), []
 
-        def take(some: list[Event]) -> bool:
+        def take(some: list[Event]) -> int:
             taken.extend(some)
             reader.wait(1000.0)
-            return True
+            return len(some)
 
         waits = asyncio.ensure_future(reader.next(0.01, take))
         await asyncio.sleep(0)
@@ -176,9 +176,9 @@ def test_events_behind_one_that_was_not_taken_wait_for_whoever_reads() -> None:
     async def work(hub: Hub, feed: Feed) -> None:
         reader, offered = Reader(hub, feed), []
 
-        def take(some: list[Event]) -> bool:
+        def take(some: list[Event]) -> int:
             offered.append(some)
-            return False
+            return 0
 
         waits = asyncio.ensure_future(reader.next(5.0, take))
         await asyncio.sleep(0)
@@ -186,5 +186,17 @@ def test_events_behind_one_that_was_not_taken_wait_for_whoever_reads() -> None:
         feed.accept(events(2))
         assert await waits == events(1, 2)
         assert offered == [events(1)]
+
+    in_loop(work)
+
+
+def test_what_is_left_of_a_batch_waits_for_whoever_reads() -> None:
+    async def work(hub: Hub, feed: Feed) -> None:
+        reader = Reader(hub, feed)
+        waits = asyncio.ensure_future(reader.next(5.0, lambda _: 2))
+        await asyncio.sleep(0)
+        feed.accept(events(1, 2, 3, 4))
+        feed.accept(events(5))
+        assert await waits == events(3, 4, 5)
 
     in_loop(work)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fairlane.streaming.views.usage import normalise_usage, openai_usage, pick_usage
+from fairlane.streaming.views.usage import Counts, normalise_usage, openai_usage, pick_usage
 
 
 @pytest.mark.parametrize(
@@ -31,15 +31,46 @@ from fairlane.streaming.views.usage import normalise_usage, openai_usage, pick_u
 def test_usage_is_read_whatever_it_is_called_and_garbage_is_ignored(
     raw: bytes | None, expected: tuple[int | None, int | None]
 ) -> None:
+    assert normalise_usage(raw)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"inputTokens":9,"outputTokens":4,"cachedTokens":7,"reasoningTokens":2}', (9, 4, 7, 2)),
+        (
+            b'{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":7},'
+            b'"completion_tokens_details":{"reasoning_tokens":2}}',
+            (9, 4, 7, 2),
+        ),
+        (
+            b'{"input_tokens":9,"input_tokens_details":{"cached_tokens":0},"output_tokens":4,'
+            b'"output_tokens_details":{"reasoning_tokens":2}}',
+            (9, 4, 0, 2),
+        ),
+        (b'{"input_tokens":9,"output_tokens":4,"cache_read_input_tokens":100}', (9, 4, 100, None)),
+        (
+            b'{"prompt_tokens":9,"completion_tokens":4,"prompt_cache_hit_tokens":7,"prompt_tokens_details":null}',
+            (9, 4, 7, None),
+        ),
+        (
+            b'{"inputTokens":1,"outputTokens":1,"prompt_tokens_details":{"cached_tokens":"7"}}',
+            (1, 1, None, None),
+        ),
+    ],
+)
+def test_cached_and_reasoning_tokens_are_read_where_providers_tell_them(
+    raw: bytes, expected: tuple[int | None, ...]
+) -> None:
     assert normalise_usage(raw) == expected
 
 
 def test_the_workers_own_usage_comes_before_that_of_its_result() -> None:
     result = b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}'
-    assert normalise_usage(b'{"inputTokens":9,"outputTokens":9}', result) == (9, 9)
-    assert normalise_usage(None, result) == (1, 2)
-    assert normalise_usage(b'{"pages":3}', result) == (1, 2)
-    assert normalise_usage(b'"much"', b'"text"') == (None, None)
+    assert normalise_usage(b'{"inputTokens":9,"outputTokens":9}', result)[:2] == (9, 9)
+    assert normalise_usage(None, result)[:2] == (1, 2)
+    assert normalise_usage(b'{"pages":3}', result)[:2] == (1, 2)
+    assert normalise_usage(b'"much"', b'"text"') == Counts()
 
 
 def test_usage_without_counts_is_kept_when_there_is_no_other() -> None:

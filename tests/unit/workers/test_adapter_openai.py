@@ -618,3 +618,8 @@ async def test_a_stream_that_breaks_off_is_a_truncation() -> None:
 def test_a_base_url_that_is_none_is_refused_with_a_sentence(base_url: str) -> None:
     with pytest.raises(ValueError, match="base URL"):
         adapter(base_url=base_url)
+
+
+def test_a_key_that_no_header_can_carry_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="The upstream's key holds '…'"):
+        adapter(api_key="sk-…")

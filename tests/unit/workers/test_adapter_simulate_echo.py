@@ -175,3 +175,15 @@ async def test_a_cancelled_waiter_does_not_take_the_others_of_its_tick_with_it()
 def test_a_simulation_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Simulation(**change)
+
+
+def test_a_simulated_answer_says_that_it_is_one_and_reads_well() -> None:
+    fates = [plan(Simulation(), str(i), None) for i in range(20)]
+    texts = {fate.text for fate in fates}
+    assert len(texts) > 1
+    for text in texts:
+        assert text.startswith("*A simulated answer: no model wrote it.*\n\n")
+        assert text.count("```") == 2  # the code ends
+        assert text.endswith("\n\n")  # and so does the answer; a longer one begins again
+    longer = plan(Simulation(tokens=80), "1", None)
+    assert longer.text.startswith(plan(Simulation(), "1", None).text)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk.output import MAX_BATCH_BYTES, MAX_WAITING_DELTAS, TaskOutput
+from fairlane.workers.sdk.session.output import MAX_BATCH_BYTES, MAX_WAITING_DELTAS, TaskOutput
 
 
 def delta(text: str) -> bytes:

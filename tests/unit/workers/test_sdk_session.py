@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk.ledger import KEEP_S, Ledger
-from fairlane.workers.sdk.session import Complaint, HandOver, Registered, Session, Slots, Start, Stop
+from fairlane.workers.sdk.session.ledger import KEEP_S, Ledger
+from fairlane.workers.sdk.session.session import Complaint, HandOver, Registered, Session, Slots, Start, Stop
 
 
 class Bench:
@@ -17,7 +17,7 @@ class Bench:
         self.slots: Slots = shared.slots if shared else Slots(slots)
         self.ledger: Ledger = shared.ledger if shared else Ledger()
         self.session = Session(
-            protocol.Register(instance_id="i", name="n", models=["m"]),
+            lambda: protocol.Register(instance_id="i", name="n", models=["m"]),
             slots=self.slots,
             ledger=self.ledger,
             serves=lambda model, task_type: model == "m" and task_type == "openaiLike",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fairlane.workers.sdk import BadAddressError, Context, Task, TaskError, Usage, Worker
-from fairlane.workers.sdk.address import websocket_url
+from fairlane.workers.sdk.address import websocket_url, without_query
 from fairlane.workers.sdk.backoff import Backoff, requested_pause
 from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Registry
@@ -33,6 +33,10 @@ from fairlane.workers.sdk.values import as_json
 )
 def test_gateway_addresses(written: str, meant: str) -> None:
     assert websocket_url(written) == meant
+
+
+def test_the_log_has_no_query_of_an_address() -> None:
+    assert without_query(websocket_url("wss://h/ws?key=s3cret")) == "wss://h/ws"
 
 
 @pytest.mark.parametrize("written", ["", "h:8080", "ftp://h", "http://", "http://h:x", "http://u:p@h"])
@@ -159,7 +163,13 @@ def test_a_decorated_handler_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"slots": 0}, "slots"), ({"drain_ms": -1}, "drain_ms"), ({"gateway": "nowhere"}, "gateway address")],
+    [
+        ({"slots": 0}, "slots"),
+        ({"drain_ms": -1}, "drain_ms"),
+        ({"gateway": "nowhere"}, "gateway address"),
+        ({"token": "flw_gpu-1_…"}, "The worker token holds '…'"),
+        ({"token": "flw_gpu-1_x\n"}, "The worker token holds"),
+    ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_sentence(change: dict[str, Any], sentence: str) -> None:
     worker = Worker(**change)

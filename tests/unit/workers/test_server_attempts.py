@@ -23,6 +23,7 @@ from fairlane.queues.tasks import (
     Submitted,
     Taken,
     TaskSpec,
+    Used,
 )
 from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
@@ -187,6 +188,15 @@ def finished(outcome: str, *grants: Grant) -> Any:
     return Finished(outcome, "1-2", list(grants))
 
 
+@pytest.mark.parametrize(("length", "kept"), [(200, True), (201, False)])
+async def test_a_long_finish_reason_is_not_that_of_the_whole_answer(length: int, kept: bool) -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.result(result(attempt, {"content": "a", "finish_reason": "x" * length}))
+    assert attempt.end is not None
+    assert (b'"finishReason":"xxx' in attempt.end.fragment) is kept
+
+
 async def test_the_next_task_comes_with_the_end_of_the_last() -> None:
     stage = Stage()
     worker = stage.worker()
@@ -317,6 +327,30 @@ async def test_a_rejection_after_the_beginning_is_ignored() -> None:
     attempt.acknowledged()
     attempt.reject(TaskReject("t1", 1, "capacity"))
     assert attempt.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("how", ["it goes", "its result cannot be read"])
+@pytest.mark.parametrize("chunks", [0, 3])
+async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_say(
+    how: str, chunks: int
+) -> None:
+    stage = Stage()
+    worker = stage.worker()
+    await stage.store.answer("take", [grant()])
+    await stage.store.answer("payload", b"x" * 40)
+    attempt = attempt_of(worker, "t1")
+    attempt.acknowledged()
+    for seq in range(1, chunks):
+        attempt.chunk(chunk(attempt, seq, "x"))
+    attempt.stop("client")
+    if chunks:
+        attempt.chunk(chunk(attempt, chunks, "x"))  # until it stops
+    if how == "it goes":
+        stage.dispatcher.registry.disconnected(worker)
+    else:
+        attempt.unreadable_result()
+    args, _ = await stage.store.answer("finish", finished("late"))
+    assert args[3].used == (Used(10, chunks, estimated=True) if chunks else Used())
 
 
 async def test_a_stopped_task_holds_its_slot_until_the_worker_answers() -> None:
@@ -545,7 +579,7 @@ async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None
     attempt.result(result(attempt, None, lastSeq=3))
     await stage.store.answer("append", [("ok", 0)])
     args, _ = await stage.store.answer("finish", finished("ok"))
-    assert args[3].used == (0, 3)
+    assert args[3].used == Used(0, 3, estimated=True)
 
 
 # ---- bringing tasks to workers ----------
@@ -771,10 +805,36 @@ async def test_a_worker_for_which_ten_tasks_in_a_row_fail_is_told_once() -> None
     assert (worker.ailment, worker.cap) == ("", None)
 
 
+async def test_workers_that_are_ill_and_well_in_turn_have_few_lines() -> None:
+    stage = Stage()
+    workers = [stage.worker(f"w{number}") for number in range(50)]
+    with capture_logs() as logs:
+        for worker in workers:
+            stage.dispatcher.health.says(worker, "no upstream")
+            stage.dispatcher.health.says(worker, "")
+    assert 20 <= len(logs) < 50
+    assert not any(worker.ailment for worker in workers)
+
+
 async def test_what_ails_a_worker_is_one_printable_line() -> None:
     stage = Stage()
     worker = stage.worker()
     for _ in range(3):
-        stage.dispatcher.health.ended(worker, State.FAILED, "UPSTREAM_ERROR", "\x1b[31mred\n" + "x" * 999)
-    assert worker.ailment.startswith(" [31mred x")
-    assert len(worker.ailment) == 200
+        stage.dispatcher.health.ended(worker, State.FAILED, "UPSTREAM_ERROR", "red\x1b\x1b" + "x" * 999)
+    assert worker.ailment == "red  " + "x" * 75
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence", "ailment"),
+    [
+        ("UPSTREAM_AUTH", "The upstream answered 401: invalid key", "The upstream answered 401: invalid key"),
+        ("UPSTREAM_AUTH", "The upstream answered 401: Ann Beck has", "The upstream answered 401"),
+        ("UPSTREAM_ERROR", '"Ann Beck has"', "UPSTREAM_ERROR"),
+    ],
+)
+async def test_what_ails_a_worker_quotes_no_request(code: str, sentence: str, ailment: str) -> None:
+    stage = Stage()
+    worker = stage.worker()
+    for _ in range(3):
+        stage.dispatcher.health.ended(worker, State.FAILED, code, sentence)
+    assert worker.ailment == ailment

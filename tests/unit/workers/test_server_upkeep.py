@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.queues.presence import AT_ONCE
 from fairlane.queues.scheduler import Limits
+from fairlane.queues.survey.presence import AT_ONCE
 from fairlane.workers.server.pool import Pool, Worker
 from fairlane.workers.server.tasks.steps import Phase
 from fairlane.workers.server.upkeep import FEW, LOOK_S, Upkeep

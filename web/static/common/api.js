@@ -33,13 +33,14 @@ export function setKey(value) {
  * `explain` says it in the reader's language.
  */
 export class Problem extends Error {
-  constructor(status, code, message, { retryAfterMs = null, taskId = null } = {}) {
+  constructor(status, code, message, { retryAfterMs = null, taskId = null, fields = {} } = {}) {
     super(message);
     this.name = "Problem";
     this.status = status;
     this.code = code;
     this.retryAfterMs = retryAfterMs;
     this.taskId = taskId;
+    this.fields = fields; // of several: what is wrong with each
   }
 }
 
@@ -117,7 +118,7 @@ async function problemOf(response) {
     response.status,
     (native ? body.code : body?.error?.code) ?? `HTTP_${response.status}`,
     (native ? body.error : body?.error?.message) ?? `The gateway answered ${response.status}`,
-    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id") },
+    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id"), fields: body?.fields },
   );
 }
 

@@ -16,6 +16,12 @@ export function number(value, digits = 0) {
   return formatter({ maximumFractionDigits: digits }).format(value);
 }
 
+/** 12.3K: where there is little room. */
+export const compact = value => (value < 10_000 ? number(value, 2) : formatter({ notation: "compact", maximumFractionDigits: 1 }).format(value));
+
+/** Credits: small ones to the last digit, others as money is told. */
+export const credits = value => number(value, Math.abs(value) < 1 ? 6 : 2);
+
 function unit(value, name, digits = 0) {
   const options = { style: "unit", unit: name, unitDisplay: "narrow", maximumFractionDigits: digits };
   return formatter(digits ? { ...options, minimumFractionDigits: digits } : options).format(value);
@@ -47,6 +53,9 @@ export const clock = ms => new Date(ms).toLocaleTimeString(language(), { hourCyc
 
 /** The same without seconds. */
 export const hourMinute = ms => new Date(ms).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+
+/** The day of a time: 23 Nov. */
+export const dayMonth = ms => new Date(ms).toLocaleDateString(language(), { day: "numeric", month: "short" });
 
 /** The reader's time zone, in which all times are told: UTC, GMT+2, CET. */
 export const timeZone = () =>

@@ -5,14 +5,15 @@ import { h, replace } from "../common/dom.js";
 import { number } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { askAgain, openDialog, toast } from "../common/page.js";
+import { helpText } from "./help.js";
 
 const PATHS = { queue: "/api/admin/queues/", model: "/api/admin/models/" };
-const CHOICES = { admission: ["fixed", "adaptive"], cost: ["tokens", "requests", "slot_seconds"] };
+const MOST_WARNINGS = 3;
 
 /** A model's name may hold slashes, which the gateway's path takes as they are; anything else is escaped. */
 const pathOf = (kind, name) => PATHS[kind] + name.split("/").map(encodeURIComponent).join("/");
 
-const patch = (kind, name, values) => call(pathOf(kind, name), { method: "PATCH", body: values });
+const patch = (kind, name, values, query = "") => call(pathOf(kind, name) + query, { method: "PATCH", body: values });
 
 /** Do something and tell how it went; `after` is called when it was done. The feed shows it within a second anyhow. */
 async function carryOut(work, after = () => {}) {
@@ -101,11 +102,12 @@ async function cancelAll(query, question, after) {
 
 const SAVED = ["taskId", "status", "user", "key", "model", "queue", "type", "code", "error", "enqueuedAt", "startedAt", "firstOutputAt", "endedAt", "attempt"];
 
-/** A value of a CSV file. One that a table program would take for a formula begins with an apostrophe. */
+/** A value of a CSV file, always quoted. What a table program would take for a formula, also behind another separator than ours,
+ * gets an apostrophe. */
 function csv(value) {
   if (value === null || value === undefined) return "";
-  const text = String(value).replace(/^(?=[=+\-@\t\r])/, "'");
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const text = String(value).replace(/(^|[;,|\t\r\n])(?=\s*[=+\-@])/g, "$1'");
+  return `"${text.replaceAll('"', '""')}"`;
 }
 
 /** Keep the tasks that a search finds as a CSV file, at most so many, the newest first. */
@@ -133,7 +135,8 @@ export async function save(search, most) {
 export function valueText(value) {
   if (value === null || value === undefined) return t("value.none");
   if (typeof value === "boolean") return t(`value.${value}`);
-  return typeof value === "number" ? number(value, 3) : String(value);
+  if (typeof value === "object") return JSON.stringify(value);
+  return typeof value === "number" ? number(value, 6) : String(value);
 }
 
 /** A setting's name in words; one that is not known keeps its own. */
@@ -142,94 +145,158 @@ export const settingName = name => (t(`setting.${name}`) === `setting.${name}` ?
 let asking = false;
 
 /** Ask for other limits of a queue or model, then once more, then change them. */
-export async function change(kind, name) {
+export const change = (kind, name) => changeFrom(kind, name, {});
+
+/** The same for what a user may have of a model. */
+export const throttle = name => changeFrom("model", name, { first: "max_running_per_user", intro: t("change.everyone", { name }) });
+
+async function changeFrom(kind, name, opening) {
   if (asking) return; // a second click before the question is there
-  let now;
   asking = true;
   try {
-    now = await patch(kind, name, {}); // changes nothing and says what holds
+    openLimits(kind, name, await patch(kind, name, {}), opening); // which changes nothing and says what holds
   } catch (problem) {
     toast(explain(problem), "bad");
-    return;
   } finally {
     asking = false;
   }
-  const wanted = await askForValues(name, now);
-  if (wanted === null) return;
-  const lines = Object.entries(wanted).map(([setting, value]) =>
-    t("change.to", {
-      name: settingName(setting),
-      before: valueText(now.values[setting]),
-      after: value === null ? t("change.configured") : valueText(value),
-    }),
-  );
-  const sure = await askAgain({
-    title: t("ask.change", { name }),
-    text: h("span", {}, t("ask.change.text"), lines.map(line => h("strong", { class: "change-line" }, line))),
-    action: t("do.change"),
-  });
-  if (!sure) return;
-  await carryOut(async () => {
-    await patch(kind, name, wanted);
-    return t("done.change", { name });
-  });
 }
 
-/** The values that the reader wants other than they are; null when they think better of it. */
-function askForValues(name, { values, overrides }) {
-  return new Promise(resolve => {
-    const fields = Object.entries(values)
-      .filter(([setting]) => setting !== "paused")
-      .map(([setting, value]) => field(setting, value, setting in overrides));
-    const problem = h("p", { class: "hint", role: "alert" });
-    let wanted = null;
-    const review = event => {
-      event.preventDefault();
-      const changes = {};
-      for (const one of fields) if (one.changed()) changes[one.setting] = one.value();
-      if (Object.keys(changes).length === 0) {
-        replace(problem, t("change.nothing"));
-        return;
-      }
-      wanted = changes;
-      dialog.close();
-    };
-    const dialog = openDialog(
-      t("change.title", { name }),
-      h(
-        "form",
-        { on: { submit: review } },
-        h("div", { class: "settings" }, fields.map(one => one.element)),
-        h("p", { class: "hint" }, t("change.hint")),
-        problem,
-        h(
-          "div",
-          { class: "actions" },
-          h("button", { type: "submit", class: "primary" }, t("change.review")),
-          h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, t("cancel")),
-        ),
-      ),
-      () => resolve(wanted),
+/**
+ * The limits as a form, which stays, with what was typed, until the gateway has taken the change or the reader thinks better of it. It
+ * opens at the setting `first`, with the sentence `intro`.
+ */
+function openLimits(kind, name, { values, overrides, settings }, { first = null, intro = null }) {
+  const fields = Object.entries(settings).map(([setting, about]) => field(setting, values[setting], setting in overrides, about));
+  const notice = h("p", { class: "hint", role: "alert" });
+  const box = h("div");
+  let busy = false;
+
+  const ask = async work => {
+    if (busy) return;
+    busy = true;
+    try {
+      await work();
+    } catch (problem) {
+      replace(box, form);
+      const wrong = complain(one => problem.fields?.[one.setting]);
+      replace(notice, wrong ? "" : explain(problem));
+    } finally {
+      busy = false;
+    }
+  };
+
+  /** Show at each field what is wrong with it; whether anything is. */
+  const complain = problemOf => {
+    const wrong = fields.filter(one => one.complain(problemOf(one) ?? ""));
+    wrong[0]?.input.focus();
+    return wrong.length > 0;
+  };
+
+  const review = event => {
+    event.preventDefault();
+    const changed = fields.filter(one => one.changed());
+    replace(notice, changed.length ? "" : t("change.nothing"));
+    if (complain(one => (changed.includes(one) ? one.problem() : "")) || !changed.length) return;
+    const wanted = Object.fromEntries(changed.map(one => [one.setting, one.value()]));
+    ask(async () => {
+      await patch(kind, name, wanted, "?check=true");
+      const warnings = await reservations(kind, name, wanted);
+      showReview(wanted, warnings);
+    });
+  };
+
+  const showReview = (wanted, warnings) => {
+    const lines = Object.entries(wanted).map(([setting, value]) =>
+      t("change.to", {
+        name: settingName(setting),
+        before: valueText(values[setting]),
+        after: value === null ? t("change.configured") : valueText(value),
+      }),
     );
-  });
+    const carryOutNow = async () => {
+      await patch(kind, name, wanted);
+      dialog.close();
+      toast(t("done.change", { name }), "good");
+    };
+    const back = h("button", { type: "button", class: "quiet", on: { click: () => replace(box, form) } }, t("change.back"));
+    replace(
+      box,
+      h("p", {}, t("ask.change.text"), lines.map(line => h("strong", { class: "change-line" }, line))),
+      warnings.map(text => h("p", { class: "notice warn" }, text)),
+      h("div", { class: "actions" }, h("button", { type: "button", class: "primary", on: { click: () => ask(carryOutNow) } }, t("do.change")), back),
+    );
+    back.focus();
+  };
+
+  const form = h(
+    "form",
+    { novalidate: true, on: { submit: review } },
+    intro ? h("p", { class: "notice" }, intro) : null,
+    h("div", { class: "settings" }, fields.map(one => one.element)),
+    h("p", { class: "hint" }, t("change.hint")),
+    notice,
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "submit", class: "primary" }, t("change.review")),
+      h("button", { type: "button", class: "quiet", on: { click: () => dialog.close() } }, t("cancel")),
+    ),
+  );
+  replace(box, form);
+  const dialog = openDialog(t("change.title", { name }), box);
+  fields.find(one => one.setting === first)?.input.focus();
 }
 
-function field(setting, value, overridden) {
+/** Sentences about models of which the queues would together have more slots reserved than there are. */
+async function reservations(kind, name, wanted) {
+  if (!wanted.reserved && !wanted.concurrency) return [];
+  const { queues, models } = await call("/api/admin/state?tasks=0");
+  const reserved = queues.reduce((sum, row) => sum + ((kind === "queue" && row.queue === name && wanted.reserved) || row.reserved || 0), 0);
+  const limited = models.map(row => ({ name: row.model, limit: (kind === "model" && row.model === name && wanted.concurrency) || row.limit }));
+  return limited
+    .filter(row => (kind === "queue" || row.name === name) && row.limit && reserved > row.limit)
+    .slice(0, MOST_WARNINGS)
+    .map(row => t("change.over", { model: row.name, limit: number(row.limit), n: number(reserved) }));
+}
+
+function field(setting, value, overridden, about) {
   const id = `setting-${setting}`;
   const before = value === null ? "" : String(value);
-  const input = CHOICES[setting]
+  const described = { id, name: setting, "aria-describedby": `${id}-help ${id}-problem` };
+  const input = about.choices
     ? h(
         "select",
-        { id, name: setting },
+        described,
         overridden ? h("option", { value: "" }, t("change.configured")) : null,
-        CHOICES[setting].map(choice => h("option", { value: choice, selected: choice === before }, choice)),
+        about.choices.map(choice => h("option", { value: choice, selected: choice === before }, choice)),
       )
-    : h("input", { id, name: setting, type: "number", min: 0, step: setting === "weight" ? "any" : 1, value: before, inputmode: "decimal" });
+    : h("input", { ...described, type: "number", min: about.least, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
   const note = overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null;
+  const least = about.least === null ? "" : ` ${t("change.least", { n: number(about.least, 3) })}`;
+  const help = h("p", { class: "hint", id: `${id}-help` }, h("code", {}, setting), `: ${helpText(setting, about.help)}${least}`);
+  const wrong = h("p", { class: "field-problem", id: `${id}-problem`, role: "alert" });
+
+  /** What is wrong with the value by itself; "" when nothing is. */
+  const problem = () => {
+    if (input.validity.badInput) return t("change.number");
+    const typed = Number(input.value);
+    if (input.value === "" || about.choices) return "";
+    if (typed < about.least) return t("change.least", { n: number(about.least, 3) });
+    if (typed > about.most) return t("change.most", { n: number(about.most) });
+    return about.type === "integer" && !Number.isInteger(typed) ? t("change.whole") : "";
+  };
   return {
     setting,
-    element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting), note), input),
-    changed: () => input.value !== before && (input.value !== "" || overridden),
-    value: () => (input.value === "" ? null : CHOICES[setting] ? input.value : Number(input.value)),
+    input,
+    element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting), note), input, help, wrong),
+    changed: () => input.validity.badInput || (input.value !== before && (input.value !== "" || overridden)),
+    value: () => (input.value === "" ? null : about.choices ? input.value : Number(input.value)),
+    problem,
+    complain: text => {
+      replace(wrong, text);
+      input.setAttribute("aria-invalid", String(text !== ""));
+      return text !== "";
+    },
   };
 }

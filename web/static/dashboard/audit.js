@@ -1,10 +1,11 @@
-// What operators changed and did.
+// What operators changed and did, and below it which calls were refused.
 
 import { call, explain } from "../common/api.js";
 import { h, replace } from "../common/dom.js";
 import { dateTime } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { settingName, valueText } from "./actions.js";
+import { Refusals } from "./refusals.js";
 import { LiveTable } from "./table.js";
 
 const PAGE = 50;
@@ -15,13 +16,15 @@ export class Audit {
     this._entries = [];
     this._next = null;
     this._newest = undefined;
+    this._failed = false;
     this._reading = false;
     this._stopped = false;
     this._problem = h("div", { role: "alert" });
     this._empty = h("p", { class: "empty", hidden: true, dataset: { t: "audit.empty" } }, t("audit.empty"));
     this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._read(this._next) } }, t("load.more"));
     this._table = auditTable();
-    this.element = h(
+    this._refusals = new Refusals();
+    const acts = h(
       "section",
       { class: "panel", id: "audit", "aria-labelledby": "audit-title" },
       h("div", { class: "panel-head" }, h("h2", { id: "audit-title", dataset: { t: "audit.title" } }, t("audit.title")), h("span", { class: "muted small", dataset: { t: "audit.hint" } }, t("audit.hint"))),
@@ -30,6 +33,7 @@ export class Audit {
       this._table.element,
       h("div", { class: "more-row" }, this._more),
     );
+    this.element = h("div", { class: "grid" }, acts, this._refusals.element);
     this._forget = onLanguage(() => this._draw());
     this._read();
   }
@@ -38,17 +42,22 @@ export class Audit {
     this._stopped = true;
     this._forget();
     this._table.close();
+    this._refusals.close();
   }
 
-  /** A picture of the feed says which entry is the newest; what could not be read is read as soon as the store is back. */
+  /** A picture of the feed says which entry is the newest; what could not be read is read as soon as the database is back. */
   show(picture) {
-    if (picture.store.up && picture.audit !== this._newest) this._read();
+    const news = picture.audit !== this._newest;
+    this._newest = picture.audit;
+    if (this._stopped || this._reading) this._failed ||= news;
+    else if (news || (this._failed && picture.database.up)) this._read();
   }
 
   /** Read the newest entries, or those behind `after`. */
   async _read(after = null) {
     if (this._reading) return;
     this._reading = this._more.disabled = true;
+    this._failed = false;
     try {
       const answer = await call(`/api/admin/audit?limit=${PAGE}${after ? `&after=${after}` : ""}`);
       if (this._stopped) return;
@@ -59,6 +68,7 @@ export class Audit {
       replace(this._problem);
       this._draw();
     } catch (problem) {
+      this._failed = true;
       if (!this._stopped) replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
     } finally {
       this._reading = this._more.disabled = false;
@@ -67,7 +77,6 @@ export class Audit {
 
   /** Put new entries before those that are there, unless so many are new that some lie between. */
   _begin({ entries, next }) {
-    this._newest = entries[0]?.id ?? null;
     const old = entries.findIndex(entry => entry.id === this._entries[0]?.id);
     if (old < 0) {
       this._entries = entries;
@@ -83,7 +92,8 @@ export class Audit {
   }
 }
 
-const known = action => (["set", "cancel", "drain"].includes(action) ? t(`audit.${action}`) : action);
+const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant" };
+const known = action => (action in DONE ? t(`audit.${DONE[action]}`) : action);
 
 function target(entry) {
   const [kind, ...rest] = entry.target.split(" ");
@@ -104,6 +114,7 @@ const auditTable = () =>
     [
       { name: "audit.at", sign: row => dateTime(row.at) },
       { name: "audit.who", sign: row => (row.who === OPEN ? t("audit.open") : row.who), draw: row => h("span", { class: "who" }, row.who === OPEN ? t("audit.open") : row.who) },
+      { name: "audit.from", sign: row => row.from || "–" },
       { name: "audit.action", sign: row => known(row.action) },
       { name: "audit.target", sign: row => row.target, draw: target },
       { name: "audit.change", class: "wide", sign: row => row.id, draw: row => h("div", {}, changes(row)) },

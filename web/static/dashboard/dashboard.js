@@ -7,10 +7,12 @@ import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
 import { Audit } from "./audit.js";
+import { Keys } from "./keys.js";
 import { Overview } from "./overview.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
+import { Usage } from "./usage.js";
 
 const IDLE_MS = 10_000;
 const HIDDEN_MS = 2_000;
@@ -35,6 +37,7 @@ page.onMe((me, problem) => {
   state.allowed = Boolean(me?.admin || me?.scopes?.includes("viewer"));
   if (state.allowed) {
     state.refusal = null;
+    document.body.classList.toggle("viewer", !me.scopes.includes("admin"));
     startFeed();
     route();
     draw();
@@ -147,8 +150,12 @@ function drawProblems(picture, lost) {
     const since = picture.store.since ?? picture.now;
     notices.push(["bad", `${t("store.down", { at: clock(since) })} ${known()}`]);
   } else if (picture?.store.refuses) {
-    notices.push(["bad", t("store.refuses", { at: clock(picture.store.since), why: picture.store.why })]);
+    notices.push(["bad", t("store.refuses", { address: picture.store.address, at: clock(picture.store.since), why: picture.store.why })]);
   } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
+  const { database } = picture ?? {};
+  if (database && !database.up && !lost) {
+    notices.push(["bad", t("database.away", { at: clock(database.since), why: database.why })]);
+  }
   const box = byId("problem");
   const kinds = notices.map(([kind]) => kind).join();
   if (box.dataset.kinds !== kinds || box.children.length !== notices.length) {
@@ -163,7 +170,10 @@ function drawProblems(picture, lost) {
 const names = () => ({
   queues: (state.picture?.queues ?? []).map(row => row.queue),
   models: (state.picture?.models ?? []).map(row => row.model),
+  workers: (state.picture?.workers ?? []).map(row => [row.workerId, row.name || row.workerId]),
 });
+
+const tiers = () => [...new Set((state.picture?.queues ?? []).map(row => row.tier))];
 
 function leave() {
   state.view?.close();
@@ -172,16 +182,18 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "audit"];
+const VIEWS = ["tasks", "usage", "keys", "audit"];
 
-/** Show the view that the address names: #/, #/tasks?…, #/tasks/<id>, #/audit. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/audit. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id] = path.split("/");
   if (state.shown === location.hash && state.view) return;
   const wanted = new URLSearchParams(query ?? "");
-  if (name === "tasks" && !id && state.view instanceof Tasks) {
+  const same =
+    name === "tasks" ? !id && state.view instanceof Tasks : name === "usage" ? state.view instanceof Usage : !VIEWS.includes(name) && state.view instanceof Overview;
+  if (same) {
     state.shown = location.hash;
     state.view.use(wanted);
     return;
@@ -190,8 +202,10 @@ function route() {
   state.shown = location.hash;
   if (name === "tasks" && id) state.view = new Task(id);
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
+  else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
+  else if (name === "usage") state.view = new Usage(wanted);
   else if (name === "audit") state.view = new Audit();
-  else state.view = new Overview();
+  else state.view = new Overview(wanted);
   const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");

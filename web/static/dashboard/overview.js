@@ -5,8 +5,9 @@ import { h, later, replace, setText } from "../common/dom.js";
 import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
-import { cancelWaiting, change, drain, pause, settingName } from "./actions.js";
-import { LatencyPlot, RatePlot, WaitingPlot } from "./charts.js";
+import { cancelWaiting, change, drain, pause, settingName, throttle } from "./actions.js";
+import { LatencyPlot, RatePlot, TokensPlot, WaitingPlot, rangeOf } from "./charts.js";
+import { Period, segmented } from "./period.js";
 import { LiveTable, gauge, meter, rowButton } from "./table.js";
 
 const HISTORY_MS = 10_000;
@@ -17,8 +18,9 @@ const MEASURES = [
 ];
 const MOST_USERS = 10;
 const MOST_CODES = 6;
+const MOST_REASONS = 2;
 const MANY = 0.02;
-const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, outputTokensLastMinute: 0 };
+const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, cancelledLastMinute: 0, outputTokensLastMinute: 0 };
 
 const sentence = key => h("p", { dataset: { t: key } }, t(key));
 
@@ -30,28 +32,37 @@ function firstWorker() {
 
 /**
  * A model's row, with how long its waiting tasks will take if none is added (`drainMs`, null: it does not end) and by how many tasks
- * a minute its queue grows (`growth`). By what ended in the last minute; if all that waits came within it, by slots and mean run.
+ * a minute its queue grows (`growth`). By what was `finished` in the last minute; if all that waits came within it, by slots and mean run.
  */
 function withDrain(row) {
-  if (!row.waiting) return { ...row, drainMs: 0, growth: 0 };
-  const { acceptedLastMinute: came, endedLastMinute: ended } = row.done ?? NOTHING;
+  const { acceptedLastMinute: came, endedLastMinute: ended, cancelledLastMinute: cancelled } = row.done ?? NOTHING;
+  const finished = ended - cancelled;
+  if (!row.waiting) return { ...row, drainMs: 0, growth: 0, finished };
   const slots = Math.min(row.limit ?? row.slots, row.slots);
   const fresh = !row.done || row.waiting <= came;
-  const perMinute = fresh && row.meanRunMs ? Math.max(ended, (60_000 * slots) / row.meanRunMs) : ended;
-  const stopped = row.paused || !row.workers || !perMinute;
-  return { ...row, drainMs: stopped ? null : (60_000 * row.waiting) / perMinute, growth: came - ended };
+  const perMinute = fresh && row.meanRunMs ? Math.max(finished, (60_000 * slots) / row.meanRunMs) : finished;
+  const stopped = row.paused || !row.workers || Object.keys(row.blocked).length || !perMinute;
+  return { ...row, drainMs: stopped ? null : (60_000 * row.waiting) / perMinute, growth: came - ended, finished };
 }
 
 export class Overview {
-  constructor() {
-    this._history = null;
+  /** `wanted`: URLSearchParams of the address. */
+  constructor(wanted) {
+    this._hour = null; // the last hour of everything, for the figures
+    this._history = null; // what the plots show
+    this._asked = 0;
+    this._period = new Period(wanted);
     this._picture = null;
     this._measure = 0;
     this._figures = new Figures();
     this._backlog = new WaitingPlot();
     this._rates = new RatePlot();
+    this._tokens = new TokensPlot();
     this._times = new LatencyPlot();
+    this._panels = { waiting: plotPanel("waiting", this._backlog), rate: plotPanel("rate", this._rates), time: this._timePanel(), tokens: plotPanel("tokens", this._tokens) };
     this._codes = h("div", { class: "codes-lists" });
+    this._codePanel = panel("codes.title", "codes", null, this._codes);
+    this._panels.tokens.hidden = true;
     this._tables = TABLES.map(({ make }) => make(() => this._readUsers()));
     this._empties = TABLES.map(({ empty }) => empty()).map(content => h("div", { class: "empty", hidden: true }, content));
     this._counts = TABLES.map(() => h("span", { class: "muted small" }));
@@ -59,7 +70,8 @@ export class Overview {
       "div",
       { class: "grid" },
       this._figures.element,
-      h("div", { class: "grid plots" }, plotPanel("waiting", this._backlog), plotPanel("rate", this._rates), this._timePanel(), this._codePanel()),
+      this._period.element,
+      h("div", { class: "grid plots" }, Object.values(this._panels), this._codePanel),
       TABLES.map(({ name }, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
     );
     this._stopped = false;
@@ -76,8 +88,10 @@ export class Overview {
     this._calledOff();
     this._usersCalledOff();
     this._forget();
+    this._period.close();
     this._backlog.close();
     this._rates.close();
+    this._tokens.close();
     this._times.close();
     for (const table of this._tables) table.close();
   }
@@ -86,10 +100,10 @@ export class Overview {
   show(picture) {
     this._picture = picture;
     const known = picture.asOf !== null;
-    const done = this._history?.models ?? {};
+    const done = this._hour?.models ?? {};
     const none = done.other ? null : NOTHING; // with very many models some are counted together
-    const models = picture.models.map(row => withDrain({ ...row, now: picture.asOf ?? picture.now, done: this._history && (done[row.model] ?? none) }));
-    this._figures.show(picture, this._history, models);
+    const models = picture.models.map(row => withDrain({ ...row, now: picture.asOf ?? picture.now, done: this._hour && (done[row.model] ?? none) }));
+    this._figures.show(picture, this._hour, models);
     this._fill(0, this._users?.users ?? [], row => row.user, this._users !== null);
     if (this._users) setText(this._counts[0], this._users.number > this._users.users.length || !this._users.complete ? t("users.of", { n: this._users.number }) : "");
     this._fill(1, picture.queues, row => row.queue, known);
@@ -106,21 +120,33 @@ export class Overview {
   }
 
   _redraw() {
-    this._drawCodes();
+    this._drawHistory();
     if (this._picture) this.show(this._picture);
   }
 
-  // ---- the last hour ----------
+  // ---- what happened ----------
+
+  /** Show another time, or something else. */
+  use(wanted) {
+    this._period.use(wanted);
+    this._readHistory();
+  }
 
   async _readHistory() {
+    this._calledOff();
+    this._asked += 1;
+    const mine = this._asked;
+    const { query } = this._period;
     try {
-      this._history = await call("/api/admin/history");
-      if (this._stopped) return;
+      const [hour, wanted] = await Promise.all([call("/api/admin/history"), query.size ? call(`/api/admin/history?${query}`) : null]);
+      if (this._stopped || mine !== this._asked) return;
+      this._hour = hour;
+      this._history = wanted ?? hour;
       this._drawHistory();
     } catch {
       // the banner tells what is wrong; the plots keep what they show
     }
-    if (!this._stopped) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
+    if (!this._stopped && mine === this._asked) this._calledOff = later(() => this._readHistory(), HISTORY_MS);
   }
 
   async _readUsers() {
@@ -136,40 +162,46 @@ export class Overview {
   }
 
   _drawHistory() {
-    if (this._history === null) return;
-    this._backlog.show(this._history);
-    this._rates.show(this._history);
-    this._times.show(this._history, ...MEASURES[this._measure]);
+    const history = this._history;
+    if (history === null) return;
+    this._drawPeriod();
+    const known = { waiting: history.waiting !== null, rate: true, tokens: history.totalMs === null, time: history.totalMs !== null };
+    for (const [name, element] of Object.entries(this._panels)) element.hidden = !known[name];
+    if (known.waiting) this._backlog.show(history);
+    this._rates.show(history);
+    if (known.tokens) this._tokens.show(history);
+    if (known.time) this._times.show(history, ...MEASURES[this._measure]);
     this._drawCodes();
     if (this._picture) this.show(this._picture);
+  }
+
+  _drawPeriod() {
+    const names = (rows, name) => (this._picture?.[rows] ?? []).map(name);
+    this._period.show(this._history, {
+      models: names("models", row => row.model),
+      queues: names("queues", row => row.queue),
+      workers: names("workers", row => row.name || row.workerId),
+    });
   }
 
   _drawCodes() {
     if (this._history === null) return;
     const { failures, refusals } = this._history.total;
-    replace(this._codes, codeList("codes.failures", failures, "--bad", true), codeList("codes.refusals", refusals, "--warn", false));
+    this._codePanel.hidden = failures === null;
+    if (failures === null) return;
+    const none = t("codes.none", { range: rangeOf(this._history) });
+    replace(this._codes, codeList("codes.failures", failures, "--bad", true, none), codeList("codes.refusals", refusals, "--warn", false, none));
   }
 
   _timePanel() {
-    const choose = MEASURES.map(([, short], index) =>
-      h(
-        "label",
-        {},
-        h("input", { type: "radio", name: "measure", value: short, checked: index === 0, on: { change: () => this._choose(index) } }),
-        h("span", { dataset: { t: `plot.${short}` } }, t(`plot.${short}`)),
-      ),
-    );
-    const choice = h("div", { class: "segmented slim end", role: "radiogroup", dataset: { tLabel: "plot.choice" }, "aria-label": t("plot.choice") }, choose);
+    const shorts = MEASURES.map(([, short]) => short);
+    const choice = segmented("measure", shorts.map(value => ({ value, key: `plot.${value}` })), shorts[0], "plot.choice", short => this._choose(shorts.indexOf(short)));
     return h("section", { class: "panel", "aria-labelledby": "time-title" }, h("div", { class: "panel-head" }, heading("time-title", "plot.time"), h("div", { class: "end" }, choice)), this._times.element);
   }
 
   _choose(index) {
     this._measure = index;
     this._drawHistory();
-  }
-
-  _codePanel() {
-    return h("section", { class: "panel", id: "codes", "aria-labelledby": "codes-title" }, h("div", { class: "panel-head" }, heading("codes-title", "codes.title")), this._codes);
   }
 }
 
@@ -181,13 +213,13 @@ const heading = (id, key) => h("h2", { id, dataset: { t: key } }, t(key));
 const panel = (key, name, ...children) =>
   h("section", { class: "panel", id: name, "aria-labelledby": `${name}-title` }, h("div", { class: "panel-head" }, heading(`${name}-title`, key), children[0]), children.slice(1));
 
-function codeList(key, entries, tone, linked) {
+function codeList(key, entries, tone, linked, none) {
   const most = entries[0]?.count ?? 1;
   const items = entries.slice(0, MOST_CODES).map(({ code, count }) => {
     const name = linked && code !== "other" ? h("a", { class: "name", href: `#/tasks?state=failed&code=${encodeURIComponent(code)}` }, code) : h("span", { class: "name" }, code);
     return h("li", {}, name, h("span", { class: "num" }, number(count)), meter(count / most, { tone: `var(${tone})` }));
   });
-  return h("div", {}, h("h3", { class: "codes-head" }, t(key)), items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, t("codes.none")));
+  return h("div", {}, h("h3", { class: "codes-head" }, t(key)), items.length ? h("ul", { class: "codes" }, items) : h("p", { class: "muted small" }, none));
 }
 
 // ---- the figures at the top ----------
@@ -211,17 +243,25 @@ class Figures {
     const waiting = models.filter(row => row.waiting);
     const growth = waiting.reduce((sum, row) => sum + row.growth, 0);
     const drainMs = waiting.some(row => row.drainMs === null) ? null : Math.max(0, ...waiting.map(row => row.drainMs));
-    const trend = waiting.length && history ? growthText(growth) : "";
+    const reasons = [...new Set(waiting.map(blockedText).filter(Boolean))];
+    const trend = reasons.length ? reasons.slice(0, MOST_REASONS).join("; ") : waiting.length && history ? growthText(growth) : "";
     this._set("drain", waiting.length ? drainText(drainMs) : "–", trend, growth > 0 || drainMs === null ? "warn" : "");
     this._set("running", number(counts.executing), t("figure.running.more", { n: number(slots) }));
     const overruled = replicas.filter(row => row.configuration && !row.configuration.inForce).map(row => row.replica);
-    const about = t("figure.workers.more", { n: replicas.length }) + (overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "");
-    this._set("workers", number(workers.length), picture.asOf === null ? "" : about, workers.length && !overruled.length ? "" : "warn");
+    const refused = replicas.filter(row => row.reloadRefused).map(row => row.replica);
+    const differ = new Set(replicas.map(row => row.keysHash).filter(Boolean)).size > 1;
+    const troubles = [
+      overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "",
+      refused.length ? t("figure.workers.refused", { names: refused.join(", ") }) : "",
+      differ ? t("figure.workers.keys") : "",
+    ].join("");
+    const about = t("figure.workers.more", { n: replicas.length }) + troubles;
+    this._set("workers", number(workers.length), picture.asOf === null ? "" : about, workers.length && !troubles ? "" : "warn");
     if (history === null) return;
     const { total } = history;
     const last = count => history[count].slice(-60_000 / history.bucketMs).reduce((sum, value) => sum + value, 0);
     const ended = total.completed + total.failed + total.cancelled;
-    this._set("rate", number(last("completed") + last("failed") + last("cancelled")), t("figure.rate.more", { rate: number(last("accepted")) }));
+    this._set("rate", number(last("completed") + last("failed")), t("figure.rate.more", { rate: number(last("accepted")) }));
     this._set("total", duration(total.totalMs.p50), total.totalMs.p95 === null ? "" : t("figure.total.more", { time: duration(total.totalMs.p95) }));
     this._set("failed", number(total.failed), ended ? t("figure.failed.more", { share: percent(total.failed / ended, 1) }) : "", total.failed > MANY * ended ? "bad" : "");
     const asked = total.accepted + total.refused;
@@ -249,6 +289,9 @@ const seconds = ms => Math.ceil(ms / 1000) * 1000;
 
 const drainText = ms => (ms === null ? t("drain.never") : duration(seconds(ms)));
 const growthText = growth => t(growth > 0 ? "drain.grows" : growth < 0 ? "drain.shrinks" : "drain.steady", { n: number(Math.abs(growth)) });
+
+/** Why tasks of a model's row cannot start; "" where all can. */
+const blockedText = ({ blocked }) => [...new Set(Object.entries(blocked).map(([queue, why]) => t(`blocked.${why}`, { queue })))].join("; ");
 
 /** A duration in whole seconds. */
 const about = ms => wholeUnits(seconds(ms));
@@ -293,7 +336,7 @@ const userTable = changed =>
             ? h(
                 "div",
                 {},
-                rowButton("throttle", t("action.throttle"), () => change("model", row.model), { label: t("action.throttle.label", { name: row.model }) }),
+                rowButton("throttle", t("action.throttle"), () => throttle(row.model), { label: t("action.throttle.label", { name: row.model }) }),
                 rowButton("cancel", t("action.cancel.waiting"), () => cancelWaiting(current(), changed), { label: t("action.cancel.waiting.label", { name: row.user }), danger: true }),
               )
             : null,
@@ -307,13 +350,13 @@ const queueTable = () =>
     [
       {
         name: "queue.name",
-        sign: row => JSON.stringify([row.queue, row.tier, row.mode, row.paused, row.overrides, row.admission]),
+        sign: row => JSON.stringify([row.queue, row.tier, row.mode, row.paused, row.overrides, row.admission, row.blocked]),
         draw: row =>
           h(
             "div",
             { class: "who" },
             h("a", { href: `#/tasks?queue=${encodeURIComponent(row.queue)}` }, h("b", {}, row.queue)),
-            row.paused ? flag(t("flag.paused")) : null,
+            row.paused ? flag(t("flag.paused")) : row.blocked ? flag(t(`blocked.${row.blocked}`, { queue: row.queue }), "bad") : null,
             changedFlag(row.overrides),
             row.admission === "adaptive" ? flag(t("queue.adaptive"), "info") : null,
           ),
@@ -385,11 +428,13 @@ const modelTable = () =>
       {
         name: "model.drain",
         class: "num",
-        sign: row => (row.waiting ? `${drainText(row.drainMs)} ${row.growth}` : "–"),
-        draw: row =>
-          row.waiting
-            ? [h("span", { title: t("drain.long") }, drainText(row.drainMs)), row.done ? h("span", { class: row.growth > 0 ? "sub warn" : "sub" }, growthText(row.growth)) : null]
-            : "–",
+        sign: row => (row.waiting ? `${drainText(row.drainMs)} ${row.growth} ${blockedText(row)}` : "–"),
+        draw: row => {
+          if (!row.waiting) return "–";
+          const why = blockedText(row);
+          const trend = why ? h("span", { class: "sub warn" }, why) : row.done ? h("span", { class: row.growth > 0 ? "sub warn" : "sub" }, growthText(row.growth)) : null;
+          return [h("span", { title: t("drain.long") }, drainText(row.drainMs)), trend];
+        },
       },
       {
         name: "model.rate",
@@ -398,7 +443,7 @@ const modelTable = () =>
         draw: row =>
           row.done
             ? [
-                h("span", {}, t("model.rate.tasks", { n: number(row.done.endedLastMinute) })),
+                h("span", {}, t("model.rate.tasks", { n: number(row.finished) })),
                 row.done.outputTokensLastMinute ? h("span", { class: "sub" }, t("model.rate.tokens", { n: number(row.done.outputTokensLastMinute / 60, row.done.outputTokensLastMinute < 600 ? 1 : 0) })) : null,
               ]
             : "–",
@@ -448,9 +493,10 @@ const workerTable = () =>
       },
       {
         name: "worker.models",
-        sign: row => JSON.stringify([row.models, row.taskTypes]),
+        sign: row => JSON.stringify([row.models, row.moreModels, row.taskTypes]),
         draw: row => {
-          const names = row.models.includes("*") ? t("worker.any") : row.models.join(", ");
+          const more = row.moreModels ? `, … +${number(row.moreModels)}` : "";
+          const names = row.models.includes("*") ? t("worker.any") : row.models.join(", ") + more;
           return h("span", { class: "who", title: names }, names.length > 120 ? `${names.slice(0, 119)}…` : names, row.taskTypes ? h("small", {}, row.taskTypes.join(", ")) : null);
         },
       },

@@ -43,8 +43,12 @@ export class LiveTable {
   /** Order the rows by a column's name, with "-" before it the largest first; "": as they come. */
   order(text) {
     const column = this._columns.find(({ name, sort }) => sort && name === text.replace("-", ""));
-    this._sort = column ? { column, falling: text.startsWith("-") } : null;
+    const falling = text.startsWith("-");
+    if (column === this._sort?.column && (!column || falling === this._sort.falling)) return;
+    this._sort = column ? { column, falling } : null;
+    const held = this._head.contains(document.activeElement) ? document.activeElement.dataset.sort : null;
     this._drawHead();
+    if (held) this._head.querySelector(`[data-sort="${held}"]`).focus();
     if (this._shown) this.update(...this._shown);
   }
 
@@ -52,7 +56,6 @@ export class LiveTable {
     const falling = this._sort?.column !== column; // the largest first, then the smallest, then as they come
     const next = falling ? `-${column.name}` : this._sort.falling ? column.name : "";
     this.order(next);
-    this._head.querySelector(`[data-sort="${column.name}"]`).focus();
     this._onOrder(next);
   }
 

@@ -91,7 +91,7 @@ export class Task {
   }
 
   _follow() {
-    if (this._follower !== null) return;
+    if (this._follower !== null || !this._task.streamUrl) return;
     this._panel.hidden = false;
     this._follower = new Follower(this._task.streamUrl, {
       onEvent: event => this._take(event),

@@ -1,8 +1,9 @@
-// Finding tasks: by a part of their id, user or sentence, by state, queue, model; in any order, to be kept as a file.
+// Finding tasks: by a part of their id, user or sentence, by what is known of them, by time; in any order, to be kept as a file. What is
+// asked for stands in the address.
 
 import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
-import { clock, dateTime, duration } from "../common/format.js";
+import { clock, dateTime, dayMonth, duration, hourMinute } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { cancel, cancelFound, save } from "./actions.js";
 import { LiveTable, rowButton } from "./table.js";
@@ -13,12 +14,21 @@ const STATES = ["queued", "executing", "completed", "failed", "cancelled"];
 const TASK_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 const MOST_SAVED = 2000;
 const LIVE = ["", "queued", "executing"];
-const LINKED = ["user", "worker", "code"]; // filters without a field
+const LINKED = ["user"]; // filters without a field
+const CHOSEN = ["state", "queue", "model", "worker"];
+const TYPED = ["text", "code", "from", "to"];
+const TIMES = ["from", "to"];
 const BULK = ["user", "queue", "model", "worker"];
-const FILTERS = ["text", "user", "state", "queue", "model", "worker", "code"];
+const FILTERS = [...LINKED, ...CHOSEN, ...TYPED];
+
+/** A time in ms as its field has it, in the reader's zone, to the minute; "" for none. */
+function timeField(ms) {
+  const time = new Date(Number(ms));
+  return ms && !Number.isNaN(time.getTime()) ? new Date(time - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
+}
 
 export class Tasks {
-  /** `wanted`: URLSearchParams of the address; `names()`: { queues, models } that are known. */
+  /** `wanted`: URLSearchParams of the address; `names()`: { queues, models, workers: [id, name] } that are known. */
   constructor(wanted, { names }) {
     this._wanted = wanted;
     this._names = names;
@@ -33,6 +43,7 @@ export class Tasks {
     this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._showMore() } }, t("load.more"));
     this._table = taskTable(() => this._read(), order => this._ordered(order));
     this._table.order(wanted.get("sort") ?? "");
+    this._codes = h("datalist", { id: "find-codes" });
     this._all = h("div", { class: "actions end" });
     this._form = h("div");
     this.element = h(
@@ -63,8 +74,10 @@ export class Tasks {
 
   /** Search for something else; the fields stay where they are. */
   use(wanted) {
+    const before = String(this._query());
     this._wanted = wanted;
     this._table.order(wanted.get("sort") ?? "");
+    if (String(this._query()) === before) return; // another order
     this._pages = 1;
     const held = document.activeElement?.id;
     this._drawForm();
@@ -79,13 +92,24 @@ export class Tasks {
   }
 
   _typed() {
-    return this._form.querySelector("#find-text").value;
+    return Object.fromEntries(TYPED.map(name => [name, this._form.querySelector(`#find-${name}`).value]));
   }
 
-  _drawForm(typed = this._wanted.get("text") ?? "") {
-    const { queues, models } = this._names();
-    this._known = JSON.stringify({ queues, models });
+  /** `typed`: what stands in the fields, which need not be what is asked for yet. */
+  _drawForm(typed = {}) {
+    const names = this._names();
+    this._known = JSON.stringify(names);
+    const { queues, models } = names;
+    const workers = new Map(names.workers);
     const wanted = name => this._wanted.get(name) ?? "";
+    const asked = name => (TIMES.includes(name) ? timeField(wanted(name)) : wanted(name));
+    const field = (name, attributes) =>
+      h(
+        "div",
+        { class: "field wide" },
+        h("label", { for: `find-${name}` }, t(`tasks.${name}`)),
+        h("input", { id: `find-${name}`, name, value: typed[name] ?? asked(name), autocomplete: "off", spellcheck: "false", ...attributes }),
+      );
     const choice = (name, values, text = value => value) => {
       const all = wanted(name) && !values.includes(wanted(name)) ? [...values, wanted(name)] : values;
       return h(
@@ -100,31 +124,36 @@ export class Tasks {
         ),
       );
     };
-    const text = h("input", { id: "find-text", type: "search", value: typed, autocomplete: "off", spellcheck: "false" });
     const form = h(
       "form",
       { class: "panel", role: "search", on: { submit: event => (event.preventDefault(), go()) } },
       h(
         "div",
         { class: "search" },
-        h("div", { class: "field" }, h("label", { for: "find-text" }, t("tasks.text")), text),
+        field("text", { type: "search" }),
         choice("state", STATES, state => t(`state.${state}`)),
         choice("queue", queues),
         choice("model", models),
+        choice("worker", [...workers.keys()], id => workers.get(id) ?? id),
+        field("code", { list: "find-codes", maxlength: 256 }),
+        field("from", { type: "datetime-local" }),
+        field("to", { type: "datetime-local" }),
+        this._codes,
         h("button", { type: "submit", class: "primary" }, t("tasks.find")),
       ),
       this._chips(),
     );
     const go = () => {
-      const query = new URLSearchParams();
-      const typed = text.value.trim();
-      if (TASK_ID.test(typed)) {
-        location.hash = `#/tasks/${typed.toLowerCase()}`;
+      const value = name => {
+        const text = form.elements[name].value.trim();
+        if (text && text === asked(name)) return wanted(name); // (a field knows no seconds)
+        return text && TIMES.includes(name) ? String(new Date(text).getTime()) : text;
+      };
+      if (TASK_ID.test(value("text"))) {
+        location.hash = `#/tasks/${value("text").toLowerCase()}`;
         return;
       }
-      if (typed) query.set("text", typed);
-      for (const name of ["state", "queue", "model"]) if (form.elements[name].value) query.set(name, form.elements[name].value);
-      for (const name of [...LINKED, "sort"]) if (this._wanted.get(name)) query.set(name, this._wanted.get(name));
+      const query = new URLSearchParams([...[...TYPED, ...CHOSEN].map(name => [name, value(name)]), ...[...LINKED, "sort"].map(name => [name, wanted(name)])].filter(([, text]) => text));
       const hash = query.size ? `#/tasks?${query}` : "#/tasks";
       if (location.hash === hash) this._read();
       else location.hash = hash;
@@ -153,7 +182,7 @@ export class Tasks {
   /** What can be done with all that is found. */
   _drawActions() {
     const query = this._query();
-    const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("state") ?? "") && !query.has("text") && !query.has("code");
+    const cancellable = BULK.some(name => query.has(name)) && LIVE.includes(query.get("state") ?? "") && !TYPED.some(name => query.has(name));
     replace(
       this._all,
       h("button", { type: "button", class: "small", id: "save-tasks", on: { click: () => save(query, MOST_SAVED) } }, t("tasks.save")),
@@ -163,9 +192,10 @@ export class Tasks {
 
   /** The reader wants another order: it belongs to the address. */
   _ordered(order) {
-    if (order) this._wanted.set("sort", order);
-    else this._wanted.delete("sort");
-    history.replaceState(null, "", this._wanted.size ? `#/tasks?${this._wanted}` : "#/tasks");
+    const query = new URLSearchParams(this._wanted);
+    if (order) query.set("sort", order);
+    else query.delete("sort");
+    location.hash = query.size ? `#/tasks?${query}` : "#/tasks";
   }
 
   async _read() {
@@ -197,6 +227,9 @@ export class Tasks {
   }
 
   _draw() {
+    for (const { code } of this._rows) {
+      if (code && !this._codes.querySelector(`[value="${CSS.escape(code)}"]`)) this._codes.append(h("option", { value: code }));
+    }
     this._table.update(this._rows, row => row.taskId);
     this._table.element.hidden = this._rows.length === 0;
     this._empty.hidden = this._rows.length > 0;
@@ -208,6 +241,9 @@ export class Tasks {
     this._read();
   }
 }
+
+/** The time of today, or the day and the time. */
+const when = (ms, now) => (dayMonth(ms) === dayMonth(now) ? clock(ms) : `${dayMonth(ms)} ${hourMinute(ms)}`);
 
 /** A state as a coloured chip. */
 export const stateChip = state => h("span", { class: "chip", dataset: { state } }, t(`state.${state}`));
@@ -235,7 +271,7 @@ const taskTable = (after, onOrder) =>
       { name: "task.user", sort: row => row.user, sign: row => row.user, draw: row => h("a", { class: "who", href: `#/tasks?user=${encodeURIComponent(row.user)}` }, row.user) },
       { name: "task.model", sort: row => row.model, sign: row => row.model, draw: row => h("span", { class: "who" }, row.model) },
       { name: "task.queue", sign: row => row.queue },
-      { name: "task.at", class: "num", sort: row => row.enqueuedAt, sign: row => row.enqueuedAt, draw: row => h("span", { title: dateTime(row.enqueuedAt) }, clock(row.enqueuedAt)) },
+      { name: "task.at", class: "num", sort: row => row.enqueuedAt, sign: row => row.enqueuedAt, draw: row => h("span", { title: dateTime(row.enqueuedAt) }, when(row.enqueuedAt, row.now)) },
       { name: "task.waited", class: "num", sort: row => spans(row).waited, sign: row => duration(spans(row).waited) },
       { name: "task.ran", class: "num", sort: row => spans(row).ran, sign: row => duration(spans(row).ran) },
       {

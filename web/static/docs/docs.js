@@ -13,7 +13,10 @@ try {
   const answer = await fetch("/openapi.json");
   if (!answer.ok) throw new Error(`/openapi.json: ${answer.status}`);
   const document_ = await answer.json();
-  const draw = () => replace(byId("calls"), ...groups(document_));
+  const draw = () => {
+    replace(byId("about"), prose(document_.info.description));
+    replace(byId("calls"), ...groups(document_));
+  };
   draw();
   onLanguage(draw);
 } catch (error) {
@@ -68,13 +71,20 @@ function parameters(document_, list) {
   return table(["docs.name", "docs.where", "docs.type", "docs.meaning"], rows);
 }
 
+/** Errors that look alike are one row. */
 function answers(document_, responses) {
-  const rows = Object.entries(responses).map(([status, { description, content }]) =>
+  const alike = new Map();
+  for (const [status, response] of Object.entries(responses)) {
+    const key = status < "400" ? status : JSON.stringify(response.content);
+    if (!alike.has(key)) alike.set(key, { statuses: [], ...response });
+    alike.get(key).statuses.push(status);
+  }
+  const rows = [...alike.values()].map(({ statuses, description, content }) =>
     h(
       "tr",
       {},
-      h("td", {}, h("code", {}, status)),
-      h("td", {}, prose(description ?? "")),
+      h("td", { class: "statuses" }, h("code", {}, statuses.join(", "))),
+      h("td", {}, statuses.length > 1 ? t("docs.error") : prose(description ?? "")),
       h(
         "td",
         {},

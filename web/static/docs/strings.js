@@ -13,6 +13,7 @@ export default {
     "docs.answers": "Answers",
     "docs.status": "Status",
     "docs.required": "required",
+    "docs.error": "Error",
   },
   zh: {
     "docs.title": "接口",
@@ -26,5 +27,6 @@ export default {
     "docs.answers": "响应",
     "docs.status": "状态码",
     "docs.required": "必填",
+    "docs.error": "错误",
   },
 };

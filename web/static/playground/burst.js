@@ -283,6 +283,7 @@ export class Burst {
       this._panel,
       h("div", { class: "panel-head" }, title, h("span", { class: "muted small num", id: "burst-progress" })),
       h("p", { class: "hint" }, t("burst.chart.hint")),
+      h("p", { class: "notice", id: "burst-verdict", hidden: true }),
       h("div", { id: "burst-order", class: "order" }),
       chart,
       h("div", { class: "table-wrap", tabindex: 0, id: "burst-table" }),
@@ -309,6 +310,17 @@ export class Burst {
     replace(box, h("span", { class: "label" }, t("burst.order")), cells);
   }
 
+  /** When it is over: what the gateway promises, in this burst's numbers. */
+  _drawVerdict() {
+    const box = byId("burst-verdict");
+    const found = this._run.going || this._run.cancelled ? null : extremes(this._run);
+    box.hidden = !found || found.few.waitMs >= found.many.waitMs;
+    if (box.hidden) return;
+    const told = ({ name, count, waitMs }) => ({ name, n: number(count), wait: duration(waitMs) });
+    const [few, many] = [told(found.few), told(found.many)];
+    setText(box, t("burst.verdict", { few: few.name, fewN: few.n, fewWait: few.wait, many: many.name, manyN: many.n, manyWait: many.wait }));
+  }
+
   _drawTable() {
     const run = this._run;
     const served = run.served();
@@ -316,13 +328,12 @@ export class Burst {
       const mine = run.tasks.filter(task => task.group === index);
       const started = mine.filter(task => task.startedAt !== null);
       const waits = started.map(task => task.startedAt - task.sentAt);
-      const sent = mine.filter(task => task.sentAt !== null); // in the mean those that still wait count with what they have waited
-      const waited = sent.reduce((sum, task) => sum + Math.max(0, (task.startedAt ?? task.endedAt ?? run.now()) - task.sentAt), 0);
+      const meanMs = run.meanWaitMs(index);
       const first = served.findIndex(task => task.group === index);
       const cells = [
         group.tier || "–",
         `${number(mine.filter(task => task.state === "completed").length)} / ${number(mine.length)}`,
-        sent.length ? duration(waited / sent.length) : "–",
+        meanMs === null ? "–" : duration(meanMs),
         waits.length ? duration(Math.min(...waits)) : "–",
         first < 0 ? "–" : number(first + 1),
         served.length ? percent(started.length / served.length) : "–",
@@ -338,8 +349,20 @@ export class Burst {
       h("th", { scope: "col", class: index ? "num" : null }, t(`burst.head.${name}`)),
     );
     const box = byId("burst-table");
+    this._drawVerdict();
     replace(box, h("table", { "aria-label": t("burst.chart") }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
   }
+}
+
+/** Of a tier with several groups: the one that sent least and the one that sent most, with their mean waits; null: there is none. */
+function extremes(run) {
+  const groups = run.groups.map((group, index) => ({ ...group, waitMs: run.meanWaitMs(index) })).filter(({ waitMs }) => waitMs !== null);
+  for (const { tier } of groups) {
+    const same = groups.filter(group => group.tier === tier).sort((a, b) => a.count - b.count);
+    const [few, many] = [same[0], same.at(-1)];
+    if (few.count < many.count) return { few, many };
+  }
+  return null;
 }
 
 const initial = name => [...name][0]?.toUpperCase() ?? "?";
@@ -365,7 +388,7 @@ class Run {
     this.problem = null;
     this.going = true; // until `go` is over
     this._body = body;
-    this._cancelled = false;
+    this.cancelled = false;
     this._endedAt = null;
     this._ahead = 0; // the gateway's clock before the browser's, ms
   }
@@ -373,6 +396,13 @@ class Run {
   /** Now, or when it was over, ms, on the gateway's clock as all the times here. */
   now() {
     return this._endedAt ?? Date.now() + this._ahead;
+  }
+
+  /** How long the tasks of a group waited on average, those that still wait included, ms; null before the first is sent. */
+  meanWaitMs(group) {
+    const sent = this.tasks.filter(task => task.group === group && task.sentAt !== null);
+    const waited = sent.reduce((sum, task) => sum + Math.max(0, (task.startedAt ?? task.endedAt ?? this.now()) - task.sentAt), 0);
+    return sent.length ? waited / sent.length : null;
   }
 
   /** The tasks that have got a slot, in the order in which they did. */
@@ -399,7 +429,7 @@ class Run {
   }
 
   async _submit(task) {
-    if (this._cancelled) return;
+    if (this.cancelled) return;
     try {
       const accepted = await call("/api/openai", { body: this._body, headers: this.groups[task.group].headers.wire });
       task.id = accepted.taskId;
@@ -443,7 +473,7 @@ class Run {
 
   /** Cancel whatever has not ended; the first problem, if there is one. */
   async cancel() {
-    this._cancelled = true;
+    this.cancelled = true;
     let failed = null;
     const open = this.tasks.filter(task => task.id !== null && task.endedAt === null);
     await several(open, async task => {

@@ -2,7 +2,7 @@
 
 import { call, explain, explainCode } from "../common/api.js";
 import { byId, copy, h, replace, setText } from "../common/dom.js";
-import { duration, number } from "../common/format.js";
+import { duration, number, wholeUnits } from "../common/format.js";
 import { t } from "../common/i18n.js";
 import { TextView } from "../common/markdown.js";
 import { copyButton, toast } from "../common/page.js";
@@ -12,6 +12,7 @@ import { TaskFold, placeOf, tokensOf } from "./fold.js";
 import { Readings } from "./readings.js";
 
 const BACK_AFTER_S = 4;
+const SILENT_MS = 8000;
 const MOST_DOTS = 14;
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 
@@ -122,6 +123,7 @@ export class TaskPanel {
   // ---- what happens ----------
 
   _take(event) {
+    this._heardAt = Date.now();
     const change = this._fold.feed(event);
     if (this._fold.place && event.event === "queued") this._setPlace(this._fold.place);
     if (change === "more") this._view.append(event.data.delta);
@@ -159,7 +161,15 @@ export class TaskPanel {
     this._placeAt = Date.now();
   }
 
+  /** How long nothing has come of a task that runs, over an open connection, ms; 0 while that is nothing to speak of. */
+  _silentMs() {
+    if (this._fold.state !== "executing" || this._source.state !== "open") return 0;
+    const silent = Date.now() - this._heardAt;
+    return silent > SILENT_MS ? silent : 0;
+  }
+
   _onConnection(state, problem) {
+    if (state === "open") this._heardAt = Date.now();
     this._problem = problem;
     if (state === "open" && this._chains.length && !this._task.openai) {
       this._said(t("connection.back", { id: numberOf(this._source.lastId) }));
@@ -356,6 +366,7 @@ export class TaskPanel {
       }
     } else if (state === "lost") parts = [t("connection.lost", { id })];
     else if (state === "connecting" && this._chains.length) parts = [t("connection.again", { id })];
+    else if (this._silentMs()) parts = [t("connection.silent", { time: wholeUnits(Math.floor(this._silentMs() / 1000) * 1000) })];
     box.hidden = parts === null;
     box.className = `notice connection ${kind}`;
     if (parts) replace(box, parts);
@@ -493,6 +504,6 @@ export class TaskPanel {
   _tick() {
     if (this._fold === null || !this._source) return;
     if (this._source.state === "cut" && this._back && Date.now() >= this._back) this._resume();
-    else if (this._fold.state === "queued" || this._source.state === "cut") this._draw();
+    else if (this._fold.state === "queued" || this._source.state === "cut" || this._silentMs()) this._draw();
   }
 }

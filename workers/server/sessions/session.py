@@ -28,6 +28,7 @@ from fairlane.workers.protocol import (
     FromWorker,
     Heartbeat,
     Limits,
+    ModelInfo,
     Register,
     Registered,
     ResultAck,
@@ -59,6 +60,8 @@ STALE_PER_MINUTE = 50
 NEW_NAMES_PER_MINUTE = 2000
 RENAMINGS_PER_MINUTE = 10
 """How often a connection may change what it offers. How many slots it has may change as often as it likes."""
+AILMENTS_PER_MINUTE = 10
+"""How often a connection may say something new of what ails it; beyond that it is not heard. That it is well is always heard."""
 MOST_NAMED = 16
 """Tasks that are looked for in a frame that cannot be read."""
 _TASK_ID = re.compile(r'"taskId"\s{0,20}:\s{0,20}"([^"\\]{1,100})"')
@@ -121,10 +124,15 @@ class Connection(Protocol):
         ...
 
 
+_Asked = tuple[list[str], list[str] | None, dict[str, ModelInfo] | None]
+"""What a worker says that it offers: models, task types, what it tells of the models."""
+
+
 class Session:
     """One connection."""
 
     __slots__ = (
+        "_ailments",
         "_asked",
         "_connection",
         "_frame_rate",
@@ -162,9 +170,10 @@ class Session:
         self._told = PerMinute(LINES_PER_MINUTE)
         self._names = names
         self._renamings = PerMinute(RENAMINGS_PER_MINUTE)
+        self._ailments = PerMinute(AILMENTS_PER_MINUTE)
         self._kept_results = 0
         self._pieces = 0  # events that the output of the frame in hand becomes
-        self._asked: tuple[list[str], list[str] | None] = ([ANY], None)
+        self._asked: _Asked = ([ANY], None, None)
         """The models and task types that the worker would offer."""
         self._time = registry.pool.time
         flood_s = settings.flood_ms / 1000
@@ -190,7 +199,9 @@ class Session:
         worker, self.worker = self.worker, None
         if worker:
             cut_off = code == 1011 or code >= CLOSE_PROTOCOL  # by this side, and for a reason
-            (log.warning if cut_off else log.info)(
+            registry = self._registry
+            (registry.losses if worker.attempts else registry.goings).tell(
+                log.warning if cut_off or worker.attempts else log.info,
                 "worker gone",
                 worker_id=worker.id,
                 name=worker.name,
@@ -198,7 +209,7 @@ class Session:
                 reason=reason,
                 tasks=len(worker.attempts),
             )
-            self._registry.disconnected(worker)
+            registry.disconnected(worker)
 
     def close(self, code: int, reason: str) -> None:
         """End the connection from this side, once."""
@@ -379,14 +390,7 @@ class Session:
             return
         worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
         self.worker = worker
-        log.info(
-            "worker connected",
-            worker_id=worker.id,
-            version=1,
-            models=worker.told_models,
-            key_id=self.identity.id,
-        )
-        self._registry.connected(worker)
+        self._connected(worker)
 
     def _make_worker(self, name: str, version: int, models: list[str], slots: int, **more: Any) -> Worker:
         return Worker(
@@ -431,14 +435,17 @@ class Session:
         models = self._admitted(frame)
         if models is None:
             return
-        self._asked = (frame.models, frame.task_types)
+        self._asked = (frame.models, frame.task_types, frame.model_info)
         first = self.worker
         if first is not None and first.version >= 2:
-            before = (first.models, first.task_types, first.slots)
+            before = (first.models, first.task_types, first.slots, first.model_info)
             first.set_models(models, frame.task_types)
+            first.model_info = frame.model_info
             first.slots = frame.slots
-            self._registry.health.says(first, frame.unhealthy or "")
-            if (first.models, first.task_types, first.slots) != before:
+            unhealthy = frame.unhealthy or ""
+            if unhealthy in ("", first.reported) or not self._ailments.exceeded(self._time()):
+                self._registry.health.says(first, unhealthy)
+            if (first.models, first.task_types, first.slots, first.model_info) != before:
                 self._registry.changed(first)
             return
         if first is not None:
@@ -469,9 +476,10 @@ class Session:
         if first is None and self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return None
-        changes = first is not None and first.version >= 2 and (frame.models, frame.task_types) != self._asked
+        asked = (frame.models, frame.task_types, frame.model_info)
+        changes = first is not None and first.version >= 2 and asked != self._asked
         if changes and self._renamings.exceeded(self._time()):
-            sentence = f"models and task types may change {RENAMINGS_PER_MINUTE} times a minute"
+            sentence = f"models, their info and task types may change {RENAMINGS_PER_MINUTE} times a minute"
             self._complain("REGISTER", sentence)
             return None
         if not self._names.take(self.identity.id, self._registry.pool.unknown(models), self._time()):
@@ -491,23 +499,30 @@ class Session:
     def _connect_v2(self, frame: Register, models: list[str]) -> Worker:
         self._version = 2
         worker = self._make_worker(
-            frame.name, 2, models, frame.slots, task_types=frame.task_types, instance_id=frame.instance_id
+            *(frame.name, 2, models, frame.slots),
+            task_types=frame.task_types,
+            model_info=frame.model_info,
+            instance_id=frame.instance_id,
         )
         self.worker = worker
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)
         registered = Registered(worker.id, settings.heartbeat_ms, settings.dead_after_ms, limits, VERSION)
         self.send(encoder.encode(registered))
-        log.info(
+        self._connected(worker, frame.unhealthy or "")
+        return worker
+
+    def _connected(self, worker: Worker, unhealthy: str = "") -> None:
+        self._registry.comings.tell(
+            log.info,
             "worker connected",
             worker_id=worker.id,
             name=worker.name,
-            version=2,
+            version=worker.version,
             models=worker.told_models,
             slots=worker.slots,
             key_id=self.identity.id,
         )
-        self._registry.connected(worker, frame.unhealthy or "")
-        return worker
+        self._registry.connected(worker, unhealthy)
 
     # ---- complaints ----------
 
@@ -516,7 +531,8 @@ class Session:
     ) -> None:
         """Tell a version 2 worker what was wrong; too many of these end the connection."""
         if not self._told.exceeded(self._time()):
-            log.warning(
+            self._registry.complaints.tell(
+                log.warning,
                 "bad frame from worker",
                 worker_id=self.worker.id if self.worker else None,
                 code=code,

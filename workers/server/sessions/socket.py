@@ -63,12 +63,16 @@ class WorkerSocket:
         settings: SessionSettings,
         *,
         refusal: Callable[[Scope], str | None] = lambda _: None,
+        unknown_token: Callable[[Scope], None] = lambda _: None,
     ) -> None:
+        """`unknown_token` hears of a handshake with a token that is none, or none any more."""
         self._registry = registry
         self._authenticate = authenticate
         self.settings = settings
         self._refusal = refusal
+        self._unknown_token = unknown_token
         self._sessions: set[Session] = set()
+        self._used: set[str] = set()
         self._names = NewNames(NEW_NAMES_PER_MINUTE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +89,7 @@ class WorkerSocket:
         settings = self.settings
         session = Session(self._registry, identity, settings, socket, version, self._names)
         self._sessions.add(session)
+        self._used.add(identity.id)
         code, reason = 1006, ""
         register_due = asyncio.get_running_loop().call_later(
             settings.register_ms / 1000, session.register_is_due
@@ -106,6 +111,8 @@ class WorkerSocket:
             raise _Denied(403, refused)
         identity = self._authenticate(headers.get("authorization"))
         if identity is None:
+            if "authorization" in headers:
+                self._unknown_token(scope)
             raise _Denied(401, "A worker token is needed: Authorization: Bearer <token>")
         if self._registry.pool.draining:
             raise _Denied(503, "This gateway is shutting down: connect again, to another one")
@@ -144,12 +151,19 @@ class WorkerSocket:
         for session in list(self._sessions):
             session.close(CLOSE_RESTART, reason)
 
+    def used(self) -> set[str]:
+        """The ids of the tokens of all who are connected, or were since this was asked last."""
+        used, self._used = self._used, set()
+        return used | {session.identity.id for session in self._sessions}
+
     def check_tokens(self, renewed: Callable[[Identity], Identity | None]) -> None:
         """The tokens were read again. `renewed`: what a token is allowed now; None when its secret is not valid any more."""
         for session in list(self._sessions):
             identity = renewed(session.identity)
             if identity is None:
-                session.close(CLOSE_UNAUTHORIZED, "the worker token was revoked")
+                showed_one = bool(session.identity.sha256)
+                why = "the worker token was revoked" if showed_one else "the gateway wants worker tokens now"
+                session.close(CLOSE_UNAUTHORIZED, why)
             else:
                 session.allow(identity)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
-from fairlane.queues.tasks import Fragment, Grant, State
+from fairlane.queues.tasks import Fragment, Grant, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
     fragment_done,
@@ -20,7 +20,7 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.choice import finish_of_result
-from fairlane.streaming.views.usage import estimated_usage, normalise_usage
+from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.protocol import (
     FAILURE_CODES,
@@ -57,6 +57,8 @@ V1_MAX_FRAME = 1 << 20
 MIN_REST_MS = 100
 """A full worker, or a model whose provider refuses, gets nothing for at least so long: tasks would only go to and fro."""
 MAX_DEBUG_BYTES = 64 * 1024
+MAX_REASON_CHARS = 200
+"""Of the finish reason of an answer, which each choice without one of its own has, too; a longer one is left out."""
 MAX_USAGE_BYTES = 2048
 """Of the usage that a worker tells while it runs; more is not logged."""
 USAGE_S = 0.2
@@ -375,10 +377,12 @@ class Attempt:
         usage, used = _raw(message.usage), self._used(message)
         self._flush_halves()
         result = bytes(message.result)
-        if normalise_usage(usage, result, self._told_usage) == (None, None):
-            usage = estimated_usage(used, usage)
+        if used.estimated:
+            usage = estimated_usage(used[:2], pick_usage(usage, result, self._told_usage))
         shown = result if result != b"null" or not self.writer.has_output else None
         reason = self._finish_reason or finish_of_result(result)
+        if reason is not None and len(reason) > MAX_REASON_CHARS:
+            reason = None
         end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
         if self.writer.fits(len(end.fragment)):
             self._finish(end)
@@ -448,7 +452,7 @@ class Attempt:
         *,
         retryable: bool,
         usage: bytes | None = None,
-        used: tuple[int, int] = NO_USAGE,
+        used: Used = NO_USAGE,
         stop: str = "",
         hold_ms: int = 0,
     ) -> None:
@@ -477,7 +481,7 @@ class Attempt:
         elif self.phase in BEFORE_THE_END:
             if self.writer.has_output:
                 used = self._estimate()
-                usage = self._told_usage or estimated_usage(used)
+                usage = estimated_usage(used[:2], self._told_usage) if used.estimated else self._told_usage
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
@@ -523,13 +527,13 @@ class Attempt:
         elif self.end is not None and self.end.keep_slot:
             self.wait_for_stop()
         else:  # it was ended from outside before its result was written: its slot is still taken
-            self._release(self.end.used if self.end else NO_USAGE)
+            self._release(self.end.used if self.end else None)
 
-    def _too_large(self, used: tuple[int, int]) -> None:
+    def _too_large(self, used: Used) -> None:
         text = f"The output is larger than the {self._effects.settings.max_output_bytes} bytes that a task may write"
         self._end_anyhow("OUTPUT_TOO_LARGE", text, used)
 
-    def _end_anyhow(self, code: str, text: str, used: tuple[int, int] = NO_USAGE) -> None:
+    def _end_anyhow(self, code: str, text: str, used: Used = NO_USAGE) -> None:
         """End with a failure of the gateway's own, also instead of an end that could not be written."""
         knows = self.end is not None and self.end.keep_slot
         if not self.answered and not knows:
@@ -571,7 +575,10 @@ class Attempt:
         self.writer.close()
         self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms))
 
-    def _release(self, used: tuple[int, int] = NO_USAGE) -> None:
+    def _release(self, used: Used | None = None) -> None:
+        """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""
+        if used is None:
+            used = self._estimate() if self.writer.has_output or self._unread_chunks else NO_USAGE
         self.phase = Phase.OVER
         self.writer.close()
         self._effects.carry_out(self, Release(used))
@@ -582,25 +589,27 @@ class Attempt:
         """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
-    def _used(self, message: TaskResult) -> tuple[int, int]:
+    def _used(self, message: TaskResult) -> Used:
         """Tokens used: as the worker says, else its result, else as told on the way, else estimated from what passed until it
         stopped."""
         result = bytes(message.result)
-        used_in, used_out = normalise_usage(_raw(message.usage), result, self._told_usage)
-        if used_in is None:
-            used_in = self._payload_bytes // 4
-        if used_out is None and self.grant.task_type == "openaiEmbedding":
-            used_out = 0
-        if used_out is None:
-            used_out = self.writer.chunks + self._unread_chunks or len(result) // 4
-        return used_in, used_out
+        told = normalise_usage(_raw(message.usage), result, self._told_usage)
+        if told.output is None and self.grant.task_type == "openaiEmbedding":
+            told = told._replace(output=0)
+        return self._completed(told, self.writer.chunks + self._unread_chunks or len(result) // 4)
 
-    def _estimate(self) -> tuple[int, int]:
+    def _estimate(self) -> Used:
         """Tokens used so far, as the worker said last, else estimated."""
-        used_in, used_out = normalise_usage(self._told_usage, None)
-        return (
-            self._payload_bytes // 4 if used_in is None else used_in,
-            self.writer.chunks if used_out is None else used_out,
+        return self._completed(normalise_usage(self._told_usage), self.writer.chunks + self._unread_chunks)
+
+    def _completed(self, told: Counts, wrote: int) -> Used:
+        """What is told, with an estimate of the input and `wrote` for the output where it is not."""
+        return Used(
+            self._payload_bytes // 4 if told.input is None else told.input,
+            wrote if told.output is None else told.output,
+            -1 if told.cached is None else told.cached,
+            -1 if told.reasoning is None else told.reasoning,
+            told.input is None or told.output is None,
         )
 
 

@@ -7,7 +7,7 @@ from fairlane.streaming.events import Event
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.writer import TaskWriter
 from fairlane.workers.server.background import Background
-from fairlane.workers.server.elsewhere import Elsewhere
+from fairlane.workers.server.offers.elsewhere import Elsewhere
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import Mismatch, Recent, Worker
 from fairlane.workers.server.settings import DispatchSettings

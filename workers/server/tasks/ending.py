@@ -13,17 +13,17 @@ from typing import Any
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.sums import Allowance
-from fairlane.queues.tasks import End, Finished, Grant, State
+from fairlane.queues.tasks import End, Finished, Grant, State, Used
 from fairlane.streaming.events import Event, compose, terminal_event
 from fairlane.streaming.failures import CANCELLED, cancelled_end
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
-from fairlane.workers.server.health import Health
-from fairlane.workers.server.offers import Offers
+from fairlane.workers.server.offers.health import Health
+from fairlane.workers.server.offers.offers import Offers
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import RETRY_REST_MS, Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -34,6 +34,8 @@ from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
 
+VERSION_1 = "version 1"
+"""How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False)
 
 log = structlog.get_logger("fairlane.workers")
@@ -65,8 +67,7 @@ class Endings:
         self._health = health
         self._silence = silence
         self._background = background
-        self._lines = Allowance()
-        self._untold = 0
+        self._lines = FewLines()
         self.attempts = attempts
         self.settings = settings
         self.deliver = hub.deliver
@@ -146,19 +147,15 @@ class Endings:
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, State.FAILED, step.why, sentence)
             self._slots.hold(worker, RETRY_REST_MS)
-        if self._lines.take():
-            untold, self._untold = self._untold, 0
-            log.info(
-                "task goes back to its queue",
-                task_id=task_id,
-                request_id=attempt.grant.request_id,
-                worker_id=worker.id,
-                why=step.why,
-                hold_ms=step.hold_ms,
-                **({"and_others_before": untold} if untold else {}),
-            )
-        else:
-            self._untold += 1
+        self._lines.tell(
+            log.info,
+            "task goes back to its queue",
+            task_id=task_id,
+            request_id=attempt.grant.request_id,
+            worker_id=worker.id,
+            why=step.why,
+            hold_ms=step.hold_ms,
+        )
         self._background.spawn(self._put_back(attempt, step))
 
     async def _put_back(self, attempt: Attempt, step: Requeue) -> None:
@@ -191,7 +188,7 @@ class Endings:
             self.deliver(grant.task_id, [terminal_event(ended)])
         return ended.outcome
 
-    async def _release(self, attempt: Attempt, worker: Worker, used: tuple[int, int]) -> None:
+    async def _release(self, attempt: Attempt, worker: Worker, used: Used) -> None:
         """A stopped task's worker has answered: free the lease, settle, and take for the slot."""
         grant = attempt.grant
         nonce = self._scheduler.nonce()
@@ -252,7 +249,7 @@ class Endings:
         if attempt.span is not None:
             attempt.span.event("first_output")
 
-    def _account(self, attempt: Attempt, state: State, code: str, used: tuple[int, int] = NO_USAGE) -> None:
+    def _account(self, attempt: Attempt, state: State, code: str, used: Used = NO_USAGE) -> None:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
         ended = self._ended_task(attempt) if state is State.FAILED else None
@@ -272,6 +269,7 @@ class Endings:
                 used,
                 ended,
                 grant.user,
+                attempt.worker.name if attempt.worker.version > 1 else VERSION_1,
             )
         )
 

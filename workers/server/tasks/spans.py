@@ -3,7 +3,7 @@
 import time
 
 from fairlane.queues.metrics import OPERATIONS
-from fairlane.queues.tasks import Grant, State
+from fairlane.queues.tasks import Grant, State, Used
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.tracing import Attributes, Span, Tracer
 
@@ -37,9 +37,11 @@ def trace_attempt(tracer: Tracer, grant: Grant, worker: Worker) -> Span:
     return tracer.span(f"{operation} {grant.asked}", "client", grant.traceparent, attributes)
 
 
-def trace_end(span: Span, state: State, code: str, used: tuple[int, int]) -> None:
+def trace_end(span: Span, state: State, code: str, used: Used) -> None:
     """An attempt ended its task."""
-    for name, tokens in zip(("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"), used, strict=True):
+    for name, tokens in zip(
+        ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"), used[:2], strict=True
+    ):
         if tokens >= 0:
             span.set({name: tokens})
     span.end("" if state is State.COMPLETED else code or state.value)

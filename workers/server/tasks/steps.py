@@ -3,10 +3,10 @@
 import enum
 from typing import Literal, NamedTuple
 
-from fairlane.queues.tasks import Fragment, State
+from fairlane.queues.tasks import Fragment, State, Used
 from fairlane.workers.server.pool import Mismatch
 
-NO_USAGE = (-1, -1)
+NO_USAGE = Used()
 Cause = Literal["lost", "failed", "declined"]
 """Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
 
@@ -30,7 +30,7 @@ class Finish(NamedTuple):
     state: State
     code: str
     fragment: bytes
-    used: tuple[int, int] = NO_USAGE
+    used: Used = NO_USAGE
     keep_slot: bool = False
 
 
@@ -50,7 +50,7 @@ class Requeue(NamedTuple):
 class Release(NamedTuple):
     """Somebody else has ended the task, or has it now, and the worker has stopped: free the slot, and settle what was used."""
 
-    used: tuple[int, int] = NO_USAGE
+    used: Used = NO_USAGE
 
 
 class Move(NamedTuple):

@@ -1,0 +1,49 @@
+"""Limits of a caller's key and users, as callers are told of them: the sentence of a refusal, and OpenAI's headers. Pure."""
+
+from fairlane.gateway.durations import duration
+from fairlane.gateway.errors import Headers, RateLimited
+from fairlane.queues.limits import RATES, Left, Standing
+from fairlane.queues.tasks import Refused
+
+_OF = {
+    "requests_per_minute": "requests per min (RPM)",
+    "requests_per_day": "requests per day (RPD)",
+    "tokens_per_minute": "tokens per min (TPM)",
+    "tokens_per_day": "tokens per day (TPD)",
+}
+"""How OpenAI calls them."""
+
+
+def rate_limited(refused: Refused) -> RateLimited:
+    """The refusal of a task by a limit, in OpenAI's words. It holds over all models, so none is named."""
+    reached = refused.reached
+    assert reached is not None
+    whose = "this user" if reached.of_user else "this key"
+    counts = "tokens" if reached.setting.startswith("tokens") else "requests"
+    facts = {"limit": f"{'user_limits' if reached.of_user else 'limits'}.{reached.setting}"}
+    again = f"Please try again in {duration(refused.retry_ms)}."
+    if reached.setting not in RATES:
+        message = f"Rate limit reached for {whose} on waiting tasks: Limit {reached.limit}, Waiting {reached.used}. {again}"
+    else:
+        message = (
+            f"Rate limit reached for {whose} on {_OF[reached.setting]}: Limit {reached.limit}, Used {reached.used}, "
+            f"Requested {reached.asked}. {again}"
+        )
+    return RateLimited(message, counts, refused.retry_ms, facts)
+
+
+def limit_headers(standing: Standing) -> Headers:
+    """What is left, as OpenAI's headers tell it; nothing of what has no limit."""
+    headers: Headers = []
+    for counts, left in ((b"requests", standing.requests), (b"tokens", standing.tokens)):
+        if left is not None:
+            headers += _headers(counts, left)
+    return headers
+
+
+def _headers(counts: bytes, left: Left) -> Headers:
+    return [
+        (b"x-ratelimit-limit-" + counts, b"%d" % left.limit),
+        (b"x-ratelimit-remaining-" + counts, b"%d" % left.remaining),
+        (b"x-ratelimit-reset-" + counts, duration(left.reset_ms).encode()),
+    ]

@@ -1,0 +1,63 @@
+"""What operators did, and which calls were refused: the operators' calls that tell it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.operators import Count
+from fairlane.gateway.api.usage import ALWAYS, Filter, Plain, Since, Until
+from fairlane.gateway.records.audit import WantedActs
+from fairlane.gateway.records.refusals import WantedRefusals
+from fairlane.gateway.records.reports import read_time
+
+router = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+
+
+@router.get("/api/admin/audit", response_model=models.Audit)
+async def audit(
+    operator: TheOperator,
+    caller: TheCaller,
+    request: TheRequest,
+    who: Filter = "",
+    action: Filter = "",
+    target: Filter = "",
+    since: Since = "",
+    until: Until = "",
+    after: Annotated[str, Query(pattern=r"^([0-9]{14,17}-[0-9a-f]{8})?$")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
+) -> Response:
+    """Who changed or did what, newest first; `next` is the `after` that goes on, null at the end.
+
+    `target`: a whole one, or its kind (`key`, `queue`, `task`). What this gateway did before is told at once, what others did
+    within a second; while the database is away it waits, and this call is 503.
+    """
+    request.check_query("who", "action", "target", "from", "to", "after", "limit")
+    wanted = WantedActs(
+        read_time(since or "0", "from"), read_time(until or ALWAYS, "to"), who, action, target
+    )
+    return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
+
+
+@router.get("/api/admin/refusals", response_model=models.RefusalPage)
+async def refused(
+    operator: TheOperator,
+    caller: TheCaller,
+    request: TheRequest,
+    key: Filter = "",
+    code: Filter = "",
+    since: Since = "",
+    until: Until = "",
+    after: Annotated[str, Query(max_length=200), Plain] = "",
+    limit: Annotated[int, Query(ge=1, le=1000), Count] = 100,
+) -> Response:
+    """Calls that were refused (429, 503), by minute, key and error code, the newest minute first; `next` goes on.
+
+    Told when a minute is over. A process tells a thousand keys and codes of a minute apart; others are of the key `(other)`.
+    """
+    request.check_query("key", "code", "from", "to", "after", "limit")
+    wanted = WantedRefusals(read_time(since or "0", "from"), read_time(until or ALWAYS, "to"), key, code)
+    return answer(await operator.audit.refusals(wanted, after, limit, caller.key_id))

@@ -1,0 +1,122 @@
+"""The operators' calls for quotas: who has how much, grants, and the ledger."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.operators import MAX_BODY_BYTES
+from fairlane.gateway.api.usage import (
+    ALWAYS,
+    CSV,
+    LIST,
+    PLAIN,
+    TIMES,
+    Count,
+    Filter,
+    Form,
+    Plain,
+    Since,
+    Until,
+    as_csv,
+    wants_csv,
+)
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.operator.quota import NewGrant, read_subject
+from fairlane.gateway.records.reports import read_time
+from fairlane.gateway.tasks.poll import now_ms
+
+MOST_ROWS = 200
+MOST_LEDGER_ROWS = 1000
+COLUMNS = (
+    *("id", "kind", "fund", "ends", "of", "key", "user"),
+    *("held", "amount", "refunded", "price", "at", "who", "note"),
+)
+"""Of the ledger as CSV."""
+
+router = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+KeyId = Annotated[
+    str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")
+]
+User = Annotated[
+    str,
+    Query(
+        max_length=256, pattern=PLAIN, description="A user who pays, as the task list names it: `site/ann`."
+    ),
+    Plain,
+]
+After = Annotated[str, Query(max_length=300, pattern=PLAIN), Plain]
+
+
+@router.get("/api/admin/quota", response_model=models.QuotaPage, responses=refusals(404))
+async def standings(
+    operator: TheOperator,
+    request: TheRequest,
+    key: KeyId = "",
+    user: User = "",
+    text: Filter = "",
+    after: After = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS), Count] = 100,
+) -> Response:
+    """How those stand who were granted credits or have paid for tasks; with `key` that key and its users, with `user` that one,
+    also if they never did. `text` is a part of the name, in small or large letters.
+
+    `balance` is what was `granted` less what was `spent` of it, less than nothing where a task took more than was held for it;
+    `held` is for tasks that have not ended; `available` is what the next task may be held, of the `budget` first. All of it in
+    credits. `active`: its key has such a quota now. `next` is the `after` that goes on, null at the end.
+    """
+    request.check_query("key", "user", "text", "after", "limit")
+    return answer(await operator.quota.page(read_subject(key, user), text.lower(), after, limit))
+
+
+@router.post(
+    "/api/admin/quota/grants",
+    response_model=models.QuotaGranted,
+    status_code=201,
+    responses={200: {"model": models.QuotaGranted}, **refusals(404, 408, 409, 413, 415)},
+    openapi_extra=models.body_of(NewGrant),
+)
+async def grant(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+    """Grants credits to a key or a user, which stay until they are used; less than 0 takes some back. On all replicas at once.
+
+    With an `id` of yours the call can be repeated: it grants once (200 and `new: false` afterwards), and 409 says that the id
+    names another grant. Written to the audit record. `notes` say why what was granted may be of no use, as where the key has no
+    quota.
+    """
+    request.check_query()
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    done = await operator.quota.grant(fields, actor)
+    return answer(done, status=201 if done["new"] else 200)
+
+
+@router.get("/api/admin/quota/ledger", response_model=models.Ledger, responses=CSV)
+async def ledger(
+    operator: TheOperator,
+    request: TheRequest,
+    key: KeyId = "",
+    user: User = "",
+    kind: Literal["task", "grant", ""] = "",
+    since: Since = "",
+    until: Until = "",
+    after: After = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LEDGER_ROWS), Count] = 100,
+    form: Form = "",
+) -> Response:
+    """What was granted and what tasks have cost, the newest first: of all, of a key that pays, or of a user who does.
+
+    A task has a row for each fund that it was held or charged of: `granted`, or the budget of the `day` or `month` that then
+    `ends`.
+    `amount` is what that did to it, in credits: less than 0 for what was paid; `refunded` is what came back of what was `held`.
+    The amounts in the fund `granted` add up to the balance. `next` is the `after` that goes on, null at the end (of CSV: the
+    header `x-next`).
+    """
+    request.check_query("key", "user", "kind", *TIMES, "after", *LIST)
+    begin, end = read_time(since or "0", "from"), read_time(until or ALWAYS, "to")
+    rows, more = await operator.quota.ledger(read_subject(key, user), kind, begin, end, after, limit)
+    if wants_csv(request, form):
+        told: dict[str, Any] = {"x-next": more} if more else {}
+        return await as_csv(COLUMNS, rows, "ledger", told)
+    return answer({"now": now_ms(), "rows": rows, "next": more})

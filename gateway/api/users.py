@@ -1,0 +1,32 @@
+"""What operators do about users."""
+
+from fastapi import APIRouter, Depends, Response
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.operators import MAX_BODY_BYTES
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.operator.forget import ForgottenUser
+from fairlane.gateway.operator.keys import read_body
+
+router = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+
+
+@router.post(
+    "/api/admin/users/forget",
+    response_model=models.Forgotten,
+    responses=refusals(408, 413, 415, 500),
+    openapi_extra=models.body_of(ForgottenUser),
+)
+async def forget(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+    """Forgets a user, for good: removes what the archive and Redis have of their ended tasks, and takes their name, and the ids
+    of requests and traces, out of usage records, sums and the audit record. What is on its way there loses it, too.
+
+    Of tasks that were submitted before; those that wait or run go on to their end: cancel them first.
+    Call again while `more` is true. What was granted to and paid by users with a quota of their own stays in the ledger.
+    """
+    request.check_query()
+    fields = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(await operator.forget(read_body(ForgottenUser, fields).user, actor))

@@ -1,0 +1,408 @@
+"""Raw ASGI, as much of it as the hot calls need: headers, a bounded body, an answer in two messages."""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.limits import limit_headers
+from fairlane.gateway.accounts.signing import BadSignature, Signature
+from fairlane.gateway.errors import ApiError, ClientGone, Headers, bad_request, unauthorized
+from fairlane.queues.limits import Standing
+from fairlane.queues.randomness import random_bytes
+from fairlane.workers.tracing import Span
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
+SSE_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+BODY_S = 30.0
+MAX_QUERY_FIELDS = 20
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+DEPARTURE_CHECK_S = 0.05
+AT_ONCE = 128 * 1024
+"""Bytes of an answer that are written at once."""
+
+
+CONNECTION = "fairlane.connection"
+"""Where the ASGI scope holds a `WatchedConnection`, if the server has them."""
+
+
+CROWDED = "fairlane.crowded"
+"""In the ASGI scope of a request that came when so many connections were open that only workers and operators are served."""
+
+
+class WatchedConnection(Protocol):
+    """A client's connection that tells when it is lost."""
+
+    def watch(self, on_lost: Callable[[], None] | None) -> bool:
+        """Call `on_lost` when the client is gone (None: nobody any more). False: it is gone already."""
+        ...
+
+
+class Budget(Protocol):
+    """Counts bytes by caller (bodies.py)."""
+
+    def take(self, caller: object, size: int) -> None:
+        """Count so many. Raises ApiError(503)."""
+        ...
+
+    def give(self, caller: object, size: int) -> None: ...
+
+
+class BrokenOff(Exception):
+    """An answer that has begun and cannot go on; its cause says why."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"the answer to {request_id} cannot go on")
+        self.request_id = request_id
+
+
+class Whole:
+    """Whoever `receive` and `send` belong to when the server is ours and nothing stands between: takes and gives bodies whole."""
+
+    __slots__ = ()
+
+    def take_body(self) -> bytes | None:
+        """The body, if all of it has come and none of it was received."""
+        raise NotImplementedError
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> bool:
+        """Write the answer in one piece. False: it cannot be written now, nothing was done."""
+        raise NotImplementedError
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Begin the answer, whose head leaves with its first part. False: it cannot be written now, nothing was done."""
+        raise NotImplementedError
+
+    def forget_head(self) -> None:
+        """Drop what is left of the request's head, the ASGI scope too: the answer has begun and will take long."""
+        raise NotImplementedError
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the answer has begun and its client reads what is written."""
+        raise NotImplementedError
+
+    def write_more(self, body: bytes) -> None:
+        """Write a part of the answer, while it may be written."""
+        raise NotImplementedError
+
+
+class Request:
+    """One HTTP request."""
+
+    __slots__ = (
+        "_headers",
+        "_query",
+        "began",
+        "caller",
+        "id",
+        "method",
+        "on_revoked",
+        "opener",
+        "owner",
+        "path",
+        "path_params",
+        "receive",
+        "revoked",
+        "route",
+        "scope",
+        "send",
+        "signature",
+        "span",
+        "standing",
+        "started",
+        "status",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.path: str = scope["path"]
+        self.method: str = scope["method"]
+        self.path_params: dict[str, str] = {}
+        self._headers: dict[bytes, bytes] | None = None
+        self.id = _caller_id(scope) or b"req_" + random_bytes(12).hex().encode()
+        self.started = False
+        self.status = 499
+        """Of the answer; 499 until it begins: the caller left before."""
+        self.began = time.monotonic()
+        self.span: Span | None = None
+        """Where traces are made; the tasks of the request belong to it."""
+        self.standing: Standing | None = None
+        """What is left of the caller's limits: answers of OpenAI's calls tell it, whatever they are."""
+        self.route = "other"
+        """The path's pattern, when there is such a call."""
+        self.caller: Caller | None = None
+        """Whose call it is, while it is open (`OpenCalls`)."""
+        self.signature: Signature | None = None
+        """Where the request is signed as a whole: what was signed."""
+        self.opener: tuple[str | None, str] | None = None
+        self.owner: tuple[str | None, str] | None = None
+        """Who else it counts for: the owner of the task whose link is read."""
+        self.revoked = False
+        """Whether the caller's key was taken away while the call was open."""
+        self.on_revoked: Callable[[], None] | None = None
+        self._query: dict[str, list[str]] | None = None
+
+    def _own_headers(self) -> Headers:
+        """What each answer has: the request's id; on OpenAI's calls also how long it took until now, ms, as there."""
+        named = (b"x-request-id", self.id)
+        if not self.path.startswith("/v1/"):
+            return [named]
+        took = (b"openai-processing-ms", b"%d" % round((time.monotonic() - self.began) * 1000))
+        return [named, took, *self._limits()]
+
+    def _limits(self) -> Headers:
+        on_v1 = self.standing is not None and self.path.startswith("/v1/")
+        return limit_headers(self.standing) if on_v1 and self.standing else []
+
+    @property
+    def address(self) -> str:
+        """Of the client that connected; '' where there is none, as on a Unix socket."""
+        return str((self.scope.get("client") or ("",))[0])
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value; `name` in lower case."""
+        if self._headers is None:
+            self._headers = dict(self.scope["headers"])
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self, name: str) -> str | None:
+        """The last value of a parameter. Raises ApiError(400) when there are absurdly many."""
+        values = self._parameters().get(name)
+        return values[-1] if values else None
+
+    def check_query(self, *known: str) -> None:
+        """Refuse other parameters than these, and any that is given twice: for calls that would do or tell more than was
+        asked for. Raises ApiError(400)."""
+        for name, values in self._parameters().items():
+            if name not in known:
+                raise bad_request(f"there is no parameter {name}: {', '.join(known)}", name)
+            if len(values) > 1:
+                raise bad_request(f"{name} is given twice", name)
+
+    def _parameters(self) -> dict[str, list[str]]:
+        if self._query is None:
+            text = self.scope["query_string"].decode("latin-1")
+            try:
+                self._query = parse_qs(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+            except ValueError:
+                raise bad_request(f"The query may hold at most {MAX_QUERY_FIELDS} parameters") from None
+        return self._query
+
+    async def json_body(self, limit: int, arriving: "Budget") -> bytes:
+        """The whole body, which must say that it is JSON; `arriving` counts what has come of it.
+
+        Raises ApiError (415, 413, 408, 503; 401 where another one was signed) or ClientGone.
+        """
+        content_type = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if content_type != "application/json" and not content_type.endswith("+json"):
+            raise ApiError(
+                415, "UNSUPPORTED_MEDIA_TYPE", "Send JSON with the header Content-Type: application/json"
+            )
+        length = self.header(b"content-length")
+        if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
+            raise _too_large(limit)
+        whole = getattr(self.receive, "__self__", None)
+        if isinstance(whole, Whole) and (body := whole.take_body()) is not None:
+            if len(body) > limit:
+                raise _too_large(limit)
+            if self.revoked:
+                raise unauthorized()
+            if self.signature is not None:
+                _check_digest(self.signature, hashlib.sha256(body))
+            return body
+        parts: list[bytes] = []
+        size = counted = 0
+        seen = None if self.signature is None else hashlib.sha256()
+        try:
+            async with asyncio.timeout(BODY_S):
+                more = True
+                while more:
+                    message = await self._next()
+                    part: bytes = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    parts.append(part)
+                    if seen is not None:
+                        seen.update(part)
+                    more = message.get("more_body", False)
+                    if more:
+                        arriving.take(self.opener, len(part))
+                        counted = size
+        except TimeoutError:
+            raise ApiError(408, "REQUEST_TIMEOUT", f"The body did not arrive within {BODY_S:.0f} s") from None
+        finally:
+            if counted:
+                arriving.give(self.opener, counted)
+        if self.revoked:
+            raise unauthorized()
+        if seen is not None and self.signature is not None:
+            _check_digest(self.signature, seen)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _next(self) -> Message:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message
+
+    def revoke(self) -> None:
+        """The caller's key was taken away: whoever makes the answer is told once, and ends it."""
+        self.revoked = True
+        on_revoked, self.on_revoked = self.on_revoked, None
+        if on_revoked is not None:
+            on_revoked()
+
+    def leaving(self, on_gone: Callable[[], None]) -> "Departure":
+        """Notice when the caller leaves; whoever asks closes what is given."""
+        return Departure(self, on_gone)
+
+    def gone(self) -> Exception:
+        """Why a `Departure` ended the wait for an answer: the client left, or its key was taken away."""
+        return unauthorized() if self.revoked else ClientGone()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Begin the answer."""
+        self.started = True
+        self.status = status
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self._own_headers()]}
+        )
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Begin the answer where that can be done at once; the head leaves with the first part. False: nothing was done."""
+        whole = getattr(self.send, "__self__", None)
+        if not isinstance(whole, Whole):
+            return False
+        if not whole.begin(status, [*headers, (b"x-request-id", self.id), *self._limits()]):
+            return False
+        self.started, self.status = True, status
+        return True
+
+    def forget_head(self) -> None:
+        """Drop the headers and the query, and the scope where it is ours: a long answer needs them no more."""
+        self._headers = self._query = None
+        whole = getattr(self.send, "__self__", None)
+        if isinstance(whole, Whole):
+            whole.forget_head()
+        else:
+            self.scope["headers"].clear()
+
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        """Answer with a whole body."""
+        if len(body) > AT_ONCE:
+            await self.respond_in_parts(status, [body], headers)
+            return
+        length = (b"content-length", b"%d" % len(body))
+        whole = getattr(self.send, "__self__", None)
+        if isinstance(whole, Whole):
+            self.started, self.status = True, status
+            fields = headers if status in (204, 304) else [*headers, length]
+            if whole.respond(status, [*fields, *self._own_headers()], body):
+                return
+        await self.start(status, headers if status in (204, 304) else [*headers, length])
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def respond_in_parts(self, status: int, parts: list[bytes], headers: Headers) -> None:
+        """Answer with a body in parts, which is not put together, and is written as fast as it is read: what is not read counts
+        for its caller, whose call is still open.
+        """
+        size = sum(map(len, parts))
+        if size <= AT_ONCE:
+            await self.respond(status, b"".join(parts), headers)
+            return
+        await self.start(status, [*headers, (b"content-length", b"%d" % size)])
+        for part in parts:
+            view = memoryview(part)
+            for at in range(0, len(part), AT_ONCE):
+                piece = bytes(view[at : at + AT_ONCE])
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.send({"type": "http.response.body", "body": b""})
+
+
+def _caller_id(scope: Scope) -> bytes | None:
+    """The caller's own id of a request, if it is one that a log line may hold."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return bytes(value) if _REQUEST_ID.fullmatch(value) else None
+    return None
+
+
+def _check_digest(signature: Signature, seen: "hashlib._Hash") -> None:
+    """Raise BadSignature for another body than the one that was signed."""
+    if seen.hexdigest() != signature.body:
+        raise BadSignature("The body is not the one that was signed: its SHA-256 (body) is another")
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "BODY_TOO_LARGE", f"The body is larger than the limit of {limit} bytes")
+
+
+class Departure:
+    """Notices that a caller left while the answer is being prepared, or may not be one any more (`Request.gone` says which).
+    `on_gone` is called once, from the event loop.
+
+    Our own connections tell it themselves (connections/), which costs nothing. Under another server it reads the ASGI messages,
+    beginning after a moment: most answers are ready before anybody could leave.
+    """
+
+    __slots__ = ("_connection", "_handle", "_on_gone", "_receive", "_request", "_task", "gone")
+
+    def __init__(
+        self, request: Request, on_gone: Callable[[], None], delay: float = DEPARTURE_CHECK_S
+    ) -> None:
+        self.gone = False
+        self._on_gone = on_gone
+        self._receive = request.receive
+        self._task: asyncio.Task[None] | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._connection: WatchedConnection | None = request.scope.get(CONNECTION)
+        self._request = request
+        request.on_revoked = self._left
+        if request.revoked:
+            self._handle = asyncio.get_running_loop().call_later(0, self._left)
+        elif self._connection is None:
+            self._handle = asyncio.get_running_loop().call_later(delay, self._begin)
+        elif not self._connection.watch(self._left):
+            self._handle = asyncio.get_running_loop().call_later(0, self._left)
+
+    def _left(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self._on_gone()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._watch(), name="departure")
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            await asyncio.sleep(0)  # a server may say at once, and again and again, that the body has ended
+        self._left()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._request.on_revoked = None
+        if self._connection:
+            self._connection.watch(None)
+        if self._handle:
+            self._handle.cancel()
+        if self._task:
+            self._task.cancel()

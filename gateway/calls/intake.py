@@ -1,0 +1,283 @@
+"""From a request to a task: reads what concerns the gateway, leaves the payload alone, and says what is wrong in a sentence.
+
+Pure. What goes to the worker are the bytes that came, less the fields that are ours.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.accounts.signing import TokenForbids
+from fairlane.gateway.calls.bodies import Members, has_image, value_of
+from fairlane.gateway.calls.fixed import at_most, fixed, hold_output, object_of
+from fairlane.gateway.credits.quota import FREE, Terms
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.settings import MODES, Settings
+from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.jsontext import kind_of
+
+OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
+"""Fields of a native body that are the gateway's; everything else is the worker's."""
+
+MAX_MODEL_CHARS = 200
+MAX_CHOICES = 128
+MAX_METADATA_BYTES = 4096
+MAX_ESTIMATED_INPUT = 200_000
+MAX_TYPE_CHARS = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+READER_LEASE_MS = 15_000
+"""The least linger of a task whose caller cannot come back: its end shows at once, this is for the loss of a whole replica."""
+MIN_LINGER_MS = 3000
+"""The least linger of others: readers renew it several times within it, on a clock of seconds."""
+
+
+@dataclass(slots=True)
+class Options:
+    """What a caller may say about a task, beside its payload. None = not said."""
+
+    wait: bool = True
+    """The caller waits for the answer (sync or stream)."""
+    stream: bool = False
+    timeout: Any = None
+    mode: Any = None
+    priority: Any = None
+    on_disconnect: Any = None
+    result_ttl_ms: Any = None
+    metadata: bytes = b""
+    on_v1: bool = False
+    """It came by an OpenAI client: who leaves has left for good, as it cannot resume, and who stays waits for long.
+    """
+
+
+def split_payload(body: bytes, fields: Members) -> tuple[bytes, bytes]:
+    """(payload, metadata): the body without our own fields, its other members byte for byte."""
+    if not any(name in fields for name in OWN_FIELDS):
+        return body, b""
+    return object_of(fields, OWN_FIELDS), read_metadata(fields)
+
+
+def read_metadata(fields: Members) -> bytes:
+    """The metadata of a native body as it came; b"" for none."""
+    raw = fields.get("metadata")
+    if raw is None or not kind_of(raw):
+        return b""
+    value_of(fields, "metadata")  # what is echoed must be readable
+    return bytes(raw).strip()
+
+
+def read_model(fields: Members, default: str | None) -> str:
+    """The model's name; `default` when the body names none (None: it must)."""
+    model = value_of(fields, "model")
+    if model is None:
+        if default is None:
+            raise bad_request("You must provide a model parameter", "model")
+        return default
+    if not isinstance(model, str):
+        raise bad_request("model must be a string", "model")
+    check_model_name(model)
+    return model
+
+
+def check_model_name(model: str) -> None:
+    """Raise ApiError(400) for what cannot be the name of a model."""
+    if not is_name(model, MAX_MODEL_CHARS) or model == "*":
+        raise bad_request(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters", "model")
+
+
+def read_type(fields: Members) -> str:
+    """The type of a task of any type."""
+    task_type = value_of(fields, "type")
+    if not isinstance(task_type, str) or not is_name(task_type, MAX_TYPE_CHARS):
+        raise bad_request(f"type must be the task's type, a name of 1 to {MAX_TYPE_CHARS} characters", "type")
+    return task_type
+
+
+def is_name(text: str, most: int) -> bool:
+    """Whether a text can be a name: not empty, at most so many characters, none of them a control character or a line's end."""
+    return 0 < len(text) <= most and not _CONTROL.search(text)
+
+
+def read_flag(fields: Members, name: str) -> bool:
+    """A boolean field; absent and null are false."""
+    value = value_of(fields, name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise bad_request(f"{name} must be true or false", name)
+    return value
+
+
+def check_choices(fields: Members) -> None:
+    """Raise ApiError(400), in OpenAI's words, for an `n` that it would not take: each choice costs an upstream a slot."""
+    value = value_of(fields, "n")
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_request("Invalid type for 'n': expected an integer.", "n")
+    if value > MAX_CHOICES:
+        sentence = f"integer above maximum value. Expected a value <= {MAX_CHOICES}"
+    elif value < 1:
+        sentence = "integer below minimum value. Expected a value >= 1"
+    else:
+        return
+    raise bad_request(f"Invalid 'n': {sentence}, but got {value} instead.", "n")
+
+
+def make_task(
+    settings: Settings,
+    caller: Caller,
+    *,
+    task_id: str,
+    task_type: str,
+    model: str,
+    payload: bytes,
+    fields: Members,
+    options: Options,
+    terms: Terms = FREE,
+    own: tuple[str, ...] = (),
+) -> TaskSpec:
+    """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
+    does not allow. `own`: members of `fields` that are no part of the payload."""
+    claims = caller.claims
+    if claims is not None:
+        options.priority = fixed("priority", options.priority, claims.priority)
+        options.mode = fixed("mode", options.mode, claims.mode)
+        options.timeout = at_most("timeout", options.timeout, claims.timeout)
+        if kind_of(payload) == "{":
+            if (
+                task_type != "openaiEmbedding" or not options.on_v1
+            ):  # elsewhere the type is what the caller says
+                hold_output(claims, fields)
+            payload = object_of(fields, own)  # each member once: no two readers take another one for it
+        elif claims.most_output:
+            raise TokenForbids(
+                "With this token the payload must be an object: its output is bounded there", "payload"
+            )
+    mode = _mode(options, fields)
+    queue = settings.queue_for(caller.tier, mode)
+    otherwise = caller.quota.otherwise if caller.quota else ""
+    waits = options.wait
+    timeout = _timeout(settings, options.timeout)
+    run_ms = settings.worker_timeout_ms or 0
+    wait_ms = 0  # the scheduler knows what the queue says, which may change at any time
+    if timeout is None:
+        if not waits:
+            timeout = 0
+            wait_ms = settings.pending_ttl_ms
+            run_ms = settings.run_limit_ms
+        elif options.stream or options.on_v1:
+            timeout = settings.max_task_timeout_ms
+        else:
+            timeout = settings.task_timeout_ms
+    return TaskSpec(
+        id=task_id,
+        model=model,
+        queue=queue,
+        user=caller.user,
+        key=caller.key_id,
+        payload=payload,
+        task_type=task_type,
+        priority=_priority(options.priority),
+        weight=caller.weight,
+        estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
+        max_output=_max_output(fields),
+        timeout_ms=timeout,
+        wait_ms=wait_ms,
+        run_ms=run_ms,
+        keep_ms=_keep(settings, options.result_ttl_ms),
+        linger_ms=_linger(settings, options),
+        waiting=waits,
+        stream=options.stream,
+        follow=waits,
+        archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
+        archive_request=settings.archive == "requests",
+        after_read_ms=0 if waits else settings.result_ttl_after_read_ms,
+        metadata=check_metadata(options.metadata),
+        key_limits=caller.key_limits,
+        user_limits=caller.user_limits,
+        price=terms.price,
+        quota=terms.quota,
+        otherwise=settings.queue_for(otherwise, mode) if otherwise else "",
+        uses=caller.uses,
+    )
+
+
+def _mode(options: Options, fields: Members) -> str:
+    mode = options.mode
+    if mode is None:
+        if has_image(fields):
+            return "vision"
+        return "stream" if options.wait or options.stream else "batch"
+    if mode not in MODES:
+        raise bad_request(f"mode must be one of {', '.join(MODES)}", "mode")
+    return str(mode)
+
+
+def _is_number(value: Any) -> bool:
+    """A finite number, of any size; true and false are none."""
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _timeout(settings: Settings, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not _is_number(value):
+        raise bad_request("timeout must be a number of milliseconds", "timeout")
+    return int(min(max(value, settings.min_task_timeout_ms), settings.max_task_timeout_ms))
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 5:
+        raise bad_request("priority must be a whole number from 0 to 5", "priority")
+    return value
+
+
+def _keep(settings: Settings, value: Any) -> int:
+    if value is None:
+        return settings.task_result_ttl_ms
+    if not _is_number(value) or value <= 0:
+        raise bad_request("resultTtlMs must be a positive number of milliseconds", "resultTtlMs")
+    return int(min(max(value, 1000), settings.max_result_ttl_ms))
+
+
+def _cancels(options: Options) -> bool:
+    """Whether the task ends when its caller leaves: those who wait do, unless they say otherwise."""
+    wish = options.on_disconnect
+    if wish is None:
+        return options.wait
+    if wish not in ("cancel", "continue"):
+        raise bad_request("onDisconnect must be cancel or continue", "onDisconnect")
+    return bool(wish == "cancel")
+
+
+def _linger(settings: Settings, options: Options) -> int:
+    """How long the task outlives its last reader; 0 = for ever."""
+    if not _cancels(options):
+        return 0
+    resumable = options.stream and not options.on_v1
+    return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
+
+
+def _max_output(fields: Members) -> int:
+    most = 0
+    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        value = value_of(fields, name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10_000_000:
+            most = max(most, value)  # which of them the model looks at, is not known
+    choices = value_of(fields, "n")
+    if most and isinstance(choices, int) and 1 < choices <= MAX_CHOICES:
+        most *= choices
+    return most
+
+
+def check_metadata(raw: bytes) -> bytes:
+    """The metadata, which are no larger than is allowed. Raises ApiError(400)."""
+    if len(raw) > MAX_METADATA_BYTES:
+        raise bad_request(f"metadata may hold at most {MAX_METADATA_BYTES} bytes of JSON", "metadata")
+    return raw

@@ -1,0 +1,314 @@
+"""Serves one task's log as server-sent events, whoever reads it.
+
+Raw ASGI: one write per batch of events, nothing created per event. A stream never just stops: it ends with the task's end, with
+a farewell that tells a native client to come back, or with an error frame, or the caller is gone.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import chain
+from typing import Protocol
+
+from fairlane.gateway.calls.http import SSE_HEADERS, Departure, Request, Send, Whole
+from fairlane.gateway.errors import Headers
+from fairlane.queues.errors import StoreError
+from fairlane.streaming.events import TERMINAL, UNLOGGED, Event
+from fairlane.streaming.hub import PAGE_AGAIN_S, Feed, Interrupted, Lost, Reader
+
+SLICE = 128 * 1024
+"""Bytes that are drawn, or written, at once, and a frame more. Frames may be many times as large as their events."""
+REFUSALS = frozenset({"error", "cancelled"})
+"""Ends that are told by a status where nothing was shown before."""
+
+
+class Stream(Protocol):
+    """What one kind of client reads: the frames of logged events (a view of `fairlane.streaming.views`), and those between."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing follows."""
+        ...
+
+    @property
+    def pending(self) -> Event | None:
+        """The terminal event, when the stream cannot show it by itself."""
+        ...
+
+    def feed(self, event: Event) -> bytes:
+        """The bytes that a logged event adds, often none."""
+        ...
+
+    def notice(self, event: Event) -> bytes:
+        """The bytes of an event that is not logged: queue position, progress."""
+        ...
+
+    def idle(self) -> bytes:
+        """What to send after a while of silence."""
+        ...
+
+    def lost(self) -> bytes:
+        """The end when the log does not hold what the reader needs."""
+        ...
+
+    def farewell(self) -> bytes:
+        """The end when the gateway stops."""
+        ...
+
+    def revoked(self) -> bytes:
+        """The end when the caller's key was taken away."""
+        ...
+
+
+class Closing:
+    """Tells all answers under way in a gateway that it goes."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self._answers: dict[Callable[[], None], Feed | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @property
+    def patience(self) -> bool:
+        """Whether some caller who cannot come back for the rest waits for a task that runs, here or elsewhere."""
+        return any(feed is not None and feed.top and not feed.ended for feed in self._answers.values())
+
+    def add(self, wake: Callable[[], None], last_chance: Feed | None = None) -> None:
+        """Call `wake` when the gateway goes. `last_chance`: the task's feed, when the answer cannot be resumed."""
+        self._answers[wake] = last_chance
+        if self.now:
+            wake()
+
+    def discard(self, wake: Callable[[], None]) -> None:
+        self._answers.pop(wake, None)
+
+    def begin(self) -> None:
+        """From now on every answer ends as soon as it can."""
+        self.now = True
+        for wake in list(self._answers):
+            wake()
+
+
+Ending = AbstractAsyncContextManager[Sequence[bytes]]
+"""The last frame of a stream, in parts that are there as long as the block. Raises Lost, and StoreError."""
+
+
+class Refused(Exception):
+    """The task ended in failure before its stream had shown anything."""
+
+    def __init__(self, end: Event) -> None:
+        super().__init__(end.type)
+        self.end = end
+
+
+async def serve(
+    request: Request,
+    reader: Reader,
+    stream: Stream,
+    closing: Closing,
+    *,
+    headers: Headers,
+    keepalive_s: float,
+    first: bytes = b"",
+    hold_s: float = 0.0,
+    resumable: bool = False,
+    ending: Callable[[], Ending] | None = None,
+    give_up: float = math.inf,
+    overdue: Callable[[], bytes] = bytes,
+) -> bool:
+    """Write the stream until it ends. True when it came to its end, False when the caller left or the gateway closes.
+
+    `first`: what it begins with. `hold_s`: the head waits so long for the first bytes; until it is written this raises what has
+    happened instead: Refused, Lost, Interrupted (the gateway stops), and what `Request.gone` says. `resumable`: the client can
+    read the rest elsewhere, so a gateway that stops need not wait for its end. `ending`: makes the end that is pending in the
+    stream. `overdue`: the end of a stream of which nothing comes at `give_up` (the loop's time). While the client does not read,
+    no more than a page of the log is in hand, and a last frame that all readers of the task share.
+    """
+    interrupt = reader.interrupt
+    departure = Departure(request, interrupt)
+    closing.add(interrupt, None if resumable else reader.feed)
+    head = [*SSE_HEADERS, *headers]
+    whole = getattr(request.send, "__self__", None)
+    take = _Live(whole, request, reader, stream, head, keepalive_s).take if isinstance(whole, Whole) else None
+    now = asyncio.get_running_loop().time
+    hold_until = now() + hold_s
+    try:
+        if not hold_s:
+            await _start(request, head)
+        if first:
+            await _write(request.send, first)
+        while True:
+            try:
+                if stream.pending is not None and ending is not None:
+                    return await _finish(request.send, reader, ending)
+                left = min(keepalive_s, max(give_up - now(), 0.1)) if request.started else hold_until - now()
+                events = await reader.next(left, take)
+                if request.started:
+                    if not events and now() > give_up:
+                        await _end(request.send, overdue())
+                        return False
+                    parts = _drawn(events[::-1], stream, reader) if events else iter((stream.idle(),))
+                else:
+                    parts = _drawn(events[::-1], stream, reader, held=True)
+                    body = next(parts)
+                    if departure.gone:
+                        raise request.gone()
+                    if stream.ended:
+                        await request.respond(200, body, head)
+                        return True
+                    if events and not body:
+                        continue
+                    await _start(request, head)
+                    parts = chain((body,), parts)
+                    del body
+                del events
+            except Lost:
+                if not request.started:
+                    raise
+                await _end(request.send, stream.lost())
+                return True
+            except Interrupted:
+                if not request.started:
+                    if departure.gone:
+                        raise request.gone() from None
+                    raise
+                if request.revoked:
+                    await _end(request.send, stream.revoked())
+                elif not departure.gone:  # then the gateway stops
+                    await _end(request.send, stream.farewell())
+                return False
+            for body in parts:
+                if departure.gone and not request.revoked:
+                    return False
+                if stream.ended:
+                    await _end(request.send, body)
+                    return True
+                await _write(request.send, body)
+                del body
+            del parts  # it may be long until the next ones
+    finally:
+        closing.discard(interrupt)
+        departure.close()
+
+
+async def _start(request: Request, head: Headers) -> None:
+    await request.start(200, head)
+    request.forget_head()
+
+
+class _Live:
+    """Draws and writes what comes while a stream waits, where it comes: without waking the stream."""
+
+    __slots__ = ("_connection", "_head", "_keepalive_s", "_reader", "_request", "_stream")
+
+    def __init__(
+        self,
+        connection: Whole,
+        request: Request,
+        reader: Reader,
+        stream: Stream,
+        head: Headers,
+        keepalive_s: float,
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._reader = reader
+        self._stream = stream
+        self._head = head
+        self._keepalive_s = keepalive_s
+
+    def take(self, events: list[Event]) -> int:
+        """How many of them were written. What is left the stream itself must see to: it ends, or the client does not read, or its
+        head is held for longer, or it is much at once.
+        """
+        last = events[-1]
+        if last.type in TERMINAL or len(last.data) > SLICE:
+            return 0
+        if not self._request.started and not (last.type == "chunk" and self._begin()):
+            return 0
+        if not self._connection.may_write:
+            return 0
+        feed = self._stream.feed
+        if len(events) == 1:
+            self._connection.write_more(feed(last))
+            return 1
+        frames, size = [], 0
+        for event in events:
+            frames.append(frame := feed(event))
+            size += len(frame)
+            if size >= SLICE:
+                break
+        self._connection.write_more(b"".join(frames))
+        return len(frames)
+
+    def _begin(self) -> bool:
+        """The head that was held leaves with the first output."""
+        if not self._request.begin(200, self._head):
+            return False
+        self._request.forget_head()
+        self._reader.wait(self._keepalive_s)
+        return True
+
+
+async def _finish(send: Send, reader: Reader, ending: Callable[[], Ending]) -> bool:
+    """Write the end; waits while Redis does not answer. Raises Lost and Interrupted."""
+    while True:
+        try:
+            async with ending() as parts:
+                for part in parts:
+                    await _write(send, part)
+        except StoreError:
+            await reader.next(PAGE_AGAIN_S)
+        else:
+            await _end(send, b"")
+            return True
+
+
+async def _write(send: Send, body: bytes) -> None:
+    """Write a part of the answer; a large one by slices, each when the client has read those before it."""
+    for at in range(0, len(body), SLICE):
+        piece = body if len(body) <= SLICE else body[at : at + SLICE]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _end(send: Send, body: bytes) -> None:
+    if len(body) > SLICE:
+        await _write(send, body)
+        body = b""
+    await send({"type": "http.response.body", "body": body})
+
+
+def _drawn(left: list[Event], stream: Stream, reader: Reader, *, held: bool = False) -> Iterator[bytes]:
+    """The bytes that events add, in parts of some SLICE, each drawn when it is asked for; one part at least, which may be empty.
+
+    `left`: the events, the first of them last; what was drawn is taken out, as it may be long until a part is written.
+    `held`: the answer has not begun. Raises Refused where it ends before anything is shown.
+    """
+    yield _part(left, stream, reader, held)
+    while left:
+        yield _part(left, stream, reader)
+
+
+def _part(left: list[Event], stream: Stream, reader: Reader, held: bool = False) -> bytes:
+    frames: list[bytes] = []
+    size = 0
+    while left and size < SLICE:
+        event = left.pop()
+        frame = draw(event, stream, reader)
+        if held and not size and event.type in REFUSALS:
+            raise Refused(event)
+        frames.append(frame)
+        size += len(frame)
+    return b"".join(frames)
+
+
+def draw(event: Event, stream: Stream, reader: Reader) -> bytes:
+    """The bytes that an event of a reader adds, whether it is logged or not."""
+    if event.type not in UNLOGGED:
+        return stream.feed(event)
+    if stream.ended or (event.type == "queued" and reader.seq):  # it has begun since
+        return b""
+    return stream.notice(event)

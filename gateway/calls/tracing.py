@@ -1,0 +1,47 @@
+"""The span of a request, and how its context reaches the task."""
+
+import structlog
+
+from fairlane import __version__
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.settings import Settings
+from fairlane.queues.tasks import TaskSpec
+from fairlane.workers.tracing import Span, Tracer, TracingUnavailable, open_tracer, read_traceparent
+
+log = structlog.get_logger("fairlane.gateway")
+
+
+def tracer_for(settings: Settings) -> Tracer | None:
+    """The tracer that the settings ask for, if any. Without OpenTelemetry a warning, and no traces."""
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        return open_tracer(settings.otlp_endpoint, "fairlane-gateway", __version__)
+    except TracingUnavailable as error:
+        log.warning("no traces are sent", why=str(error), endpoint=settings.otlp_endpoint)
+        return None
+
+
+def trace_request(tracer: Tracer, request: Request) -> Span:
+    """The span of a request that begins, under the caller's own."""
+    method = request.method
+    attributes = {"http.request.method": method, "http.route": request.route}
+    parent = read_traceparent(request.header(b"traceparent"))
+    return tracer.span(f"{method} {request.route}", "server", parent, attributes)
+
+
+def end_request(span: Span, status: int) -> None:
+    """Its answer is over. 499: the caller left before it began."""
+    span.set({"http.response.status_code": status})
+    span.end(str(status) if status >= 500 else "")
+
+
+def follow(request: Request, task: TaskSpec) -> None:
+    """Let what is done for a request's task belong to it: to its trace, or to its caller's where none is made here."""
+    task.request_id = request.id.decode()
+    span = request.span
+    if span is None:
+        task.traceparent = read_traceparent(request.header(b"traceparent"))
+    else:
+        task.traceparent = span.traceparent
+        span.set({"fairlane.task.id": task.id, "gen_ai.request.model": task.model})

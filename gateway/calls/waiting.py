@@ -1,0 +1,76 @@
+"""Shows waiting readers where they stand: asks for the positions of the tasks that are read here, and tells changes."""
+
+import asyncio
+import time
+
+import structlog
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Place
+from fairlane.streaming.events import queued_event
+from fairlane.streaming.hub import Feed, Hub
+
+log = structlog.get_logger("fairlane.gateway")
+
+INTERVAL_S = 1.0
+PER_ROUND = 500
+LEAST_WAIT_MS = 1000
+
+
+def is_news(told: Place | None, now: Place) -> bool:
+    """Whether a reader who was told one place wants to hear of another: the position changed, or the wait by more than a
+    quarter (of a second at least: below that it is noise), or is known now."""
+    if told is None or told.position != now.position or told.estimating != now.estimating:
+        return True
+    return abs(now.wait_ms - told.wait_ms) * 4 > max(told.wait_ms, LEAST_WAIT_MS)
+
+
+class QueueWatch:
+    """Looks at the queued tasks with readers here, at most PER_ROUND of them each INTERVAL_S, in turn.
+
+    Their readers are told of what is news (`is_news`), and of nothing else.
+    """
+
+    def __init__(self, scheduler: Scheduler, hub: Hub) -> None:
+        self._scheduler = scheduler
+        self._hub = hub
+        self._task: asyncio.Task[None] | None = None
+        self._feeds: dict[Feed, Place | None] = {}
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="queue-watch")
+
+    async def close(self) -> None:
+        await end_tasks(self._task)
+
+    def add(self, feed: Feed, known: Place | None = None) -> None:
+        """Watch a feed until its task starts; `known` is the place its readers have been told."""
+        self._feeds.setdefault(feed, known)
+
+    def discard(self, feed: Feed) -> None:
+        self._feeds.pop(feed, None)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            for feed in [feed for feed in self._feeds if feed.top or feed.lost or not feed.readers]:
+                self.discard(feed)
+            batch = list(self._feeds)[:PER_ROUND]
+            try:
+                records = await asyncio.gather(*(self._scheduler.position(feed.task_id) for feed in batch))
+            except StoreError:
+                continue  # told again when it answers
+            except Exception:  # readers wait without news for a second; the next round tries again
+                log.exception("cannot tell positions")
+                continue
+            for feed, record in zip(batch, records, strict=True):
+                last = self._feeds.pop(feed, None)
+                if record is None or record.place.position == 0 or feed.top:
+                    continue
+                news = is_news(last, record.place)
+                self._feeds[feed] = record.place if news else last  # to the end of the line
+                if news:
+                    feed.show(queued_event(feed.task_id, time.time_ns() // 1_000_000, record.place))
+            del batch, records  # not to be kept until the next round

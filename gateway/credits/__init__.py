@@ -1,0 +1,1 @@
+"""What tasks cost, and who pays for them."""

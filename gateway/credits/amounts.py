@@ -1,0 +1,57 @@
+"""Credits, of which the operator says what one is: whole micro-credits inside, decimals of at most six digits outside. Pure.
+
+Never floats: what JSON and YAML have read as one is the decimal that was written, because an amount has no more than 15 digits.
+"""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+MICRO = 1_000_000
+"""Micro-credits of a credit."""
+DECIMALS = 6
+MOST_CREDITS = 1_000_000_000
+"""Of one amount: a thousandth of what Redis's scripts can count with."""
+
+_AMOUNT = re.compile(r"[+-]?\d{1,20}(\.\d{1,100})?", re.ASCII)
+
+
+def read_credits(value: Any, least: int = 0, most: int = MOST_CREDITS) -> int:
+    """Micro-credits of a number, or of a decimal in quotes. Raises ValueError with a sentence that says what is wrong.
+
+    `least`, `most`: credits.
+    """
+    wrong = ValueError('should be a number of credits, such as 12.5 or "12.5"')
+    beyond = ValueError(f"should be from {least} to {most} credits")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise wrong
+    if isinstance(value, str):
+        text = value.strip()
+    elif abs(value) > most:
+        raise beyond
+    else:
+        text = f"{Decimal(repr(value)):f}"
+    if not _AMOUNT.fullmatch(text):
+        raise wrong
+    whole, _, fraction = text.lstrip("+-").partition(".")
+    fraction = fraction.rstrip("0")
+    if len(fraction) > DECIMALS:
+        raise ValueError(f"has more than {DECIMALS} decimals")
+    micro = int(whole) * MICRO + int(fraction.ljust(DECIMALS, "0"))
+    micro = -micro if text.startswith("-") else micro
+    if not least * MICRO <= micro <= most * MICRO:
+        raise beyond
+    return micro
+
+
+def credits_of(micro: int) -> Decimal:
+    """Credits of micro-credits, exactly: as callers are told them."""
+    return Decimal(micro) / MICRO
+
+
+def plain_credits(micro: int | None) -> float | None:
+    """The same as JSON's own number, of an amount that `read_credits` has read."""
+    if micro is None:
+        return None
+    whole, rest = divmod(micro, MICRO)
+    return micro / MICRO if rest else whole

@@ -1,0 +1,97 @@
+"""What tasks cost: the price of a model at an instant, and what so many tokens cost by it. Pure, and in whole numbers only."""
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairlane.gateway.credits.amounts import MICRO, credits_of
+
+ANY_MODEL = "*"
+"""Stands for a model that has no price of its own then."""
+
+
+class Price(NamedTuple):
+    """What a task costs, in micro-credits: of a million tokens, and `request` of the task itself. Made by `price`."""
+
+    input: int
+    cached: int
+    output: int
+    reasoning: int
+    request: int
+    id: str
+    """Names it, and says all of it: `input/cached/output/reasoning/request`, in credits. No spaces."""
+    packed: str
+    """As it lies in a task's record: the five numbers."""
+
+    def cost(self, input: int | None, output: int | None, cached: int | None, reasoning: int | None) -> int:
+        """Micro-credits of a task that used so many tokens, rounded up once; None: nobody knows, and it costs nothing.
+
+        Cached tokens are some of the input, reasoning some of the output. The same as in the scripts (pricing.lua).
+        """
+        read, wrote = input or 0, output or 0
+        from_cache, thought = min(cached or 0, read), min(reasoning or 0, wrote)
+        tokens = (read - from_cache) * self.input + from_cache * self.cached
+        tokens += (wrote - thought) * self.output + thought * self.reasoning
+        return self.request + (tokens + MICRO - 1) // MICRO
+
+
+def price(input: int, cached: int, output: int, reasoning: int, request: int) -> Price:
+    """The price of these numbers."""
+    numbers = (input, cached, output, reasoning, request)
+    name = "/".join(f"{credits_of(number):f}" for number in numbers)
+    return Price(*numbers, name, " ".join(map(str, numbers)))
+
+
+@functools.lru_cache(1024)
+def unpack(packed: str) -> Price:
+    """The price that lies in a task's record. Raises ValueError for what is none."""
+    input, cached, output, reasoning, request = map(int, packed.split(" "))
+    return price(input, cached, output, reasoning, request)
+
+
+class Period(NamedTuple):
+    """The price of a model from `since` to before `until`, ms; None: as long as there is no other."""
+
+    model: str
+    since: int | None
+    until: int | None
+    price: Price
+
+    def holds(self, now_ms: float) -> bool:
+        """Whether it is the price now."""
+        return (self.since is None or self.since <= now_ms) and (self.until is None or now_ms < self.until)
+
+
+class PriceTable:
+    """All prices. Those of one model do not overlap."""
+
+    def __init__(self, periods: Iterable[Period] = ()) -> None:
+        self._of_model: dict[str, list[Period]] = {}
+        for period in periods:
+            self._of_model.setdefault(period.model, []).append(period)
+
+    def __bool__(self) -> bool:
+        return bool(self._of_model)
+
+    def at(self, model: str, now_ms: float) -> Price | None:
+        """The price of a model at an instant: its own, else that of `*`; None: it has none, and costs nothing."""
+        for name in (model, ANY_MODEL):
+            for period in self._of_model.get(name, ()):
+                if period.holds(now_ms):
+                    return period.price
+        return None
+
+
+def overlapping(periods: Iterable[Period]) -> list[tuple[int, int]]:
+    """Periods that begin before another one of the same model is over: pairs of their places, one for each that is longer."""
+    ordered = sorted(enumerate(periods), key=lambda one: (one[1].model, _begin(one[1])))
+    found = []
+    for (place, period), (next_place, following) in itertools.pairwise(ordered):
+        if following.model == period.model and (period.until is None or _begin(following) < period.until):
+            found.append((place, next_place))
+    return found
+
+
+def _begin(period: Period) -> float:
+    return float("-inf") if period.since is None else period.since

@@ -1,0 +1,93 @@
+"""The quota of a key: who pays for its tasks, and from which budget; and when budgets renew. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+Per = Literal["day", "month"]
+
+MOST_TEXTS = 10_000
+"""So many are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a key says of it."""
+
+    of_user: bool
+    """Each user of a delegating key pays; else the key does, for all its users."""
+    budget: int = 0
+    """Micro-credits that come anew in each window; 0: none do."""
+    per: Per = "month"
+    otherwise: str = ""
+    """The tier in which a task goes on that cannot be paid; empty: it is refused."""
+
+    def subject(self, key_id: str, user: str) -> str:
+        """Who pays for a task of this user, as the scripts name it (limiting.lua)."""
+        return f"u:{user}" if self.of_user else f"k:{key_id}"
+
+
+class Terms(NamedTuple):
+    """On which terms a task is submitted, packed, as the scheduler takes them; '' = it costs nothing, and nobody pays."""
+
+    price: str = ""
+    quota: str = ""
+
+
+FREE = Terms()
+
+
+class Window(NamedTuple):
+    """The window of a budget that is now, ms. A window is named by its end."""
+
+    begin: int
+    end: int
+    next: int
+    """The end of the next one."""
+
+
+def window_at(per: Per, zone: ZoneInfo, now_ms: float) -> Window:
+    """The calendar day or month of an instant, in a zone. Days are as long as the zone's clocks make them."""
+    today = datetime.fromtimestamp(now_ms / 1000, zone).date()
+    first = today if per == "day" else today.replace(day=1)
+    second = _next(per, first)
+    return Window(*(_midnight(day, zone) for day in (first, second, _next(per, second))))
+
+
+def _next(per: Per, day: date) -> date:
+    return day + timedelta(days=1) if per == "day" else (day + timedelta(days=31)).replace(day=1)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    """The first instant of a day: where clocks skip midnight, that at which they do; where it comes twice, the first."""
+    return round(datetime.combine(day, time(), zone).astimezone(UTC).timestamp()) * 1000
+
+
+class Budgets:
+    """Tells quotas as `submit` takes them. Keeps each text for as long as its window lasts."""
+
+    def __init__(self, zone: str = "UTC") -> None:
+        self._zone = ZoneInfo(zone)
+        self._texts: dict[Quota, tuple[float, float, str]] = {}
+
+    def window(self, per: Per, now_ms: float) -> Window:
+        """The window that is now."""
+        return window_at(per, self._zone, now_ms)
+
+    def text(self, quota: Quota, now_ms: float) -> str:
+        """`k` (the key pays) or `u` (the user), and with a budget: how much, `d` or `m` (day, month), and the ends of the window
+        before, of this one and of the next: Redis's clock decides which it is."""
+        kept = self._texts.get(quota)
+        if kept is None or not kept[0] <= now_ms < kept[1]:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
+            kept = self._texts[quota] = self._made(quota, now_ms)
+        return kept[2]
+
+    def _made(self, quota: Quota, now_ms: float) -> tuple[float, float, str]:
+        who = "u" if quota.of_user else "k"
+        if not quota.budget:
+            return 0, float("inf"), who
+        begin, end, after = self.window(quota.per, now_ms)
+        return begin, end, f"{who} {quota.budget} {quota.per[0]} {begin} {end} {after}"

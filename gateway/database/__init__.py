@@ -1,0 +1,1 @@
+"""What outlives Redis, in SQL: SQLite in the data directory, or PostgreSQL."""

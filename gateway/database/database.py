@@ -1,0 +1,249 @@
+"""The SQL database of a gateway: connections, transactions, and their deadlines."""
+
+import asyncio
+import contextlib
+import secrets
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import event, exc
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from fairlane.gateway.database import schema
+from fairlane.gateway.database.address import Address, File, Server
+from fairlane.gateway.database.errors import DatabaseSlow, DatabaseUnavailable
+from fairlane.gateway.database.tables import HEAD
+from fairlane.queues.private import append_privately, private_directory
+
+CONNECT_S = 5.0
+BUSY_S = 5.0
+"""How long a write waits for another one on SQLite, and a connection for its turn."""
+DEADLINE_S = 15.0
+"""Of one transaction."""
+CONNECTIONS = 4
+"""Of a process at most: no task waits for SQL. PostgreSQL must allow as many, and REPORTS, for each process of each replica."""
+REPORTS = 2
+"""Connections for what may take long: what keys and records need is not among them, and never waits for a report."""
+REPORT_S = 5.0
+"""The deadline of a report."""
+UPGRADE_S = 600.0
+"""How long migrations may take, and others wait for them."""
+
+_WRITES = "fairlane_writes"
+_LOOK_AFTER = 100_000
+"""Steps of SQLite's machine, about a millisecond, between two looks at the clock."""
+_DATA = ("22", "23", "42")
+"""Classes of PostgreSQL's codes (SQLSTATE) that speak of a statement and its values, but for NOT_ALLOWED."""
+_NOT_ALLOWED = "42501"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Since when the database has not done what it was asked for, ms, and what it answered first."""
+
+    since_ms: int
+    why: str
+    writes: bool
+    """It was to write something: that it can be read says nothing."""
+
+
+class Database:
+    """One database. Made without a connection; they come when they are needed and go with `close`."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._engine = _engine(address, CONNECTIONS)
+        self._reports = _engine(address, REPORTS)
+        self._writing = self._engine.execution_options(**{_WRITES: True})
+        self.dialect = self._engine.dialect.name
+        """sqlite or postgresql."""
+        self.trouble: Trouble | None = None
+        """Why it does not do what it is asked for; None while it does."""
+        self.identifier = ""
+        """Names the database, from its start on."""
+
+    async def start(self) -> None:
+        """Bring the schema to this program's; a file is made where there is none. Raises DatabaseError with a sentence."""
+        if isinstance(self.address, File):
+            await asyncio.to_thread(_make_file, self.address)
+        if await self.revision() != HEAD:
+            async with self.writing(UPGRADE_S) as connection:
+                await connection.run_sync(schema.upgrade)
+        async with self.reading() as connection:
+            self.identifier = await connection.run_sync(schema.identifier)
+
+    async def revision(self) -> str | None:
+        """The schema's revision; see `schema.revision`. None: there is no database yet, or nothing in it."""
+        if isinstance(self.address, File) and not self.address.path.exists():
+            return None
+        async with self.reading() as connection:
+            return await connection.run_sync(schema.revision)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._reports.dispose()
+        await self._engine.dispose()
+
+    def reading(
+        self, deadline_s: float = DEADLINE_S
+    ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction that sees one state and changes nothing. Raises DatabaseUnavailable."""
+        return self._transaction(self._engine, deadline_s)
+
+    @contextlib.asynccontextmanager
+    async def reporting(self, deadline_s: float = REPORT_S) -> AsyncIterator[AsyncConnection]:
+        """The same for what may take long, on connections of its own: at the deadline the database stops, too.
+
+        Raises DatabaseUnavailable, and of its kinds DatabaseSlow at the deadline.
+        """
+        end = time.monotonic() + deadline_s
+        try:
+            async with self._transaction(self._reports, deadline_s) as connection:
+                if self.dialect == "sqlite":  # (asyncpg ends a statement that nobody waits for)
+                    file = (await connection.get_raw_connection()).driver_connection
+                    assert file is not None
+                    await file.set_progress_handler(lambda: time.monotonic() >= end, _LOOK_AFTER)
+                yield connection
+        except DatabaseUnavailable as error:
+            if time.monotonic() < end:
+                raise
+            raise DatabaseSlow(f"{self.address}: no report within {deadline_s:.0f} s") from error
+
+    def writing(
+        self, deadline_s: float = DEADLINE_S
+    ) -> contextlib.AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction that is committed at the end of the block, whole or not at all.
+
+        Raises DatabaseUnavailable; then it may be committed all the same, so what is written must bear to be written again.
+        """
+        return self._transaction(self._writing, deadline_s)
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
+        try:
+            async with self._begun(engine, deadline_s) as connection:
+                yield connection
+        except DatabaseUnavailable as error:
+            if self.trouble is None and engine is not self._reports:
+                now_ms = time.time_ns() // 1_000_000
+                self.trouble = Trouble(now_ms, str(error), writes=engine is self._writing)
+            raise
+        if self.trouble is not None and (engine is self._writing or not self.trouble.writes):
+            self.trouble = None
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
+        """One transaction, what the drivers raise told as DatabaseUnavailable."""
+        connected = False
+        try:
+            async with asyncio.timeout(deadline_s) as limit, engine.begin() as connection:
+                connected = True
+                yield connection
+        except TimeoutError as error:
+            if connected and not limit.expired():
+                raise  # the block's own
+            seconds = deadline_s if connected else min(deadline_s, CONNECT_S)
+            what = "answer" if connected else "connection"
+            raise DatabaseUnavailable(f"{self.address}: no {what} within {seconds:.0f} s") from error
+        except exc.DBAPIError as error:
+            if _is_of_data(error):
+                raise
+            raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
+        except (exc.TimeoutError, OSError) as error:
+            raise DatabaseUnavailable(f"{self.address}: {_why(error)}") from error
+
+
+def _engine(address: Address, connections: int) -> AsyncEngine:
+    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": BUSY_S}
+    if isinstance(address, Server):
+        return create_async_engine(
+            URL.create(
+                "postgresql+asyncpg",
+                address.user,
+                address.password,
+                address.host,
+                address.port,
+                address.database,
+            ),
+            pool_recycle=1800,
+            pool_pre_ping=True,
+            connect_args={
+                "timeout": CONNECT_S,
+                "server_settings": {"application_name": address.application_name},
+                # a prepared statement may meet another connection behind pgbouncer: none is kept, and no name comes twice
+                "statement_cache_size": 0,
+                "prepared_statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: f"fairlane_{secrets.token_hex(8)}",
+                **({"ssl": address.sslmode} if address.sslmode else {}),
+            },
+            **pool,
+        )
+    url = URL.create("sqlite+aiosqlite", database=str(address.path))
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_S}, **pool)
+    event.listen(engine.sync_engine, "connect", _prepare_file)
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _make_file(file: File) -> None:
+    """One that its owner alone may open, as SQLite's own files beside it are then. Raises DatabaseUnavailable.
+
+    It is in WAL mode from here on, so readers and the writer do not wait for each other. To switch a file over, SQLite needs it
+    for itself and does not wait for that: processes that start together must try again.
+    """
+    path = file.path
+    end = time.monotonic() + BUSY_S
+    try:
+        private_directory(path.parent)
+        append_privately(path).close()
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    return
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                        raise
+                    time.sleep(0.02)
+    except OSError as error:
+        raise DatabaseUnavailable(f"cannot write {path}: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise DatabaseUnavailable(f"{file}: {error}") from error
+
+
+def _prepare_file(connection: DBAPIConnection, record: Any) -> None:  # noqa: ARG001 - as SQLAlchemy calls it
+    connection.isolation_level = (
+        None  # transactions are begun by `_begin`: the driver would begin none for what is read
+    )
+    cursor = connection.cursor()
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    """A transaction that writes takes the lock at once: one that finds out later that it must write fails without waiting."""
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _is_of_data(error: exc.DBAPIError) -> bool:
+    """Whether a statement or its values are to blame; else it is the database, for whatever reason: it is away, its disk is full,
+    its file is damaged, a fail-over has made it read-only, it does not know us."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state[:2] in _DATA and state != _NOT_ALLOWED
+    if isinstance(getattr(error.orig, "__cause__", None), ValueError):
+        return True  # asyncpg, of a value that it cannot send
+    return isinstance(error, (exc.DataError, exc.IntegrityError, exc.ProgrammingError))
+
+
+def _why(error: BaseException) -> str:
+    """The driver's own words, in one line and without the statement."""
+    origin = getattr(error, "orig", None) or error
+    return " ".join(str(origin).split()) or type(origin).__name__

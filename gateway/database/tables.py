@@ -1,0 +1,254 @@
+"""The tables, as the newest migration leaves them.
+
+Times are ms since 1970. JSON is stored as text, which both kinds of database keep as it is.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+
+HEAD = "0009"
+"""The revision of the newest migration."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    comment="What holds for the database as a whole",
+)
+"""`identifier`: names this database; the replicas' Redis holds it, too. `keys_version`: raised with every change of a key."""
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger),
+    Column("revoked", BigInteger),
+    Column("cut", BigInteger),
+    Column("last_used", BigInteger),
+    Column("version", BigInteger, nullable=False, index=True),
+    comment="Keys of callers and tokens of workers; none is ever removed",
+)
+"""`kind`: caller or worker. `settings`: what an entry of the configuration says beside id and hash, as JSON. `cut`: since when
+also what was under way has been ended. `version`: the `keys_version` that its last change made, but for `last_used`."""
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False, index=True),
+    Column("created", BigInteger, nullable=False),
+    Column("valid_until", BigInteger),
+    Column("signing_key", Text, comment="What it signs with, hex; null: it may not"),
+    comment="Hashes of the secrets of keys",
+)
+"""A key that is rotated has its old and its new one for a time."""
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False)
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("task", Text, primary_key=True),
+    _number("ended"),
+    _number("enqueued"),
+    Column("granted", BigInteger, comment="Null: it was never granted"),
+    Column("first_output", BigInteger),
+    _text("state"),
+    _text("code"),
+    _text("key_id"),
+    _text("user_name"),
+    _text("tier"),
+    _text("queue"),
+    _text("task_type"),
+    _text("model"),
+    _text("scheduled"),
+    _text("worker"),
+    Column("attempts", Integer, nullable=False),
+    Column("tries", Integer, nullable=False),
+    _text("request"),
+    _text("trace"),
+    Column("input", BigInteger, comment="Null: not known; so below"),
+    Column("output", BigInteger),
+    Column("cached", BigInteger),
+    Column("reasoning", BigInteger),
+    Column("estimated", Boolean, nullable=False),
+    Column("cost", BigInteger, comment="Micro-credits. Null: it had no price"),
+    _text("price"),
+    Index("ix_usage_ended_task", "ended", "task"),
+    Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
+    Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
+    comment="One row per ended task",
+)
+"""Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
+grant. `price` says all of it (`Price.id`)."""
+
+
+MEASURES = (
+    *("tasks", "completed", "failed", "cancelled"),
+    *("input", "output", "cached", "reasoning", "estimated", "waited_ms", "ran_ms", "cost"),
+)
+"""What is added up of tasks: how many, their tokens, how many tasks' tokens are estimates, times, and what they cost."""
+
+
+def _measures() -> list[Column[int]]:
+    return [_number(name) for name in MEASURES]
+
+
+usage_sums = Table(
+    "usage_sums",
+    metadata,
+    _number("span"),
+    _number("began"),
+    _text("key_id"),
+    _text("tier"),
+    _text("model"),
+    _text("state"),
+    _text("code"),
+    *_measures(),
+    PrimaryKeyConstraint("span", "began", "key_id", "tier", "model", "state", "code", name="pk_usage_sums"),
+    comment="The same added up over spans of an hour and of a day (ms) that began then, by the time at which tasks ended",
+)
+
+usage_users = Table(
+    "usage_users",
+    metadata,
+    _number("began"),
+    _text("key_id"),
+    _text("user_name"),
+    _text("tier"),
+    _text("model"),
+    *_measures(),
+    PrimaryKeyConstraint("began", "key_id", "user_name", "tier", "model", name="pk_usage_users"),
+    Index("ix_usage_users_user_name_began", "user_name", "began"),
+    comment="The same added up over days, by user",
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    _text("kind"),
+    _text("id"),
+    _text("fund"),
+    _number("ends"),
+    _text("subject"),
+    _text("key_id"),
+    _text("user_name"),
+    _number("held"),
+    _number("amount"),
+    _number("number"),
+    _text("price"),
+    _number("at"),
+    _text("who"),
+    _text("note"),
+    PrimaryKeyConstraint("kind", "id", "fund", name="pk_ledger"),
+    Index("ix_ledger_at_id_fund", "at", "id", "fund"),
+    Index("ix_ledger_subject_at_id_fund", "subject", "at", "id", "fund"),
+    Index("ix_ledger_subject_number", "subject", "number"),
+    comment="What was granted, and what tasks have cost those who have a quota; rows are added, and never changed",
+)
+"""`kind`: grant or task, which `id` names. `subject`: who pays: a key, `k:<id>`, or a user of one, `u:<user>`. `fund`:
+granted, or the budget of a day or month that `ends` then (else 0). Micro-credits: `amount` is added to what there is, so what
+a task cost is less than nothing; of `held` the rest came back. `number`: see `Charge`. `who`, `note`: of a grant."""
+
+balances = Table(
+    "balances",
+    metadata,
+    _text("subject"),
+    _text("fund"),
+    _number("ends"),
+    _number("amount"),
+    _number("granted"),
+    _number("grants"),
+    _number("number"),
+    PrimaryKeyConstraint("subject", "fund", "ends", name="pk_balances"),
+    Index("ix_balances_ends", "ends"),
+    comment="The ledger added up",
+)
+"""`amount`: of all rows; `granted`: of grants, of which there are `grants`; `number`: the highest of a task."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _number("at"),
+    _text("who"),
+    _text("address"),
+    _text("action"),
+    _text("target"),
+    _text("before"),
+    _text("after"),
+    Index("ix_audit_at_id", "at", "id"),
+    comment="What operators did",
+)
+"""`id` is the outbox entry's own. `before` and `after` are JSON objects."""
+
+refusals = Table(
+    "refusals",
+    metadata,
+    _number("minute"),
+    _text("key_id"),
+    _text("code"),
+    _text("replica"),
+    _number("count"),
+    PrimaryKeyConstraint("minute", "key_id", "code", "replica", name="pk_refusals"),
+    comment="Calls that were refused, counted by each process for a minute that began then",
+)
+"""`key_id`: empty where no key was asked for. `code`: that of the error, as callers are told it."""
+
+archive = Table(
+    "archive",
+    metadata,
+    Column("task", Text, primary_key=True),
+    _number("enqueued"),
+    _number("ended"),
+    _text("key_id"),
+    _text("user_name"),
+    _text("state"),
+    Column("answer", LargeBinary, nullable=False),
+    Column("request", LargeBinary, comment="Null: it is not kept"),
+    Index("ix_archive_ended", "ended"),
+    Index("ix_archive_user_name", "user_name"),
+    comment="How async tasks ended, for those who poll them later",
+)
+"""`answer`: what a poll is answered, JSON. Content: empty unless the setting `archive` asks for it."""
+
+forgotten = Table(
+    "forgotten",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    _number("at"),
+    comment="Users who were forgotten: what their tasks of before leave is written without their names",
+)
+"""`hash`: of the database's identifier and the user."""

@@ -1,0 +1,13 @@
+"""Durations as people are told them. Pure."""
+
+
+def duration(ms: int) -> str:
+    """As Go writes it, and OpenAI: 12ms, 1.5s, 6m0s, 24h0m0s."""
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms, 60_000)
+    seconds = f"{rest // 1000}.{rest % 1000:03d}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds

@@ -1,0 +1,522 @@
+"""Keys and worker tokens: what operators see of them, and how they are made, changed, rotated and revoked while gateways run."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
+from fairlane.gateway.accounts.keystore import Change, KeyStore, now_ms
+from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
+from fairlane.gateway.accounts.signing import signing_key
+from fairlane.gateway.accounts.stored import ENTRY, NAMED, StoredKey, is_admins, read_entry
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, suggestion, unusable_key
+from fairlane.gateway.settings.model import Identifier
+from fairlane.gateway.tasks.allowances import Allowances
+from fairlane.gateway.tasks.of_keys import KeyTasks
+from fairlane.queues.actor import Actor
+from fairlane.queues.errors import StoreError
+from fairlane.queues.limits import pack
+
+MOST_KEYS = 100_000
+"""Those included that are over: all are held in memory, by each process."""
+MOST_SECRETS = 10
+"""Of a key, valid at the same time; and as many that are not any more, by which what was begun goes on for a day."""
+DAY_MS = 86_400_000
+YEAR_MS = 366 * DAY_MS
+END_S = 5.0
+"""How long an operator waits for the tasks of a key to be cancelled; the rest goes on behind."""
+
+PARTS = {name: part for name, field in CallerKey.model_fields.items() if (part := part_of(field))}
+"""Settings of which a change says only what becomes otherwise, and what they hold."""
+
+Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Expires = Annotated[int, Field(ge=1, le=253_402_300_799_999, description="ms since 1970; null: never")]
+_DATABASE, _CONFIGURATION = "database", "configuration"
+
+
+def _settings_of(kind: Kind) -> list[str]:
+    return [name for name in ENTRY[kind].model_fields if name not in NAMED]
+
+
+def _optional() -> dict[str, Any]:
+    """The settings of a key, each as the configuration has it, or null for its default."""
+    fields: dict[str, Any] = {}
+    for name in _settings_of("caller"):
+        info = CallerKey.model_fields[name]
+        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        fields[name] = (kept | None, Field(None, description=info.description))
+    return {**fields, "note": (Note | None, None), "expires": (Expires | None, None)}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+KeyChange = create_model("KeyChange", __base__=_Body, **_optional())
+"""What of a key can be changed. A worker token has only `models`, `note` and `expires`."""
+NewKey = create_model(
+    "NewKey",
+    __base__=_Body,
+    id=(
+        Identifier | None,
+        Field(None, description="its name, and that of its user; a random one if none is given"),
+    ),
+    kind=(Kind | None, Field(None, description="`caller` if not given; `worker`: a token for workers")),
+    **_optional(),
+)
+
+
+class Rotation(_Body):
+    """How a key gets another secret."""
+
+    keep_ms: Annotated[int, Field(ge=0, le=YEAR_MS)] | None = Field(
+        None,
+        description="how long the secrets that it has now stay valid: a day if not given, 0: not any more",
+    )
+
+
+class Revocation(_Body):
+    """How a key ends."""
+
+    now: bool | None = Field(
+        None, description="also end what is under way: open calls, and all of its tasks that wait or run"
+    )
+
+
+def _signs(settings: Mapping[str, Any], secret: str) -> str | None:
+    """What a new secret of a key signs with, where it may."""
+    return signing_key(secret) if settings.get("signing") else None
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+_NAME = "must be 1 to 64 letters, digits, dots, dashes or underscores"
+_PATTERNS = {
+    "id": _NAME,
+    "tier": _NAME,
+    "note": "may hold no control characters",
+    "user_from": "must be the name of a header, or body.user",
+}
+"""What the pattern of a text asks for, in words."""
+
+
+def read_body(model: type[Body], fields: Mapping[str, Any]) -> Body:
+    """A body that is one of these. Raises ApiError(400) with all that is wrong."""
+    try:
+        return model.model_validate_json(msgspec.json.encode(fields))
+    except ValidationError as error:
+        raise _refusal(error, model.model_fields) from None
+
+
+def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
+    problems: dict[str, str] = {}
+    for detail in error.errors(include_url=False):
+        where = [str(part) for part in detail["loc"]]
+        name = ".".join(where)[:64]
+        if detail["type"] == "extra_forbidden":
+            here = PARTS[where[0]].model_fields if where[0] in PARTS and len(where) == 2 else known
+            problems[name] = f"{name!r} is no part of this call{suggestion(where[-1], here)}"
+        else:
+            message = str(detail["msg"])
+            if detail["type"] == "string_pattern_mismatch":
+                message = _PATTERNS.get(name, message)
+            for beginning in ("Input ", "String ", "Value error, "):
+                message = message.removeprefix(beginning)
+            problems[name] = f"{name} {message}; got {repr(detail['input'])[:80]}"
+    return _wrong(problems)
+
+
+def _wrong(problems: Mapping[str, str]) -> ApiError:
+    names = list(problems)
+    refusal = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
+    refusal.fields = problems
+    return refusal
+
+
+def _conflict(code: str, sentence: str) -> ApiError:
+    return ApiError(409, code, sentence)
+
+
+class KeyAdmin:
+    """Use cases. All raise ApiError and DatabaseUnavailable: then it is not known whether a change was made.
+
+    What was done is done, also where it cannot be written to the audit record: that stands in the `notes` of the answer, so that
+    a secret that is shown once is not lost with it.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        take_over: Callable[[], Awaitable[None]],
+        current: Current,
+        audit: AuditRecord,
+        tasks: KeyTasks,
+        allowances: Allowances,
+    ) -> None:
+        """`take_over`: `Keyring.read`, so that a change holds here at once."""
+        self._store = store
+        self._take_over = take_over
+        self._current = current
+        self._audit = audit
+        self._tasks = tasks
+        self._allowances = allowances
+
+    # ---- what there is ----------
+
+    async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> dict[str, Any]:
+        """About `limit` keys behind the id `after`, by id, of the configuration and of the database; and where to go on."""
+        now = now_ms()
+        rows = [
+            self._configured(of, entry)
+            for of, entry in self._entries()
+            if entry.id > after and kind in (None, of) and text in entry.id.lower()
+        ]
+        rows += [self._shown(key, now) for key in await self._store.page(after, limit + 1, kind, text)]
+        rows.sort(key=lambda row: (row["id"], row["kind"], row["source"]))
+        end = limit
+        while end < len(rows) and rows[end]["id"] == rows[end - 1]["id"]:
+            end += 1  # those of one id stand on one page
+        return {"now": now, "keys": rows[:end], "next": rows[end - 1]["id"] if end < len(rows) else None}
+
+    async def show(self, key_id: str, kind: Kind | None, user: str = "") -> dict[str, Any]:
+        """A key, and what is left of its limits and of those of one of its users; where there are several keys of its id, the one
+        that holds, and a caller's first."""
+        row = await self._find(key_id, kind)
+        settings = row["settings"]
+        if user and not settings.get("delegating"):
+            raise bad_request(f"{key_id} is no delegating key, so it has no users", "user")
+        of_key = pack(settings.get("limits") or {})
+        of_user = pack(settings.get("user_limits") or {}) if user else ""
+        try:
+            left = await self._allowances.told(f"{key_id}/{user}" if user else key_id, of_key, of_user)
+        except StoreError:  # the key is shown all the same
+            left = {"limits": None, "userLimits": None}
+        return {**row, **left}
+
+    async def _find(self, key_id: str, kind: Kind | None) -> dict[str, Any]:
+        rows = [self._configured(of, entry) for of, entry in self._entries() if entry.id == key_id]
+        if (key := await self._store.get(key_id)) is not None:
+            rows.append(self._shown(key, now_ms()))
+        for row in sorted(rows, key=lambda row: (row["kind"], row["source"])):
+            if kind in (None, row["kind"]):
+                return row
+        raise no_key(key_id)
+
+    def _entries(self) -> list[tuple[Kind, CallerKey | WorkerKey]]:
+        settings = self._current.settings
+        return [*(("caller", key) for key in settings.keys), *(("worker", key) for key in settings.workers)]
+
+    def _shown(self, key: StoredKey, now: int) -> dict[str, Any]:
+        tiers = self._current.settings.tiers
+        state: str = key.state(now, tiers)
+        if state == "valid" and any((of, entry.id) == (key.kind, key.id) for of, entry in self._entries()):
+            state = "replaced"
+        return {
+            "id": key.id,
+            "kind": key.kind,
+            "source": _DATABASE,
+            "state": state,
+            "settings": dict(key.settings)
+            if key.entry is None
+            else key.entry.model_dump(mode="json", exclude=set(NAMED)),
+            "note": key.note,
+            "created": key.created_ms,
+            "expires": key.expires_ms,
+            "revoked": key.revoked_ms,
+            "lastUsed": key.last_used_ms,
+            "secrets": [
+                {"created": secret.created_ms, "validUntil": secret.until_ms}
+                for secret in key.secrets
+                if key.revoked_ms is None and (secret.until_ms is None or secret.until_ms > now)
+            ],
+        }
+
+    def _configured(self, kind: Kind, entry: CallerKey | WorkerKey) -> dict[str, Any]:
+        times = dict.fromkeys(("created", "expires", "revoked", "lastUsed"))
+        about = {"id": entry.id, "kind": kind, "source": _CONFIGURATION, "state": "valid"}
+        return {
+            **about,
+            "settings": entry.model_dump(mode="json", exclude=set(NAMED)),
+            "note": "",
+            **times,
+            "secrets": [],
+        }
+
+    # ---- changes ----------
+
+    async def create(self, fields: Mapping[str, Any], caller: Caller, actor: Actor) -> dict[str, Any]:
+        """A new key, and its secret, told this once. The first one of an open gateway closes it, and must be an admin's."""
+        wanted = read_body(NewKey, fields)
+        kind: Kind = getattr(wanted, "kind", None) or "caller"
+        key_id = (
+            getattr(wanted, "id", None) or f"{'worker' if kind == 'worker' else 'key'}-{secrets.token_hex(3)}"
+        )
+        settings, note, expires = self._merge(kind, key_id, {}, fields)
+        if any(entry.id == key_id for _, entry in self._entries()):
+            raise _conflict("KEY_EXISTS", f"The configuration has a key {key_id!r}; take another id")
+        secret, sha256 = new_secret("worker" if kind == "worker" else "key", key_id)
+        async with self._changing(caller) as change:
+            if await change.get(key_id) is not None:
+                raise _conflict("KEY_EXISTS", f"There is or was a key {key_id!r}; take another id")
+            number = await change.count()
+            if number >= MOST_KEYS:
+                raise _conflict("TOO_MANY_KEYS", f"There are {MOST_KEYS} keys, and none is ever removed")
+            closes = not number and self._current.callers.open
+            if closes and not (kind == "caller" and _would_be_admins(key_id, settings)):
+                raise _conflict(
+                    "FIRST_KEY_NOT_ADMIN",
+                    "The first key of an open gateway must be an admin's (admin: true), or nobody could make the next one",
+                )
+            if closes and expires is not None:
+                raise _conflict(
+                    "LAST_ADMIN_KEY",
+                    "The first key of an open gateway must not expire: it is the only admin's",
+                )
+            await change.add(key_id, kind, settings, note, expires, now_ms())
+            await change.add_secret(key_id, sha256, now_ms(), _signs(settings, secret))
+        notes = []
+        if closes:
+            notes.append("The gateway was open and wants keys from now on")
+            if not self._current.settings.workers:
+                notes[0] += (
+                    ". Workers need tokens, too, and those that were connected are cut off: create a token (kind worker), "
+                    "and start them with it"
+                )
+        row = await self._done(key_id)
+        await self._note(notes, actor, "create", key_id, {}, _said(row))
+        return {**row, "secret": secret, "notes": notes}
+
+    async def change(
+        self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
+    ) -> dict[str, Any]:
+        """Change settings, of limits those that are given, note or expiry; null takes one back to its default. All or nothing."""
+        read_body(KeyChange, fields)
+        async with self._changing(caller) as change:
+            key = await self._living(change, key_id)
+            before = self._shown(key, now_ms())
+            settings, note, expires = self._merge(key.kind, key.id, key.settings, fields, key)
+            if key.admin and not _would_be_admins(key.id, settings):
+                await self._keep_an_admin(change, key)
+            elif key.admin and expires is not None and (key.expires_ms is None or expires < key.expires_ms):
+                await self._keep_an_admin(change, key, expires)
+            if settings.get("signed_only") and not any(one.signing_key for one in key.secrets):
+                sentence = "none of the key's secrets signs yet: set signing, rotate the key, and then set signed_only"
+                raise _wrong({"signed_only": sentence})
+            await change.set(key_id, settings=settings, note=note, expires=expires)
+            if key.settings.get("signing") and not settings.get("signing"):
+                await change.forget_signing(key_id)
+        notes: list[str] = []
+        if settings.get("signing") and not key.settings.get("signing"):
+            notes.append("The key signs with its next secret, as nobody knows the one that it has: rotate it")
+        row = await self._done(key_id)
+        was, now = _said(before), _said(row)
+        changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+        if changed:
+            split = ({name: said.get(name) for name in changed} for said in (was, now))
+            await self._note(notes, actor, "change", key_id, *split)
+        return {**row, "notes": notes}
+
+    async def rotate(
+        self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
+    ) -> dict[str, Any]:
+        """Another secret, told this once. Those before stay valid for a time."""
+        keep_ms = read_body(Rotation, fields).keep_ms
+        keep_ms = DAY_MS if keep_ms is None else keep_ms
+        async with self._changing(caller) as change:
+            key = await self._living(change, key_id)
+            now = now_ms()
+            secret, sha256 = new_secret("worker" if key.kind == "worker" else "key", key_id)
+            if keep_ms and len(self._shown(key, now)["secrets"]) >= MOST_SECRETS:
+                sentence = f"The key has {MOST_SECRETS} valid secrets; with keep_ms 0 they end now"
+                raise _conflict("TOO_MANY_SECRETS", sentence)
+            await change.end_secrets(key_id, now + keep_ms)
+            ended = [
+                secret.sha256
+                for secret in key.secrets
+                if not keep_ms or (secret.until_ms is not None and secret.until_ms <= now)
+            ]
+            await change.forget_secrets(key_id, now - DAY_MS, ended[:-MOST_SECRETS])
+            await change.add_secret(key_id, sha256, now, _signs(key.settings, secret))
+            await change.set(key_id)
+        notes: list[str] = []
+        row = await self._done(key_id)
+        await self._note(notes, actor, "rotate", key_id, {}, {"keep_ms": keep_ms})
+        return {**row, "secret": secret, "notes": notes}
+
+    async def revoke(
+        self, key_id: str, fields: Mapping[str, Any], caller: Caller, actor: Actor
+    ) -> dict[str, Any]:
+        """End a key for good. What is under way goes on to its end, unless `now` is said: then its calls and tasks end, too; a
+        worker's connections end anyhow. A second call makes no difference, but may say `now`."""
+        at_once = bool(read_body(Revocation, fields).now)
+        async with self._changing(caller) as change:
+            key = await self._stored(change, key_id)
+            revokes, cuts = key.revoked_ms is None, at_once and key.cut_ms is None
+            if revokes and key_id == caller.key_id:
+                raise _conflict(
+                    "KEY_IN_USE", "This call was made with this key: revoke it with another admin's"
+                )
+            if revokes and key.admin:
+                await self._keep_an_admin(change, key)
+            now = now_ms()
+            if revokes or cuts:
+                await change.set(key_id, revoked=key.revoked_ms or now, cut=now if cuts else key.cut_ms)
+        notes: list[str] = []
+        row = await self._done(key_id)
+        row["cancelled"] = 0
+        if at_once and key.kind == "caller":
+            row["cancelled"] = await self._end_tasks(key_id, notes)
+        if revokes or cuts:
+            after = {"state": "revoked", "now": at_once, "cancelled": row["cancelled"]}
+            await self._note(
+                notes, actor, "revoke", key_id, {"state": "valid" if revokes else "revoked"}, after
+            )
+        return {**row, "notes": notes}
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, caller: Caller) -> AsyncIterator[Change]:
+        """A change by somebody whose key is an admin's still, whatever this replica has heard of it. Raises Unauthorized."""
+        async with self._store.changing() as change:
+            if caller.open:
+                if await change.count():
+                    raise Unauthorized
+            elif all(entry.id != caller.key_id for entry in self._current.settings.keys):
+                key, now = await change.get(caller.key_id), now_ms()
+                if (
+                    key is None
+                    or not key.admin
+                    or not any(
+                        isinstance(proof.who, Caller)
+                        and proof.who.secret_id == caller.secret_id
+                        and (proof.until_ms is None or now < proof.until_ms)
+                        for proof in key.proofs
+                    )
+                ):
+                    raise Unauthorized
+            yield change
+
+    async def _stored(self, change: Change, key_id: str) -> StoredKey:
+        """The key of the database that a call names. Raises ApiError (404, 409)."""
+        key = await change.get(key_id)
+        for kind, entry in self._entries():
+            if entry.id == key_id and (key is None or kind == key.kind):
+                raise _conflict("KEY_CONFIGURED", self._where(kind, key_id))
+        if key is None:
+            raise no_key(key_id)
+        return key
+
+    def _where(self, kind: Kind, key_id: str) -> str:
+        """Where a key can be changed that is none of the database."""
+        path = first_file(self._current.settings.data_dir, "worker" if kind == "worker" else "key")
+        if key_id == FIRST_ID and path.exists():
+            return f"The first start made {key_id!r}: once there are others, delete {path} and send SIGHUP to the gateway"
+        return f"The configuration says what the key {key_id!r} is: change it there, and send SIGHUP to the gateways"
+
+    async def _living(self, change: Change, key_id: str) -> StoredKey:
+        """The same, of one that is not over."""
+        key = await self._stored(change, key_id)
+        if key.revoked_ms is not None:
+            raise _conflict("KEY_REVOKED", f"The key {key_id!r} is revoked, for good; create another one")
+        if key.entry is None:
+            raise _conflict("KEY_UNREADABLE", f"A newer Fairlane wrote the key {key_id!r}: change it there")
+        return key
+
+    async def _keep_an_admin(self, change: Change, but: StoredKey, until_ms: int = 0) -> None:
+        """Raise ApiError(409) where no admin's key but this one is valid, and stays so for longer than until then."""
+        if any(is_admins(entry) for entry in self._current.settings.keys):
+            return
+        now, tiers = now_ms(), self._current.settings.tiers
+        others = [
+            key for key in await change.admins() if key.id != but.id and key.state(now, tiers) == "valid"
+        ]
+        if not any(key.expires_ms is None or key.expires_ms > until_ms for key in others):
+            raise _conflict(
+                "LAST_ADMIN_KEY",
+                f"{but.id!r} is the last valid key of an admin: create another one first, or nobody could change keys any more",
+            )
+
+    def _merge(
+        self,
+        kind: Kind,
+        key_id: str,
+        settings: Mapping[str, Any],
+        fields: Mapping[str, Any],
+        key: StoredKey | None = None,
+    ) -> tuple[dict[str, Any], str, int | None]:
+        """Settings, note and expiry with the changes that a body makes. Raises ApiError(400)."""
+        known = _settings_of(kind)
+        given = {name: fields[name] for name in fields if name not in ("id", "kind", "note", "expires")}
+        for name in PARTS.keys() & given.keys():
+            if isinstance(given[name], Mapping):
+                members = {**settings.get(name, {}), **given[name]}
+                given[name] = {member: value for member, value in members.items() if value is not None}
+        if strange := [name for name in given if name not in known]:
+            raise _wrong({name: f"{name} is no setting of a worker token" for name in strange})
+        merged = {name: value for name, value in {**settings, **given}.items() if value is not None}
+        try:
+            entry = read_entry(kind, key_id, merged)
+        except ValidationError as error:
+            raise _refusal(error, known) from None
+        if unusable := unusable_key(entry, self._current.settings.tiers):
+            raise _wrong({field: sentence for sentence, field in unusable})
+        expires = fields.get("expires", key.expires_ms if key else None)
+        if fields.get("expires") is not None and expires <= now_ms():
+            raise _wrong({"expires": "expires lies in the past; revoke ends a key at once"})
+        note = fields.get("note", key.note if key else "") or ""
+        return merged, note, expires
+
+    async def _done(self, key_id: str) -> dict[str, Any]:
+        """Let a change hold here at once; the key as it is now."""
+        with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
+            await self._take_over()
+        key = await self._store.get(key_id)
+        assert key is not None  # none is ever removed
+        return self._shown(key, now_ms())
+
+    async def _end_tasks(self, key_id: str, notes: list[str]) -> int:
+        """Cancel what the key has; how many tasks. Each replica looks again a little later (`KeyTasks.end_soon`)."""
+        try:
+            async with asyncio.timeout(END_S):
+                return await self._tasks.end([key_id])
+        except TimeoutError:
+            notes.append("There are many tasks: the rest is being cancelled")
+        except StoreError as error:
+            notes.append(f"Tasks are cancelled once Redis answers again ({error})")
+        return 0
+
+    async def _note(
+        self,
+        notes: list[str],
+        actor: Actor,
+        action: str,
+        key_id: str,
+        before: dict[str, Any],
+        after: dict[str, Any],
+    ) -> None:
+        try:
+            await self._audit.note(actor, action, f"key {key_id}", before, after)
+        except ApiError as error:
+            notes.append(error.message)
+
+
+def _would_be_admins(key_id: str, settings: Mapping[str, Any]) -> bool:
+    entry = read_entry("caller", key_id, settings)
+    return isinstance(entry, CallerKey) and is_admins(entry)
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit record tells of a key."""
+    return {"kind": row["kind"], **row["settings"], "note": row["note"], "expires": row["expires"]}
+
+
+def no_key(key_id: str) -> ApiError:
+    return ApiError(404, "KEY_NOT_FOUND", f"There is no key {key_id[:64]!r}")

@@ -1,0 +1,252 @@
+"""Quotas: who has how much, what was granted and paid, and grants."""
+
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Caller
+from fairlane.gateway.accounts.keystore import KeyStore
+from fairlane.gateway.credits.amounts import MOST_CREDITS, credits_of, plain_credits, read_credits
+from fairlane.gateway.credits.prices import unpack
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.keys import Note, no_key, read_body
+from fairlane.gateway.records.balances import Balances, Standing
+from fairlane.gateway.records.ledger import GRANTED, LedgerRow
+from fairlane.queues.actor import Actor
+
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_Credits = Annotated[
+    int,
+    BeforeValidator(lambda value: read_credits(value, least=-MOST_CREDITS)),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]}),
+]
+
+
+class NewGrant(BaseModel):
+    """Credits for a key or a user, beside any budget."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str | None = Field(None, description="id of the key that pays; or `user`")
+    user: str | None = Field(
+        None, description="one of a delegating key's, as the task list names it: `site/ann`"
+    )
+    credits: _Credits = Field(description="at most 6 decimals; less than 0 takes back")
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")] | None = Field(
+        None,
+        description="yours, such as the number of an invoice: the same once more grants nothing; made if not given",
+    )
+    note: Note | None = None
+
+
+class Subject(NamedTuple):
+    """Who pays: a key, or a user of a delegating one."""
+
+    key_id: str
+    user: str = ""
+    """Empty: the key."""
+
+    @property
+    def name(self) -> str:
+        """As balances know it (limiting.lua)."""
+        return f"u:{self.user}" if self.user else f"k:{self.key_id}"
+
+    @property
+    def target(self) -> str:
+        """As the audit record names it."""
+        return f"user {self.user}" if self.user else f"key {self.key_id}"
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As callers are told of it."""
+        return {"of": "user" if self.user else "key", "key": self.key_id, "user": self.user or None}
+
+
+def read_subject(key: str | None, user: str | None) -> Subject | None:
+    """Whom a call names. Raises ApiError(400)."""
+    if key and user:
+        raise bad_request("name a key or a user, not both", "user")
+    if key:
+        if not _KEY_ID.fullmatch(key):
+            raise bad_request("key must be the id of a key", "key")
+        return Subject(key)
+    if not user:
+        return None
+    key_id, slash, name = user.partition("/")
+    named = not slash or (0 < len(name) <= MAX_USER_CHARS and name.isprintable())
+    if not named or not _KEY_ID.fullmatch(key_id):
+        sentence = "user must be one of a delegating key's, as the task list names it: key/name"
+        raise bad_request(sentence, "user")
+    return Subject(key_id, user)
+
+
+def subject_of(name: str) -> Subject:
+    """That of a name in balances."""
+    return Subject(name[2:]) if name.startswith("k:") else Subject(name[2:].partition("/")[0], name[2:])
+
+
+class QuotaAdmin:
+    """Use cases. All raise ApiError, StoreError and DatabaseUnavailable."""
+
+    def __init__(self, balances: Balances, store: KeyStore, current: Current, audit: AuditRecord) -> None:
+        self._balances = balances
+        self._store = store
+        self._current = current
+        self._audit = audit
+
+    async def page(self, wanted: Subject | None, text: str, after: str, limit: int) -> dict[str, Any]:
+        """How those stand who were granted something or have paid: all, those of a key, or one user; and where to go on.
+
+        Who is named is always there. Raises ApiError(404) for a key of which nobody knows anything.
+        """
+        first: list[str] = []
+        if wanted is not None and wanted.user:
+            names, more = [wanted.name], ""
+        else:
+            of_key = wanted.key_id if wanted else ""
+            names, more = await self._balances.subjects(of_key, text, after, limit)
+            if wanted is not None and not after:
+                first = [wanted.name]
+        names = [*first, *(name for name in names if name not in first)]
+        if wanted is not None and not await self._known(wanted.key_id):
+            funded = await self._balances.known(names)
+            if not funded:
+                raise no_key(wanted.key_id)
+        standings = await self._balances.standings({name: self._text(subject_of(name)) for name in names})
+        rows = [self._shown(standing) for standing in standings]
+        return {"now": _now_ms(), "rows": rows, "next": more or None}
+
+    async def grant(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+        """Grant credits, or take some back; once for each id."""
+        wanted = read_body(NewGrant, fields)
+        subject = read_subject(wanted.key, wanted.user)
+        if subject is None:
+            raise bad_request("name who is granted: key or user", "key")
+        if not wanted.credits:
+            raise bad_request("credits must not be 0", "credits")
+        if not await self._known(subject.key_id):
+            raise no_key(subject.key_id)
+        notes = self._doubts(subject)
+        grant_id = wanted.id or f"grant-{secrets.token_hex(8)}"
+        note = wanted.note or ""
+        done = await self._balances.grant(
+            subject.name,
+            wanted.credits,
+            grant_id=grant_id,
+            who=actor.who,
+            note=note,
+            quota=self._text(subject),
+        )
+        if done.new:
+            after = done.standing.balance
+            said = {"id": grant_id, "credits": plain_credits(wanted.credits), "note": note}
+            before = {"balance": plain_credits(after - wanted.credits)}
+            try:
+                await self._audit.note(
+                    actor, "grant", subject.target, before, {"balance": plain_credits(after), **said}
+                )
+            except ApiError as error:
+                notes.append(error.message)
+        told = {"id": grant_id, "new": done.new, "credits": credits_of(wanted.credits), "notes": notes}
+        return {**told, **self._shown(done.standing)}
+
+    async def ledger(
+        self, wanted: Subject | None, kind: str, since: int, until: int, after: str, limit: int
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Rows of the ledger, the newest first, and the `after` that goes on."""
+        name = wanted.name if wanted else None
+        page = await self._balances.ledger_page(name, after, limit, kind=kind, since=since, until=until)
+        return [_row(row) for row in page.rows], page.next or None
+
+    async def own(self, caller: Caller) -> dict[str, Any] | None:
+        """How the caller stands; None: nobody pays for its tasks, or that of a token, which is not told."""
+        if caller.quota is None or not caller.sees_quota:
+            return None
+        subject = caller.quota.subject(caller.key_id, caller.user)
+        (standing,) = await self._balances.standings({subject: self._text(subject_of(subject))})
+        shown = self._shown(standing)
+        return {name: value for name, value in shown.items() if name not in ("key", "user", "active")}
+
+    async def _known(self, key_id: str) -> bool:
+        """Whether there is or was a caller's key of this id."""
+        if self._current.callers.of_key(key_id) is not None:
+            return True
+        key = await self._store.get(key_id)
+        return key is not None and key.kind == "caller"
+
+    def _doubts(self, subject: Subject) -> list[str]:
+        """Why what is granted may be of no use."""
+        who = self._current.callers.of_key(subject.key_id)
+        if who is None:
+            return [f"The key {subject.key_id} is not valid: nobody can use what was granted"]
+        if who.quota is None:
+            return [f"The key {subject.key_id} has no quota: its tasks cost nothing until it has one"]
+        if who.quota.of_user != bool(subject.user):
+            pays = "each user of it pays" if who.quota.of_user else "it pays for all its users"
+            return [
+                f"By the quota of the key {subject.key_id} {pays}: what was granted lies idle until that changes"
+            ]
+        return []
+
+    def _active(self, subject: Subject) -> bool:
+        who = self._current.callers.of_key(subject.key_id)
+        return who is not None and who.quota is not None and who.quota.of_user == bool(subject.user)
+
+    def _text(self, subject: Subject) -> str:
+        """The quota by which a subject pays now, as submit takes it; '' = none."""
+        who = self._current.callers.of_key(subject.key_id)
+        if who is None or who.quota is None or not self._active(subject):
+            return ""
+        return self._current.budgets.text(who.quota, _now_ms())
+
+    def _shown(self, standing: Standing) -> dict[str, Any]:
+        subject = subject_of(standing.subject)
+        active = self._active(subject)
+        who = self._current.callers.of_key(subject.key_id) if active else None
+        budget = standing.budget
+        return {
+            **subject.shown,
+            "active": active,
+            "granted": credits_of(standing.granted),
+            "spent": credits_of(standing.spent),
+            "balance": credits_of(standing.balance),
+            "held": credits_of(standing.held + (budget.held if budget else 0)),
+            "available": credits_of(standing.available),
+            "budget": budget
+            and {
+                "limit": credits_of(budget.limit),
+                "per": budget.per,
+                "used": credits_of(budget.used),
+                "held": credits_of(budget.held),
+                "remaining": credits_of(budget.remaining),
+                "ends": budget.ends_ms,
+            },
+            "otherwise": (who and who.quota and who.quota.otherwise) or None,
+        }
+
+
+def _row(row: LedgerRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "fund": row.fund,
+        "ends": None if row.fund == GRANTED else row.ends,
+        **subject_of(row.subject).shown,
+        "held": credits_of(row.held),
+        "amount": credits_of(row.amount),
+        "refunded": credits_of(max(row.held + row.amount, 0) if row.kind == "task" else 0),
+        "price": unpack(row.price).id if row.price else "",
+        "at": row.at,
+        "who": row.who,
+        "note": row.note,
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

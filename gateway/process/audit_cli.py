@@ -1,0 +1,123 @@
+"""`fairlane audit` and `refusals`: what operators did, and what was refused."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.tables import add_row, make_table, print_table
+
+Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, 2026-11-01.")]
+Until = Annotated[str, typer.Option("--to", help="Before this day (UTC).")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show no more than so many.")]
+
+
+def audit(
+    who: Annotated[str, typer.Option(help="Only what was done with this key, by its id.")] = "",
+    action: Annotated[
+        str,
+        typer.Option(help="Only this: set, cancel, drain, create, change, rotate, revoke, grant, forget."),
+    ] = "",
+    target: Annotated[
+        str, typer.Option(help="Only what was done to this: a kind, such as key, or 'key acme'.")
+    ] = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 20,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what operators did, newest first: who, from where, and what was before. A gateway with keys wants a viewer's or an
+    admin's.
+
+    fairlane audit --target "queue paid_stream"
+
+    fairlane audit --who ops --from 2026-11-01
+    """
+    wanted = {"who": who, "action": action, "target": target, "from": since, "to": until, "limit": str(limit)}
+    told = _ask(gateway, key, "audit", wanted, as_json)
+    if told is None:
+        return
+    table = make_table("when (UTC)", "who", "from", "what", "to what", "before -> after")
+    for entry in told["entries"]:
+        done = _changes(entry["before"], entry["after"])
+        add_row(
+            table,
+            _time(entry["at"]),
+            entry["who"],
+            entry["from"] or "-",
+            entry["action"],
+            entry["target"],
+            done,
+        )
+    _print(table, told["entries"], told["next"], "nobody has done anything that matches")
+
+
+def refusals(
+    caller: Annotated[str, typer.Option("--of-key", help="Only of this key, by its id.")] = "",
+    code: Annotated[str, typer.Option(help="Only with this code, such as RATE_LIMITED.")] = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 20,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many calls were refused, by minute, key and code, the newest minute first. A gateway with keys wants a viewer's or
+    an admin's.
+
+    fairlane refusals --of-key acme --code RATE_LIMITED
+    """
+    wanted = {"key": caller, "code": code, "from": since, "to": until, "limit": str(limit)}
+    told = _ask(gateway, key, "refusals", wanted, as_json)
+    if told is None:
+        return
+    table = make_table("minute (UTC)", "key", "code", "refused")
+    for row in told["refusals"]:
+        add_row(table, _time(row["minute"])[:-3], row["key"] or "-", row["code"], row["count"])
+    _print(table, told["refusals"], told["next"], "nothing was refused that matches")
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    shown = []
+    for name in {**before, **after}:
+        was, now = (text(values[name]) if name in values else "" for values in (before, after))
+        shown.append(
+            f"{name}: {was} -> {now}" if name in before and name in after else f"{name}: {was or now}"
+        )
+    return ", ".join(shown)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _print(table: Any, rows: list[Any], more: str | None, nothing: str) -> None:
+    if not rows:
+        typer.echo(nothing)
+        return
+    print_table(table)
+    if more:
+        typer.echo(f"there are more: --limit, or --json and the call's `after` ({more})")
+
+
+def _ask(gateway: str, key: str | None, page: str, wanted: dict[str, str], as_json: bool) -> Any:
+    """The gateway's answer; None when it has been printed as it is."""
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    query = urlencode({name: value for name, value in wanted.items() if value})
+    try:
+        answer = call(gateway, key, f"/api/admin/{page}?{query}")
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        typer.echo(answer.text)
+        return None
+    return answer.json()

@@ -1,0 +1,102 @@
+"""`fairlane db`: the schema of the SQL database, and which one the replicas of a Redis share."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from fairlane.gateway.accounts.keystore import KeyStore
+from fairlane.gateway.accounts.openmode import Held
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseError
+from fairlane.gateway.database.tables import HEAD
+from fairlane.gateway.process.limits_cli import stop
+from fairlane.gateway.settings import Settings, hide_password, load_settings
+from fairlane.queues.keys import Keys, pool_prefix
+
+Outcome = TypeVar("Outcome")
+
+
+def status(config: Path | None) -> None:
+    """Tell which database it is and whether its schema is this program's. Changes nothing. Exit code 1: it is to be upgraded."""
+
+    async def tell(database: Database) -> str | None:
+        revision = await database.revision()
+        typer.echo(f"{database.address}: schema {revision or 'none'}, this program's is {HEAD}")
+        return revision
+
+    if _run(_settings(config), tell) != HEAD:
+        raise typer.Exit(1)
+
+
+def upgrade(config: Path | None) -> None:
+    """Bring the schema to this program's. A gateway does so itself when it starts; here it can be done before."""
+
+    async def bring(database: Database) -> None:
+        await database.start()
+        typer.echo(f"{database.address}: schema {HEAD}")
+
+    _run(_settings(config), bring)
+
+
+def adopt(config: Path | None) -> None:
+    """Let the replicas of the configured Redis share this database from now on: where theirs is gone for good."""
+    settings = _settings(config)
+    url = settings.redis_url
+    if url is None:
+        stop("there is no redis_url: a private Redis takes the database that is there")
+
+    async def let_know(database: Database) -> None:
+        await database.start()
+        client = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        try:
+            await client.set(Keys(pool_prefix())("database"), database.identifier)
+        except RedisError as error:
+            stop(f"Redis at {hide_password(url)}: {error}")
+        finally:
+            await client.aclose()
+        typer.echo(f"{hide_password(url)} belongs to {database.address}")
+
+    _run(settings, let_know)
+
+
+def held(settings: Settings) -> tuple[Held, list[str]]:
+    """What the database has of keys, and a sentence where that cannot be told. Changes nothing, and makes no file."""
+
+    async def look(database: Database) -> tuple[Held, list[str]]:
+        revision = await database.revision()
+        if revision == HEAD:
+            return await KeyStore(database).held(), []
+        if revision is None:
+            return Held(), []
+        return Held(), [f"{database.address} is still to be upgraded: the keys in it are not looked at"]
+
+    try:
+        return asyncio.run(_with_database(settings, look))
+    except DatabaseError as error:
+        return Held(), [f"whether the database has keys is not known: {error}"]
+
+
+def _settings(config: Path | None) -> Settings:
+    return load_settings(config, {}, os.environ)[0]
+
+
+def _run(settings: Settings, what: Callable[[Database], Awaitable[Outcome]]) -> Outcome:
+    try:
+        return asyncio.run(_with_database(settings, what))
+    except DatabaseError as error:
+        stop(str(error))
+
+
+async def _with_database(settings: Settings, what: Callable[[Database], Awaitable[Outcome]]) -> Outcome:
+    database = Database(parse_address(settings.database_url, settings.data_dir))
+    try:
+        return await what(database)
+    finally:
+        await database.close()

@@ -1,0 +1,305 @@
+"""`fairlane key create|list|show|change|rotate|revoke`: the keys of a running gateway, which its database keeps."""
+
+import datetime
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_origin
+from urllib.parse import quote, urlencode
+
+import msgspec
+import typer
+
+from fairlane.gateway.durations import duration
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
+
+_LISTS = {name for name, field in CallerKey.model_fields.items() if get_origin(field.annotation) is list}
+_PARTS = {name for name, field in CallerKey.model_fields.items() if part_of(field)}
+_TEXTS = {"tier", "user_from", "note", *(f"quota.{name}" for name in KeyQuota.model_fields)}
+"""What is no JSON; an amount of credits is sent as it is written."""
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
+
+KeyId = Annotated[str, typer.Argument(help="The key's id.")]
+VALUES_HELP = (
+    "name=value: tier, weight, models, scopes, admin, delegating, user_from, signing, signed_only, note, expires "
+    "(30d, 12h, or a date such as 2027-01-31, UTC), limits.NAME and user_limits.NAME ("
+    + ", ".join(KeyLimits.model_fields)
+    + "), quota.NAME ("
+    + ", ".join(KeyQuota.model_fields)
+    + "). Lists as a,b."
+)
+
+
+def create(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID] [NAME=VALUE]...", help=VALUES_HELP)
+    ] = None,
+    worker: Annotated[bool, typer.Option("--worker", help="Make a token for workers.")] = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key, which holds on all gateways at once. Prints its secret, this once. Written to the audit record.
+
+    fairlane key create app tier=paid note="the shop" expires=90d
+
+    fairlane key create site delegating=true limits.max_running=20 user_limits.requests_per_minute=10
+
+    fairlane key create shop tier=paid quota.budget=20 quota.per=month quota.otherwise=free
+
+    fairlane key create ops admin=true
+
+    fairlane key create gpu-1 --worker models=llama,qwen
+    """
+    words = list(words or ())
+    named = {"id": words.pop(0)} if words and "=" not in words[0] else {}
+    body = {**named, **({"kind": "worker"} if worker else {}), **_read(words)}
+    _print_secret(_ask(gateway, key, "", as_json, "POST", body))
+
+
+def show_all(
+    text: Annotated[str, typer.Argument(help="A part of the id or the note.")] = "",
+    kind: Annotated[str, typer.Option(help="caller or worker. [default: both]")] = "",
+    after: Annotated[str, typer.Option(help="Go on behind this id.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Show no more than so many.")] = 100,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the keys: those of the configuration, and those created here. A gateway with keys wants a viewer's or an admin's."""
+    wanted = {"text": text, "kind": kind, "after": after, "limit": limit}
+    told = _ask(
+        gateway, key, "?" + urlencode({name: value for name, value in wanted.items() if value}), as_json
+    )
+    if told is None:
+        return
+    table = make_table("id", "kind", "state", "tier", "scopes", "expires", "last used", "source", "note")
+    for row in told["keys"]:
+        settings = row["settings"]
+        scopes = ["admin"] if settings.get("admin") else settings.get("scopes", [])
+        add_row(
+            *(
+                table,
+                row["id"],
+                row["kind"],
+                row["state"],
+                settings.get("tier", "-"),
+                " ".join(scopes) or "-",
+            ),
+            *(_date(row["expires"]), _date(row["lastUsed"]), row["source"], row["note"]),
+        )
+    if told["keys"]:
+        print_table(table)
+    else:
+        typer.echo("no key matches" if text or kind or after else "there are no keys")
+    if told["next"]:
+        typer.echo(f"there are more: --after {told['next']}")
+
+
+def show(
+    key_id: KeyId,
+    user: Annotated[
+        str, typer.Option(help="Also what is left of the limits of this user of a delegating key.")
+    ] = "",
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one key with all its settings, and what is left of its limits. A gateway with keys wants a viewer's or an admin's."""
+    whose = f"?{urlencode({'user': user})}" if user else ""
+    told = _ask(gateway, key, f"/{quote(key_id, safe='')}{whose}", as_json)
+    if told is not None:
+        _print_key(told)
+
+
+def change(
+    key_id: KeyId,
+    values: Annotated[
+        list[str], typer.Argument(help=f"{VALUES_HELP} null takes a value back to its default.")
+    ],
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a key on all gateways at once. Written to the audit record.
+
+    fairlane key change app tier=free expires=null
+
+    fairlane key change site limits.tokens_per_day=1000000 limits.max_running=null
+
+    fairlane key change site user_limits=null quota=null
+    """
+    told = _ask(gateway, key, f"/{quote(key_id, safe='')}", as_json, "PATCH", _read(values))
+    if told is not None:
+        _print_key(told)
+        _print_notes(told)
+
+
+def rotate(
+    key_id: KeyId,
+    keep: Annotated[
+        str, typer.Option(help="How long the secrets that it has now stay valid, such as 24h, 7d or 0.")
+    ] = "24h",
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key another secret, which is shown this once; old and new are valid side by side for a time. Written to the audit
+    record."""
+    duration = _DURATION.fullmatch(keep)
+    if duration is None and keep != "0":
+        stop("--keep must be a time such as 30m, 24h or 7d, or 0")
+    keep_ms = int(duration[1]) * _UNITS_MS[duration[2]] if duration else 0
+    _print_secret(
+        _ask(gateway, key, f"/{quote(key_id, safe='')}/rotate", as_json, "POST", {"keep_ms": keep_ms})
+    )
+
+
+def revoke(
+    key_id: KeyId,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also end its open calls, and its tasks that wait or run.")
+    ] = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a key on all gateways, for good. What is under way goes on, unless --now is said; workers' connections end anyhow.
+    Written to the audit record."""
+    told = _ask(gateway, key, f"/{quote(key_id, safe='')}/revoke", as_json, "POST", {"now": now})
+    if told is not None:
+        typer.echo(f"{told['id']} is revoked" + (f"; {told['cancelled']} tasks cancelled" if now else ""))
+        _print_notes(told)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "create": create,
+    "list": show_all,
+    "show": show,
+    "change": change,
+    "rotate": rotate,
+    "revoke": revoke,
+}
+
+
+def _read(values: list[str]) -> dict[str, Any]:
+    """`tier=paid weight=2`, as the call takes it."""
+    body: dict[str, Any] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or not value:
+            stop(f"{text!r} is no value; write name=value, or name=null for the default")
+        where, dot, member = name.partition(".")
+        into = body
+        if dot and where in _PARTS:  # limits.max_running=3
+            into = body.setdefault(where, {})
+            if not isinstance(into, dict):
+                stop(f"{where} is given twice")
+        else:
+            member = name
+        if member in into:
+            stop(f"{name} is given twice")
+        into[member] = None if value == "null" else _value(name, value)
+    return body
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXTS:
+        return text
+    if name == "expires":
+        return _time(text)
+    if name in _LISTS and not text.startswith("["):
+        return [part.strip() for part in text.split(",")]
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _time(text: str) -> int:
+    """A point in time, ms."""
+    if duration := _DURATION.fullmatch(text):
+        return int(time.time() * 1000) + int(duration[1]) * _UNITS_MS[duration[2]]
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        stop("expires must be a time from now such as 12h or 30d, a date such as 2027-01-31 (UTC), or null")
+    return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+
+
+def _date(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _print_key(row: Mapping[str, Any]) -> None:
+    table = make_table("what", "value")
+    for name in ("id", "kind", "state", "source", "note"):
+        add_row(table, name, row[name] or "-")
+    for name, value in row["settings"].items():
+        if name in _PARTS and isinstance(value, dict):
+            add_row(
+                table,
+                name,
+                " ".join(f"{of}={count}" for of, count in value.items() if count is not None) or "-",
+            )
+            continue
+        told = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
+        add_row(table, name, "-" if value is None else told)
+    for name, title in (
+        ("created", "created"),
+        ("expires", "expires"),
+        ("revoked", "revoked"),
+        ("lastUsed", "last used"),
+    ):
+        add_row(table, title, _date(row[name]))
+    for title, left in (("left", row.get("limits")), ("left of the user's", row.get("userLimits"))):
+        for name, one in (left or {}).items():
+            add_row(table, title, f"{name} {one['remaining']} of {one['limit']}{_back(one)}")
+    for secret in row["secrets"]:
+        until = "" if secret["validUntil"] is None else f", valid until {_date(secret['validUntil'])}"
+        add_row(table, "secret", f"of {_date(secret['created'])}{until}")
+    print_table(table)
+
+
+def _back(left: Mapping[str, int]) -> str:
+    """When all of a limit is back."""
+    return f", all in {duration(left['resetMs'])}" if left.get("resetMs") else ""
+
+
+def _print_secret(told: Mapping[str, Any] | None) -> None:
+    if told is not None:
+        what = "Worker token" if told["kind"] == "worker" else "Key"
+        typer.echo(f"{what} {told['id']}, shown this once:\n\n  {told['secret']}\n")
+        _print_notes(told)
+
+
+def _print_notes(told: Mapping[str, Any]) -> None:
+    for note in told["notes"]:
+        typer.echo(f"fairlane: {note}", err=True)
+
+
+def _ask(
+    gateway: str,
+    key: str | None,
+    path: str,
+    as_json: bool,
+    method: str = "",
+    body: dict[str, Any] | None = None,
+) -> Any:
+    """The gateway's answer; None when it has been printed as it is."""
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        answer = call(gateway, key, f"/api/admin/keys{path}", body, method=method)
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        typer.echo(answer.text)
+        return None
+    return answer.json()

@@ -1,0 +1,182 @@
+"""`fairlane quota grant|show|ledger`: what keys and users of a running gateway can pay with."""
+
+import datetime
+import secrets
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.tables import add_row, make_table, print_table
+
+WHOM = "Who pays: a key, by its id, or a user of a delegating key, as the task list names it: site/ann."
+Whom = Annotated[str, typer.Argument(help=WHOM)]
+AnyWhom = Annotated[str, typer.Argument(help=WHOM + " [default: all]")]
+AsUser = Annotated[
+    bool,
+    typer.Option("--user", help="It is a user, though there is no slash: one that a request did not name."),
+]
+
+
+def grant(
+    whom: Whom,
+    credits: Annotated[str, typer.Argument(help="How many; less than 0 takes back. At most 6 decimals.")],
+    note: Annotated[str, typer.Option(help="What for.")] = "",
+    grant_id: Annotated[
+        str,
+        typer.Option(
+            "--id", help="Yours, such as the number of an invoice: the same again grants nothing more."
+        ),
+    ] = "",
+    user: AsUser = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grant credits, which stay until they are used, to a key or a user; on all gateways at once. Written to the audit record.
+
+    fairlane quota grant app 50 --id invoice-17 --note "paid in November"
+
+    fairlane quota grant site/ann 2.5
+
+    fairlane quota grant app --id invoice-17-back -- -50
+    """
+    own = grant_id or f"grant-{secrets.token_hex(8)}"
+    body = {**_of(whom, user), "credits": credits, "id": own, **({"note": note} if note else {})}
+    again = f"if it is not known whether it was done, repeat it with --id {own}: it grants once"
+    told = _ask(gateway, key, "/grants", as_json, body, again)
+    if told is None:
+        return
+    done = f"{told['credits']} credits granted" if told["new"] else "granted before: nothing more was granted"
+    typer.echo(f"{told['user'] or told['key']}: {done} ({told['id']}), the balance is {told['balance']}")
+    for doubt in told["notes"]:
+        typer.echo(f"fairlane: {doubt}", err=True)
+
+
+def show(
+    whom: AnyWhom = "",
+    text: Annotated[str, typer.Option(help="Only those with this part of a name.")] = "",
+    after: Annotated[str, typer.Option(help="Go on behind this one.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Show no more than so many.")] = 100,
+    user: AsUser = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what keys and users can pay with, in credits. A gateway with keys wants a viewer's or an admin's."""
+    wanted = {**_of(whom, user), "text": text, "after": after, "limit": str(limit)}
+    told = _ask(gateway, key, _query(wanted), as_json)
+    if told is None:
+        return
+    table = make_table(
+        *(
+            "who",
+            "available",
+            "balance",
+            "granted",
+            "spent",
+            "held",
+            "budget",
+            "used",
+            "per",
+            "anew",
+            "otherwise",
+        )
+    )
+    for row in told["rows"]:
+        budget = row["budget"] or {}
+        spans = [budget.get(name, "-") for name in ("limit", "used", "per")]
+        anew = _date(budget["ends"]) if budget else "-"
+        name = (row["user"] or row["key"]) + ("" if row["active"] else " (pays nothing)")
+        amounts = (row[column] for column in ("available", "balance", "granted", "spent", "held"))
+        add_row(table, name, *amounts, *spans, anew, row["otherwise"] or "-")
+    if told["rows"]:
+        print_table(table)
+    else:
+        typer.echo("nobody was granted anything or has paid" + (" who is called so" if text else ""))
+    if told["next"]:
+        typer.echo(f"there are more: --after {told['next']}")
+
+
+def ledger(
+    whom: AnyWhom = "",
+    kind: Annotated[str, typer.Option(help="grant or task. [default: both]")] = "",
+    since: Annotated[str, typer.Option("--from", help="The first day (UTC), 2026-11-01.")] = "",
+    until: Annotated[str, typer.Option("--to", help="The day before which it ends.")] = "",
+    after: Annotated[str, typer.Option(help="Go on behind this row.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show no more rows than so many.")] = 100,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
+    user: AsUser = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was granted and what tasks have cost, the newest first. A gateway with keys wants a viewer's or an admin's."""
+    wanted = {
+        **_of(whom, user),
+        "kind": kind,
+        "from": since,
+        "to": until,
+        "after": after,
+        "limit": str(limit),
+    }
+    wanted |= {"format": "csv"} if as_csv else {}
+    told = _ask(gateway, key, "/ledger" + _query(wanted), as_json or as_csv, ends_line=not as_csv)
+    if told is None:
+        return
+    table = make_table(*("at", "who", "what", "fund", "amount", "held", "refunded", "note"))
+    for row in told["rows"]:
+        fund = row["fund"] + (f" to {_date(row['ends'])}" if row["ends"] else "")
+        what = f"{row['kind']} {row['id']}"
+        amounts = (row["amount"], row["held"], row["refunded"])
+        note = " ".join(filter(None, (row["who"] and f"by {row['who']}", row["note"])))
+        add_row(table, _date(row["at"]), row["user"] or row["key"], what, fund, *amounts, note or "-")
+    if told["rows"]:
+        print_table(table)
+    else:
+        typer.echo("there are no such rows")
+    if told["next"]:
+        typer.echo(f"there are more: --after {told['next']}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"grant": grant, "show": show, "ledger": ledger}
+
+
+def _of(whom: str, user: bool) -> dict[str, str]:
+    """Whom a call is about."""
+    return {"user" if user or "/" in whom else "key": whom} if whom else {}
+
+
+def _query(wanted: Mapping[str, str]) -> str:
+    return "?" + urlencode({name: value for name, value in wanted.items() if value})
+
+
+def _date(ms: int) -> str:
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _ask(
+    gateway: str,
+    key: str | None,
+    path: str,
+    as_it_is: bool,
+    body: dict[str, Any] | None = None,
+    again: str = "",
+    *,
+    ends_line: bool = True,
+) -> Any:
+    """The gateway's answer; None when it has been printed as it is. `again`: what to do where it may have been done."""
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        answer = call(gateway, key, f"/api/admin/quota{path}", body, method="POST" if body else "")
+    except StatusError as error:
+        stop(f"{error}; {again}" if again and error.unknown else str(error))
+    if as_it_is:
+        typer.echo(answer.text, nl=ends_line)
+        return None
+    return msgspec.json.Decoder(float_hook=Decimal).decode(answer.content)

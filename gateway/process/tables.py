@@ -1,0 +1,56 @@
+"""Tables for people and pipes: a name is never broken, and in a pipe nothing is."""
+
+from typing import Literal
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_NUMERIC = frozenset(
+    {
+        *("weight", "waiting", "running", "slots", "limit", "workers", "most waiting"),
+        *(
+            "tasks",
+            "failed",
+            "cancelled",
+            "input",
+            "output",
+            "cached",
+            "reasoning",
+            "mean wait",
+            "mean run",
+            "cost",
+        ),
+        *("available", "balance", "granted", "spent", "held", "budget", "used", "amount", "refunded"),
+    }
+)
+
+
+def make_table(*columns: str) -> Table:
+    """An empty table; columns of numbers are set to the right."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in _NUMERIC else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    return table
+
+
+def add_row(table: Table, *cells: object) -> None:
+    """Names come from workers and callers: shown as they are, without control characters or markup."""
+    table.add_row(*(Text("".join(char for char in str(cell) if char.isprintable())) for cell in cells))
+
+
+def print_table(table: Table) -> None:
+    """Print a table so that no cell is broken. In a pipe each row is one line; a terminal that is too narrow breaks lines itself,
+    and headings of several words are broken first."""
+    console = Console()
+    if console.is_terminal:
+        for column in table.columns:
+            heading = str(column.header)
+            widths = [cell.cell_len for cell in column.cells if isinstance(cell, Text)]
+            column.min_width = max([*widths, *map(len, heading.split())])
+            column.no_wrap = column.min_width >= len(heading)
+    measured = Measurement.get(console, console.options.update(width=1_000_000), table)
+    needed = measured.minimum if console.is_terminal else measured.maximum
+    Console(width=max(console.width, needed)).print(table)

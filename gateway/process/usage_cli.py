@@ -1,0 +1,81 @@
+"""`fairlane usage`: what tasks used, by model, key, user, day and more."""
+
+from decimal import Decimal
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.tables import add_row, make_table, print_table
+
+
+def usage(
+    by: Annotated[
+        str,
+        typer.Option(
+            help="model, key, user, tier, state, code, day or hour; up to three, with commas between."
+        ),
+    ] = "model",
+    since: Annotated[
+        str, typer.Option("--from", help="The first day (UTC), 2026-11-01. [default: 30 days ago]")
+    ] = "",
+    until: Annotated[
+        str, typer.Option("--to", help="The day before which it ends. [default: up to now]")
+    ] = "",
+    model: Annotated[str, typer.Option(help="Only of tasks that asked for this model.")] = "",
+    caller: Annotated[str, typer.Option("--of-key", help="Only of this key, by its id.")] = "",
+    user: Annotated[str, typer.Option(help="Only of this user, as the task list names it.")] = "",
+    tier: Annotated[str, typer.Option(help="Only of this tier.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show no more rows than so many.")] = 1000,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what tasks used: tokens, times, how they ended, and what they cost (credits).
+
+    A gateway with keys wants a viewer's or an admin's.
+
+    fairlane usage --by user --from 2026-11-01
+
+    fairlane usage --by day,model --csv > usage.csv
+    """
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    wanted = {"by": by, "from": since, "to": until, "model": model, "key": caller, "user": user, "tier": tier}
+    wanted |= {"limit": str(limit), "format": "csv" if as_csv else "json"}
+    try:
+        told = call(gateway, key, f"/api/admin/usage?{urlencode({k: v for k, v in wanted.items() if v})}")
+    except StatusError as error:
+        stop(str(error))
+    if as_csv or as_json:
+        typer.echo(told.text, nl=not as_csv)
+        return
+    _print(msgspec.json.Decoder(float_hook=Decimal).decode(told.content))
+
+
+def _print(report: dict[str, Any]) -> None:
+    costs = bool(report["total"]["cost"])
+    table = make_table(*report["by"], *_COLUMNS, *(["cost"] if costs else []))
+    for row in report["rows"]:
+        add_row(table, *(row[name] or "-" for name in report["by"]), *_cells(row, costs))
+    if not report["rows"]:
+        typer.echo("no task has ended in this time")
+        return
+    add_row(table, "all", *("" for _ in report["by"][1:]), *_cells(report["total"], costs))
+    print_table(table)
+    if report["more"]:
+        typer.echo("there are more rows: --limit")
+
+
+_COLUMNS = ("tasks", "failed", "cancelled", "input", "output", "cached", "reasoning", "mean wait", "mean run")
+
+
+def _cells(row: dict[str, Any], costs: bool) -> list[object]:
+    tasks = max(row["tasks"], 1)
+    numbers = [row["tasks"], row["failed"], row["cancelled"], row["inputTokens"], row["outputTokens"]]
+    times = [f"{row[name] / tasks / 1000:.1f}s" for name in ("waitedMs", "ranMs")]
+    cost = [row["cost"]] if costs else []
+    return [*numbers, row["cachedTokens"], row["reasoningTokens"], *times, *cost]

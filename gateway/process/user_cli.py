@@ -1,0 +1,55 @@
+"""`fairlane user forget`: removes what is known of a user."""
+
+from typing import Annotated
+
+import typer
+
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+
+app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
+TOLD = {
+    "usage": "usage records without their name",
+    "days": "sums of days",
+    "archived": "archived tasks removed",
+    "audit": "entries of the audit record",
+    "results": "results removed from Redis",
+}
+
+
+@app.command("forget")
+def forget(
+    user: Annotated[
+        str, typer.Argument(help="As the task list names it: key/user, of a key that names its users.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    gateway: Url = HERE,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
+    usage and audit records. Tasks that wait or run go on: cancel them first. Written to the audit record, without the name.
+
+    fairlane cancel --user site/ann
+
+    fairlane user forget site/ann
+    """
+    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
+
+    if not yes:
+        typer.confirm(f"Forget {user} for good?", abort=True)
+    done = dict.fromkeys(TOLD, 0)
+    more = True
+    while more:
+        try:
+            told = call(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
+        except StatusError as error:
+            stop(str(error))
+        done = {name: count + told[name] for name, count in done.items()}
+        more = told["more"]
+    if as_json:
+        import json  # noqa: PLC0415 (here alone)
+
+        typer.echo(json.dumps(done))
+        return
+    for name, count in done.items():
+        typer.echo(f"{count} {TOLD[name]}")

@@ -1,0 +1,160 @@
+"""The archive: how async tasks ended, in SQL, for those who poll them when Redis has forgotten them.
+
+The step that ends a task puts its id into a stream of its own, and keeps record, log and, if it is wanted, request for as long as
+the archive would (`expire` in ending.lua). A replica takes a few of them at a time, makes what a poll would be answered now, and
+writes that; only then Redis may forget it (archived.lua). So whoever dies in between, another one does the same once more. What
+Redis had to drop for want of room before (`max_retained_bytes`, told by the sweep) is not archived.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, null, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import REPORT_S, Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import archive
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.records.forgetting import Forgotten
+from fairlane.gateway.records.outbox import GROUP, Entry, Outbox
+from fairlane.gateway.tasks.poll import Archived, Poll
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import Keys
+from fairlane.queues.metrics import Metrics
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.tasks import TERMINAL
+
+log = structlog.get_logger("fairlane.gateway")
+
+MOST_BYTES = 64 << 20
+"""Of an answer, or of a request: what is larger fits neither the drivers nor the memory of those who read it well."""
+PURGED_AT_ONCE = 50
+"""Their answers may be large."""
+AT_ONCE = 2
+"""Polls that look into the archive at the same time; others wait in line."""
+
+
+class Archive(Outbox):
+    """Carries what ended to the archive. See `Outbox`."""
+
+    stream = "archive"
+    page = 20
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        database: Database,
+        metrics: Metrics,
+        replica: str,
+        scheduler: Scheduler,
+        poll: Poll,
+        forgotten: Forgotten,
+    ) -> None:
+        super().__init__(link, keys, database, {}, metrics, replica)
+        self._scheduler = scheduler
+        self._poll = poll
+        self._forgotten = forgotten
+
+    async def _record(self, page: Sequence[Entry]) -> list[bytes]:
+        done = []
+        for entry in page:
+            try:
+                await self._keep(entry.packed.decode())
+                done.append(entry.id)
+            except (DatabaseUnavailable, StoreError):
+                raise
+            except Exception:  # it stays in Redis, and is tried again when it has been idle for LEFT_MS
+                log.exception("a result cannot be archived: it stays in Redis", task_id=entry.packed.decode())
+        return done
+
+    async def _forget(self, page: Sequence[Entry], recorded: Sequence[bytes]) -> None:
+        wanted = set(recorded)
+        pairs = [part for entry in page if entry.id in wanted for part in (entry.id, entry.packed)]
+        await self._link.run("archived", GROUP, *pairs)
+
+    def _tell_away(self, error: DatabaseUnavailable) -> None:
+        """The outbox tells it."""
+
+    async def _keep(self, task_id: str) -> None:
+        """Archive a task that has ended; nothing where Redis does not know its end any more."""
+        record = await self._scheduler.position(task_id)
+        if record is None or record.state not in TERMINAL:
+            return
+        fields, request = record.fields, None
+        if fields.get("ar", "").endswith("r"):
+            request = await self._scheduler.request(task_id)
+        try:
+            answer = b"".join(await self._poll.answer(task_id, record, ""))
+        except ApiError:
+            return  # its log was dropped
+        if len(answer) > MOST_BYTES:
+            size = {"bytes": len(answer), "most": MOST_BYTES}
+            log.warning("a result is too large for the archive", task_id=task_id, **size)
+            return
+        row = {
+            "task": task_id,
+            "enqueued": record.number("en"),
+            "ended": record.number("ed"),
+            "key_id": fields.get("k", ""),
+            "user_name": fields["u"],
+            "state": record.state.value,
+            "answer": answer,
+            "request": request,
+        }
+        async with self._database.writing() as connection:
+            if await self._forgotten.was(connection, fields["u"], record.number("en")):
+                return
+            await write(connection, row)
+        self._metrics.recorded(1)
+
+
+async def write(connection: AsyncConnection, row: dict[str, Any]) -> None:
+    """Write how a task ended. A later end counts: Redis had forgotten the one before, and callers are told the later one."""
+    insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = insert(archive).values(row)
+    changed = {name: statement.excluded[name] for name in row if name != "task"}
+    later = archive.c.ended < statement.excluded.ended
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["task"], set_=changed, where=later)
+    )
+
+
+class ArchiveReader:
+    """Reads the archive. Raises DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def find(self, task_id: str, *, with_request: bool = False) -> Archived | None:
+        """How a task ended; None where that is not known. `with_request`: also what was asked, where it is kept."""
+        columns = archive.c
+        request = columns.request if with_request else null()
+        wanted = select(
+            *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer), request
+        )
+        try:
+            async with (
+                asyncio.timeout(REPORT_S) as limit,
+                self._turns,
+                self._database.reading(REPORT_S) as connection,
+            ):
+                row = (await connection.execute(wanted.where(columns.task == task_id))).one_or_none()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DatabaseUnavailable(f"no answer from the archive within {REPORT_S:.0f} s") from error
+        return None if row is None else Archived(*row)
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of what is older; whether there may be more."""
+    oldest = select(archive.c.task).where(archive.c.ended < now_ms - kept_ms)
+    oldest = oldest.order_by(archive.c.ended).limit(PURGED_AT_ONCE)
+    return (await connection.execute(delete(archive).where(archive.c.task.in_(oldest)))).rowcount > 0

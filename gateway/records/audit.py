@@ -1,0 +1,99 @@
+"""Audit records in SQL: who did what to the gateway. Written once each, read from the newest back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import delete, desc, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.inserting import insert_new
+from fairlane.gateway.database.tables import audit
+
+Values = dict[str, Any]
+PURGED_AT_ONCE = 1000
+
+_unpack = msgspec.msgpack.Decoder(tuple[str, str, str, str, str, str, str]).decode
+_decode = msgspec.json.Decoder(Values).decode
+
+
+class AuditTable:
+    """Where entries of the kind `audit` go (recording.lua)."""
+
+    def __init__(self, as_shown: Callable[[str, Values], Values]) -> None:
+        """`as_shown`: of a target, values as they are shown, which the scripts tell as Redis keeps them."""
+        self._as_shown = as_shown
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        return await insert_new(connection, audit, [self._row(entry) for entry in packed])
+
+    def _row(self, packed: bytes) -> Mapping[str, Any]:
+        entry_id, who, address, action, target, before, after = _unpack(packed)
+        shown = [
+            msgspec.json.encode(self._as_shown(target, _decode(values))).decode()
+            for values in (before, after)
+        ]
+        return {
+            "id": entry_id,
+            "at": at_of(entry_id),
+            "who": who,
+            "address": address,
+            "action": action,
+            "target": target,
+            "before": shown[0],
+            "after": shown[1],
+        }
+
+
+def at_of(entry_id: str) -> int:
+    """When it was written, ms: its id begins with the store's time, us."""
+    return int(entry_id.partition("-")[0]) // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WantedActs:
+    """Which entries: from `since` to before `until`, ms; what is empty is not asked for. `target`: a whole one, or its kind."""
+
+    since: int = 0
+    until: int = 10**15
+    who: str = ""
+    action: str = ""
+    target: str = ""
+
+
+async def read_page(
+    connection: AsyncConnection, wanted: WantedActs, after: str | None, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """At most `limit` entries behind the entry `after`, newest first, and the `next` one to go on behind."""
+    columns = audit.c
+    found = select(audit).where(columns.at >= wanted.since, columns.at < wanted.until)
+    for column, value in ((columns.who, wanted.who), (columns.action, wanted.action)):
+        if value:
+            found = found.where(column == value)
+    if wanted.target:
+        of_kind = columns.target.startswith(wanted.target + " ", autoescape=True)
+        found = found.where(or_(columns.target == wanted.target, of_kind))
+    if after:
+        found = found.where(tuple_(columns.at, columns.id) < tuple_(at_of(after), after))
+    found = found.order_by(desc(columns.at), desc(columns.id)).limit(limit + 1)
+    rows = (await connection.execute(found)).mappings().all()
+    entries = [_shown(row) for row in rows[:limit]]
+    return entries, entries[-1]["id"] if len(rows) > limit else None
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("id", "at", "who")},
+        "from": row["address"],
+        **{name: row[name] for name in ("action", "target")},
+        **{name: msgspec.Raw(row[name].encode()) for name in ("before", "after")},
+    }
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of what is older; whether there may be more."""
+    before_ms = now_ms - kept_ms
+    oldest = select(audit.c.id).where(audit.c.at < before_ms).order_by(audit.c.at).limit(PURGED_AT_ONCE)
+    return (await connection.execute(delete(audit).where(audit.c.id.in_(oldest)))).rowcount > 0

@@ -1,0 +1,247 @@
+"""What keys and users with a quota can pay with: grants, and what Redis is told of SQL.
+
+SQL is the truth; Redis holds what each submission decides by. Whoever is not known there is read from SQL when the first task
+comes. A grant is written to SQL first; a gateway that dies before Redis hears of it is made up for by the reckoning
+(reckoning.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import structlog
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.records.ledger import (
+    GRANTED,
+    LedgerRow,
+    add_rows,
+    grant_of,
+    page_of,
+    place,
+    read_funds,
+    subjects_of,
+    window_of,
+)
+from fairlane.queues.credits import Balance, Funds
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.scheduler import Scheduler
+
+log = structlog.get_logger("fairlane.gateway")
+
+LOAD_S = 5.0
+"""How long a submission waits for what its caller can pay with."""
+LOADS = 2
+"""So many are read at once: keys and records need connections, too."""
+CHANGE_S = 5.0
+MOST_GRANTED = 10**18
+"""Micro-credits of one subject, all grants together: what SQL and Redis add up stays within 64 bits."""
+
+
+class BudgetLeft(NamedTuple):
+    """How a budget stands in the window that is now, micro-credits."""
+
+    per: str
+    limit: int
+    used: int
+    held: int
+    ends_ms: int
+
+    @property
+    def remaining(self) -> int:
+        return max(self.limit - self.used - self.held, 0)
+
+
+class Standing(NamedTuple):
+    """How a subject stands, micro-credits."""
+
+    subject: str
+    granted: int
+    spent: int
+    """Of what was granted."""
+    held: int
+    """Of that, for tasks that have not ended."""
+    budget: BudgetLeft | None
+
+    @property
+    def balance(self) -> int:
+        """What is there of what was granted; less than nothing: a debt."""
+        return self.granted - self.spent
+
+    @property
+    def available(self) -> int:
+        """What the next task may be held."""
+        return max(self.balance - self.held, 0) + (self.budget.remaining if self.budget else 0)
+
+
+class Granted(NamedTuple):
+    """What came of a grant."""
+
+    new: bool
+    """It was not made before."""
+    standing: Standing
+
+
+class LedgerPage(NamedTuple):
+    """Rows of the ledger, the newest first, and where the next page begins; '' = nowhere."""
+
+    rows: list[LedgerRow]
+    next: str
+
+
+class Balances:
+    """Use cases. Raise DatabaseUnavailable, StoreError and ApiError."""
+
+    def __init__(self, database: Database, scheduler: Scheduler) -> None:
+        self._database = database
+        self._scheduler = scheduler
+        self._turns = asyncio.Semaphore(LOADS)
+        self._loading: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Nothing is read before somebody asks."""
+
+    async def close(self) -> None:
+        """End what is being read: who asked is gone."""
+        await end_tasks(*self._loading.values())
+
+    async def load(self, subject: str, window: str) -> None:
+        """Tell Redis what SQL knows of a subject, and of a window of its budget ('' = none). Many who ask at once ask once."""
+        key = subject, window
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load(subject, window))
+            loading.add_done_callback(lambda done: self._loaded(key, done))
+        await asyncio.shield(loading)
+
+    def _loaded(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
+        del self._loading[key]
+        if not done.cancelled():
+            done.exception()  # who asked may be gone
+
+    async def _load(self, subject: str, window: str) -> None:
+        try:
+            async with asyncio.timeout(LOAD_S), self._turns:
+                funds = await self._funds(subject, window)
+        except TimeoutError as error:
+            raise DatabaseUnavailable(f"no balance within {LOAD_S:.0f} s") from error
+        await self._scheduler.fund(subject, funds, window)
+
+    async def _funds(self, subject: str, window: str) -> Funds:
+        async with self._database.reading(CHANGE_S) as connection:
+            found = await read_funds(connection, {subject: [window] if window else []})
+        return found.get(subject, Funds())
+
+    async def show(self, subject: str, quota: str = "") -> Standing:
+        """How a subject stands. `quota`: that of its key as submit takes it, for the budget."""
+        (standing,) = await self.standings({subject: quota})
+        return standing
+
+    async def standings(self, wanted: Mapping[str, str]) -> list[Standing]:
+        """The same of several, by their quotas, in their order. SQL is asked, once, for what Redis does not know."""
+        budgets = {subject: _budget(quota) for subject, quota in wanted.items()}
+        asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
+        known = {subject: balance for subject, balance in zip(wanted, asked, strict=True) if balance}
+        missing = {
+            subject: [window] if window else []
+            for subject, (_, _, window) in budgets.items()
+            if subject not in known or (window and window not in known[subject].windows)
+        }
+        funds: dict[str, Funds] = {}
+        if missing:
+            async with self._database.reading(CHANGE_S) as connection:
+                funds = await read_funds(connection, missing)
+        return [
+            _standing(subject, budget, known.get(subject), funds.get(subject, Funds()))
+            for subject, budget in budgets.items()
+        ]
+
+    async def subjects(self, of_key: str, text: str, after: str, limit: int) -> tuple[list[str], str]:
+        """Names of those who were granted something or have paid, in their order: all ('') or those of a key, with a part (in
+        small letters) of their names; and behind which the next page begins, '' = there is none."""
+        query = subjects_of(of_key, text, after, self._database.dialect).limit(limit + 1)
+        async with self._database.reporting(CHANGE_S) as connection:
+            found = list(await connection.scalars(query))
+        return found[:limit], found[limit - 1] if len(found) > limit else ""
+
+    async def known(self, subjects: Iterable[str]) -> bool:
+        """Whether one of these was granted something or has paid."""
+        async with self._database.reading(CHANGE_S) as connection:
+            return bool(await read_funds(connection, {subject: [] for subject in subjects}))
+
+    async def grant(
+        self, subject: str, amount: int, *, grant_id: str, who: str, note: str = "", quota: str = ""
+    ) -> Granted:
+        """Grant micro-credits to a subject, or take some back (less than 0). The same id again grants nothing more.
+
+        `quota`: as in `show`.
+        Raises ApiError (409) where the id names another grant, and (400) where it would be too much.
+        """
+        key_id = subject[2:].partition("/")[0]
+        user = subject[2:] if subject.startswith("u:") else ""
+        at = time.time_ns() // 1_000_000
+        row = LedgerRow(
+            *("grant", grant_id, GRANTED, 0, subject, key_id, user, 0, amount, 0, "", at), who=who, note=note
+        )
+        async with self._database.writing(CHANGE_S) as connection:
+            new = await add_rows(connection, [row]) > 0
+            if not new:
+                known = await grant_of(connection, grant_id)
+                if known is None or (known.subject, known.amount) != (subject, amount):
+                    raise ApiError(409, "GRANT_EXISTS", "There is another grant of this id")
+            funds = (await read_funds(connection, {subject: []}))[subject]
+            if abs(funds.granted) > MOST_GRANTED:
+                raise bad_request("all grants together would be too much", "credits")
+        try:
+            await self._scheduler.fund(subject, funds)
+        except StoreError:  # it hears of it as soon as it is back
+            return Granted(new, Standing(subject, funds.granted, funds.spent, 0, None))
+        return Granted(new, await self.show(subject, quota))
+
+    async def ledger_page(
+        self,
+        subject: str | None,
+        after: str = "",
+        limit: int = 50,
+        *,
+        kind: str = "",
+        since: int | None = None,
+        until: int | None = None,
+    ) -> LedgerPage:
+        """Rows of a subject, or of all (None), the newest first, behind `after`: `next` of the page before. Those of a kind
+        (grant, task), from one instant to before another."""
+        try:
+            query = page_of(subject, after, limit + 1, kind, since, until)
+        except ValueError:
+            raise bad_request("after must be the `next` of a page before", "after") from None
+        async with self._database.reporting(CHANGE_S) as connection:
+            rows = [LedgerRow(*row) for row in await connection.execute(query)]
+        return LedgerPage(rows[:limit], place(rows[limit - 1]) if len(rows) > limit else "")
+
+
+def _standing(subject: str, budget: tuple[str, int, str], balance: Balance | None, funds: Funds) -> Standing:
+    """How a subject stands by what Redis knows (None: nothing), and SQL of what Redis does not."""
+    per, limit, window = budget
+    granted, spent, held = funds.granted, funds.spent, 0
+    used, window_held = funds.windows.get(window, 0), 0
+    if balance is not None:
+        granted, spent, held = balance.granted, balance.spent, balance.held
+        if window in balance.windows:  # else nobody has used anything of it yet, or SQL alone knows
+            used, window_held = balance.windows[window], balance.held_of(window)
+    left = BudgetLeft(per, limit, used, window_held, int(window[1:])) if window else None
+    return Standing(subject, granted, spent, held, left)
+
+
+def _budget(quota: str) -> tuple[str, int, str]:
+    """Of a quota's text: how often its budget renews, how much it is, and the window that is now; '' where there is none."""
+    _, *budget = quota.split(" ")
+    if not budget:
+        return "", 0, ""
+    limit, letter, *ends = budget
+    now_ms = time.time() * 1000
+    window = letter + next((end for end in ends if int(end) > now_ms), ends[-1])
+    return window_of(window)[0], int(limit), window

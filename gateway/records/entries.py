@@ -1,0 +1,208 @@
+"""What an entry of the outbox says of an ended task. Pure."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from fairlane.gateway.credits.prices import unpack
+
+MOST_TOKENS = 4_194_304
+"""Of one task: what a worker says beyond it is not believed, as where shares and limits are settled (ending.lua)."""
+
+
+if TYPE_CHECKING:
+    Absent = Literal[False]
+else:
+    Absent = bool  # msgspec has no literals of this type
+"""What stands where the task's record has no such field."""
+
+
+class Packed(msgspec.Struct, array_like=True, gc=False):
+    """An entry, as `record_usage` packs it (recording.lua): as texts."""
+
+    ended: int
+    enqueued: int | Absent
+    granted: int | Absent
+    first_output: int | Absent
+    state: str
+    code: str | Absent
+    queue: str
+    task_type: str | Absent
+    user: str
+    key: str | Absent
+    scheduled: str
+    asked: str | Absent
+    worker: str | Absent
+    attempts: int | Absent
+    tries: int | Absent
+    request: str | Absent
+    traceparent: str | Absent
+    told: str | Absent
+    """The three below, of a task that was told them with its end and still held its slot."""
+    task: str
+    input: str
+    output: str
+    more: str
+    """Cached and reasoning tokens, and whether they are estimates."""
+    price: str = ""
+    cost: str = ""
+    charge: str = ""
+    """What was paid (paying.lua)."""
+
+
+_unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
+
+
+class UsageRow(NamedTuple):
+    """A row of the table `usage`: its columns in their order."""
+
+    task: str
+    ended: int
+    enqueued: int
+    granted: int | None
+    first_output: int | None
+    state: str
+    code: str
+    key_id: str
+    user_name: str
+    tier: str
+    queue: str
+    task_type: str
+    model: str
+    scheduled: str
+    worker: str
+    attempts: int
+    tries: int
+    request: str
+    trace: str
+    input: int | None
+    output: int | None
+    cached: int | None
+    reasoning: int | None
+    estimated: bool
+    cost: int | None
+    price: str
+
+    @property
+    def waited_ms(self) -> int:
+        """Until its last grant, attempts before included; of one that was never granted until its end."""
+        return max((self.granted or self.ended) - self.enqueued, 0)
+
+    @property
+    def ran_ms(self) -> int:
+        """From its last grant to its end."""
+        return max(self.ended - self.granted, 0) if self.granted else 0
+
+
+def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
+    """The row of an entry. Raises ValueError for what is none.
+
+    What a newer release adds behind is ignored. `tier_of`: of a queue.
+    """
+    entry = _entry(packed)
+    if not entry.task or not entry.ended:
+        raise ValueError("the entry names no task, or not when it ended")
+    input_, output, more = _tokens(entry.input), _tokens(entry.output), entry.more
+    if entry.told and input_ is None and output is None:
+        read, wrote, more = entry.told.split(" ", 2)
+        input_, output = _tokens(read), _tokens(wrote)
+    cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
+    trace = entry.traceparent.split("-") if entry.traceparent else ()
+    return UsageRow(
+        entry.task,
+        entry.ended,
+        entry.enqueued or 0,
+        entry.granted or None,
+        entry.first_output or None,
+        entry.state,
+        entry.code or "",
+        entry.key or "",
+        entry.user,
+        tier_of(entry.queue),
+        entry.queue,
+        entry.task_type or "",
+        entry.asked or entry.scheduled,
+        entry.scheduled,
+        entry.worker or "",
+        entry.attempts or 0,
+        entry.tries or 0,
+        entry.request or "",
+        trace[1] if len(trace) > 2 else "",
+        input_,
+        output,
+        _part(_tokens(cached), input_),
+        _part(_tokens(reasoning), output),
+        estimated == "1",
+        int(entry.cost) if entry.cost else None,
+        _price_id(entry.price) if entry.price else "",
+    )
+
+
+class Charge(NamedTuple):
+    """What a task was held of a quota, and what was charged in the end: micro-credits of what was granted, and of a window of the
+    budget. What is left of a hold has come back."""
+
+    task: str
+    ended: int
+    key_id: str
+    user_name: str
+    subject: str
+    """Who paid: a key, `k:<id>`, or a user of one, `u:<user>`."""
+    price: str
+    """As the record has it."""
+    number: int
+    """Counts what was settled of the subject; 0: it is not known."""
+    held: int
+    charged: int
+    window: str
+    """`d` or `m` and the end of the window (ms); '' = there is no budget."""
+    window_held: int
+    window_charged: int
+
+
+def read_charge(packed: bytes) -> Charge | None:
+    """What an entry says of a quota (paying.lua); None: nobody paid. Raises ValueError for what is none."""
+    entry = _entry(packed)
+    if not entry.charge:
+        return None
+    user, (whose, *numbers, window) = entry.user, entry.charge.split(" ")
+    number, held, charged, window_held, window_charged = map(int, numbers)
+    subject = f"k:{user.partition('/')[0]}" if whose == "k" else f"u:{user}"
+    return Charge(
+        entry.task,
+        entry.ended,
+        entry.key or "",
+        user,
+        subject,
+        entry.price,
+        number,
+        held,
+        charged,
+        "" if window == "-" else window,
+        window_held,
+        window_charged,
+    )
+
+
+def _entry(packed: bytes) -> Packed:
+    try:
+        return _unpack(packed)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"this is no entry: {error}") from error
+
+
+@lru_cache(1000)
+def _price_id(packed: str) -> str:
+    return unpack(packed).id
+
+
+def _tokens(text: str) -> int | None:
+    """A number of tokens; None where it is not known (-1)."""
+    return min(int(text), MOST_TOKENS) if text and text[0] != "-" else None
+
+
+def _part(tokens: int | None, whole: int | None) -> int | None:
+    """Tokens that are a part of others are no more than those."""
+    return tokens if tokens is None or whole is None else min(tokens, whole)

@@ -1,0 +1,203 @@
+"""Forgetting a user: their archived content goes, and their records go on without their name.
+
+First it is written down that the user was forgotten, and when: a hash, no name. From then on whatever arrives of tasks that were
+submitted before is written without the name, in the transaction that looks there. Then the rows that are there are changed,
+a part at a time (PARTS). So nothing is left over, whatever is on its way meanwhile; what the user does later is new.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from sqlalchemy import delete, func, or_, select, text, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import archive, audit, forgotten, usage, usage_users
+from fairlane.gateway.records.audit import at_of
+from fairlane.gateway.records.outbox import Table
+from fairlane.gateway.records.usage import adding, insert_rows
+
+FORGOTTEN = "(forgotten)"
+"""The name of all who were."""
+
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+_ENQUEUED, _USER, _REQUEST, _TRACE = 1, 8, 15, 16
+"""Places in an entry of the kind `usage` (recording.lua)."""
+
+
+class Forgotten:
+    """Who was forgotten, and when."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def mark(self, user: str, at: int) -> None:
+        """Write it down: once this has returned, no transaction goes on that did not know. Raises DatabaseUnavailable."""
+        row = {"hash": self._hash(user), "at": at}
+        async with self._database.writing() as connection:
+            insert: Any = sqlite.insert
+            if connection.dialect.name == "postgresql":  # (SQLite has one writer at a time)
+                await connection.execute(text("LOCK TABLE forgotten IN ACCESS EXCLUSIVE MODE"))
+                insert = postgresql.insert
+            statement = insert(forgotten).values(row)
+            later = {"at": statement.excluded.at}
+            where = forgotten.c.at < statement.excluded.at
+            await connection.execute(
+                statement.on_conflict_do_update(index_elements=["hash"], set_=later, where=where)
+            )
+
+    async def any(self, connection: AsyncConnection) -> bool:
+        """Whether anybody was: mostly nobody."""
+        return (await connection.exec_driver_sql("SELECT 1 FROM forgotten LIMIT 1")).first() is not None
+
+    async def known(self, connection: AsyncConnection, users: Collection[str]) -> Mapping[str, int]:
+        """Those of these users who were, and when."""
+        hashes = {self._hash(user): user for user in users}
+        found = await connection.execute(select(forgotten).where(forgotten.c.hash.in_(hashes)))
+        return {hashes[row.hash]: row.at for row in found}
+
+    async def was(self, connection: AsyncConnection, user: str, enqueued: int) -> bool:
+        """Whether this user was forgotten after this task was submitted."""
+        return await self.any(connection) and enqueued <= (await self.known(connection, [user])).get(user, -1)
+
+    def _hash(self, user: str) -> str:
+        return sha256(f"{self._database.identifier}\0{user}".encode()).hexdigest()
+
+
+class Careful:
+    """A table of the outbox that is given entries without the names of those who were forgotten."""
+
+    def __init__(self, table: Table, forgotten: Forgotten, kind: "Kind") -> None:
+        self._table = table
+        self._forgotten = forgotten
+        self._kind = kind
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        if await self._forgotten.any(connection):
+            entries = [_unpack(entry) for entry in packed]
+            users = {user for entry in entries for user in self._kind.users(entry)}
+            known = await self._forgotten.known(connection, users)
+            if known:
+                packed = [msgspec.msgpack.encode(self._kind.without(entry, known)) for entry in entries]
+        return await self._table.write(connection, packed)
+
+
+class Kind:
+    """How entries of one kind name users."""
+
+    def users(self, entry: list[Any]) -> Collection[str]:
+        """Whom it names."""
+        raise NotImplementedError
+
+    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
+        """The entry without those who were forgotten after it."""
+        raise NotImplementedError
+
+
+class UsageKind(Kind):
+    """Of ended tasks."""
+
+    def users(self, entry: list[Any]) -> Collection[str]:
+        return (entry[_USER],)
+
+    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
+        if int(entry[_ENQUEUED] or 0) <= known.get(entry[_USER], -1):
+            entry[_USER], entry[_REQUEST], entry[_TRACE] = FORGOTTEN, "", ""
+        return entry
+
+
+class AuditKind(Kind):
+    """Of what operators did."""
+
+    def users(self, entry: list[Any]) -> Collection[str]:
+        _, _, _, _, target, before, after = entry
+        named = {target.removeprefix("user ")} if target.startswith("user ") else set()
+        for values in (before, after):
+            _walk(msgspec.json.decode(values), named.add)
+        return named
+
+    def without(self, entry: list[Any], known: Mapping[str, int]) -> list[Any]:
+        for user, at in known.items():
+            if at_of(entry[0]) <= at:
+                entry[4:] = _without(user, *entry[4:])
+        return entry
+
+
+def _walk(value: Any, found: Callable[[str], Any]) -> Any:
+    """A value, in which each member `user` is what `found` makes of it, unless that is None."""
+    if isinstance(value, list):
+        return [_walk(item, found) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {}
+    for name, item in value.items():
+        other = found(item) if name == "user" and isinstance(item, str) else None
+        made[name] = _walk(item, found) if other is None else other
+    return made
+
+
+def _without(user: str, target: str, before: str, after: str) -> tuple[str, str, str]:
+    """Target and values of an act, without the name."""
+    target = f"user {FORGOTTEN}" if target == f"user {user}" else target
+    said = (
+        _walk(msgspec.json.decode(text), lambda name: FORGOTTEN if name == user else None)
+        for text in (before, after)
+    )
+    was, now = (msgspec.json.encode(values).decode() for values in said)
+    return target, was, now
+
+
+# ---- rows that are there ----------
+
+Part = Callable[[AsyncConnection, str, int], Awaitable[int]]
+"""Forgets a user in a part of a table's rows, of what was until an instant (ms); how many rows, 0: there are none."""
+
+
+async def _usage(connection: AsyncConnection, user: str, until: int) -> int:
+    tasks = select(usage.c.task).where(usage.c.user_name == user, usage.c.enqueued <= until).limit(1000)
+    nameless = {"user_name": FORGOTTEN, "request": "", "trace": ""}
+    return (await connection.execute(update(usage).where(usage.c.task.in_(tasks)).values(nameless))).rowcount
+
+
+async def _days(connection: AsyncConnection, user: str, until: int) -> int:
+    found = (
+        select(usage_users).where(usage_users.c.user_name == user, usage_users.c.began <= until).limit(200)
+    )
+    rows = (await connection.execute(found)).mappings().all()
+    if rows:
+        key = list(usage_users.primary_key)
+        which = [tuple(row[column.name] for column in key) for row in rows]
+        await connection.execute(delete(usage_users).where(tuple_(*key).in_(which)))
+        renamed = [tuple({**row, "user_name": FORGOTTEN}.values()) for row in rows]
+        await insert_rows(connection, usage_users, renamed, adding(usage_users))
+    return len(rows)
+
+
+async def _archived(connection: AsyncConnection, user: str, until: int) -> int:
+    tasks = select(archive.c.task).where(archive.c.user_name == user, archive.c.enqueued <= until).limit(50)
+    return (await connection.execute(delete(archive).where(archive.c.task.in_(tasks)))).rowcount
+
+
+async def _acts(connection: AsyncConnection, user: str, until: int) -> int:
+    named = '"user":' + msgspec.json.encode(user).decode()
+    find = func.instr if connection.dialect.name == "sqlite" else func.strpos
+    columns = audit.c
+    whose = or_(
+        columns.target == f"user {user}", find(columns.before, named) > 0, find(columns.after, named) > 0
+    )
+    found = select(columns.id, columns.target, columns.before, columns.after).where(
+        columns.at <= until, whose
+    )
+    rows = (await connection.execute(found.limit(200))).all()
+    for entry_id, *said in rows:
+        values = dict(zip(("target", "before", "after"), _without(user, *said), strict=True))
+        await connection.execute(update(audit).where(columns.id == entry_id).values(values))
+    return len(rows)
+
+
+PARTS: Mapping[str, Part] = {"usage": _usage, "days": _days, "archived": _archived, "audit": _acts}
+"""By the name by which it is told how many rows they were. A table that names users joins here."""

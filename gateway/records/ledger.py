@@ -1,0 +1,235 @@
+"""The ledger in SQL: what keys and users with a quota were granted, and what their tasks cost them.
+
+Rows are added and never changed, each once: a task's by the task, a grant's by the id that whoever grants gives it. What a
+row adds to the sums is added in its own transaction, so the sums are those of the rows at every instant. Of the sums
+balances are made.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, and_, collate, delete, desc, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.tables import balances, ledger
+from fairlane.gateway.records.entries import Charge, read_charge
+from fairlane.gateway.records.outbox import Table
+from fairlane.gateway.records.usage import AT_ONCE, PURGED_AT_ONCE, insert_rows
+from fairlane.queues.credits import Funds
+
+GRANTED = "granted"
+_FUNDS = {"d": "day", "m": "month"}
+_LETTERS = {fund: letter for letter, fund in _FUNDS.items()}
+
+
+class LedgerRow(NamedTuple):
+    """A row of the table `ledger`: its columns in their order."""
+
+    kind: str
+    id: str
+    fund: str
+    ends: int
+    subject: str
+    key_id: str
+    user_name: str
+    held: int
+    amount: int
+    number: int
+    price: str
+    at: int
+    who: str = ""
+    note: str = ""
+
+
+class PaidUsage:
+    """Where entries of ended tasks go: what they used, and in the same transaction what was paid for them."""
+
+    def __init__(self, used: Table) -> None:
+        self._used = used
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        written = await self._used.write(connection, packed)
+        charges = [charge for charge in map(read_charge, packed) if charge]
+        if charges:
+            await add_rows(connection, [row for charge in charges for row in rows_of(charge)])
+        return written
+
+
+def rows_of(charge: Charge) -> list[LedgerRow]:
+    """The rows of a task: one of each fund that it was held or charged of."""
+    rows = []
+    funds = [(GRANTED, 0, charge.held, charge.charged)]
+    if charge.window:
+        fund, ends = window_of(charge.window)
+        funds.append((fund, ends, charge.window_held, charge.window_charged))
+    for fund, ends, held, charged in funds:
+        if held or charged:
+            whose = (charge.subject, charge.key_id, charge.user_name)
+            amounts = (held, -charged, charge.number)
+            rows.append(
+                LedgerRow("task", charge.task, fund, ends, *whose, *amounts, charge.price, charge.ended)
+            )
+    return rows
+
+
+def window_of(name: str) -> tuple[str, int]:
+    """The fund and the end of a window that the scripts name so."""
+    return _FUNDS[name[0]], int(name[1:])
+
+
+async def add_rows(connection: AsyncConnection, rows: Iterable[LedgerRow]) -> int:
+    """Add the rows that are not there yet, and those to the sums; how many."""
+    by_key = {row[:3]: row for row in rows}
+    ordered = [
+        by_key[key] for key in sorted(by_key)
+    ]  # so that two writers never wait for each other in a circle
+    new: list[LedgerRow] = []
+    for at in range(0, len(ordered), AT_ONCE):
+        inserted = await insert_rows(connection, ledger, ordered[at : at + AT_ONCE], _IF_NEW)
+        new += [by_key[tuple(key)] for key in inserted]
+    sums: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for row in new:
+        sum_ = sums[row.subject, row.fund, row.ends]
+        sum_[0] += row.amount
+        if row.kind == "grant":
+            sum_[1] += row.amount
+            sum_[2] += 1
+        sum_[3] = max(sum_[3], row.number)
+    parts = [(*key, *sums[key]) for key in sorted(sums)]
+    for at in range(0, len(parts), AT_ONCE):
+        await insert_rows(connection, balances, parts[at : at + AT_ONCE], _ADDING)
+    return len(new)
+
+
+_IF_NEW = "ON CONFLICT (kind, id, fund) DO NOTHING RETURNING kind, id, fund"
+_ADDING = (
+    "ON CONFLICT (subject, fund, ends) DO UPDATE SET "
+    + ", ".join(f"{name} = balances.{name} + excluded.{name}" for name in ("amount", "granted", "grants"))
+    + ", number = CASE WHEN excluded.number > balances.number THEN excluded.number ELSE balances.number END"
+)
+
+
+# ---- reading ----------
+
+
+async def read_funds(
+    connection: AsyncConnection, wanted: Mapping[str, Iterable[str]], until: int | None = None
+) -> dict[str, Funds]:
+    """What SQL knows of these subjects, and of windows of their budgets; nothing of one that has no row. In one statement.
+
+    `until`: what tasks of higher numbers have cost is left out.
+    """
+    windows = {window for names in wanted.values() for window in names}
+    ends = {window_of(window)[1] for window in windows}
+    spent: Any = balances.c.granted - balances.c.amount
+    if until is not None:
+        same = and_(*(ledger.c[name] == balances.c[name] for name in ("subject", "fund", "ends")))
+        later = select(func.coalesce(func.sum(ledger.c.amount), 0)).where(
+            same, ledger.c.kind == "task", ledger.c.number > until
+        )
+        spent = spent + later.scalar_subquery()
+    rows = await connection.execute(
+        select(
+            balances.c.subject,
+            balances.c.fund,
+            balances.c.ends,
+            balances.c.granted,
+            balances.c.grants,
+            balances.c.number,
+            spent.label("spent"),
+        ).where(balances.c.subject.in_(wanted), or_(balances.c.fund == GRANTED, balances.c.ends.in_(ends)))
+    )
+    found: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.subject].append(row)
+    return {subject: _funds(theirs) for subject, theirs in found.items()}
+
+
+def _funds(rows: Sequence[Any]) -> Funds:
+    number = max(row.number for row in rows)
+    windows = {f"{_LETTERS[row.fund]}{row.ends}": int(row.spent) for row in rows if row.fund != GRANTED}
+    for row in rows:
+        if row.fund == GRANTED:
+            return Funds(row.granted, row.grants, int(row.spent), number, windows)
+    return Funds(number=number, windows=windows)
+
+
+async def grant_of(connection: AsyncConnection, grant_id: str) -> LedgerRow | None:
+    """The grant of this id."""
+    found = (
+        await connection.execute(select(ledger).where(ledger.c.kind == "grant", ledger.c.id == grant_id))
+    ).one_or_none()
+    return LedgerRow(*found) if found else None
+
+
+def page_of(
+    subject: str | None,
+    after: str,
+    limit: int,
+    kind: str = "",
+    since: int | None = None,
+    until: int | None = None,
+) -> Select[Any]:
+    """The newest rows first, of a subject or of all, at most `limit`.
+
+    `after`: as `place` tells of the last row of the page before. Raises ValueError for what is no place.
+    """
+    order = (ledger.c.at, ledger.c.id, ledger.c.fund)
+    query = select(ledger).order_by(*map(desc, order)).limit(limit)
+    if subject is not None:
+        query = query.where(ledger.c.subject == subject)
+    if kind:
+        query = query.where(ledger.c.kind == kind)
+    if since is not None:
+        query = query.where(ledger.c.at >= since)
+    if until is not None:
+        query = query.where(ledger.c.at < until)
+    if after:
+        at, _, rest = after.partition(".")
+        name, dot, fund = rest.rpartition(".")
+        if not (dot and at.isascii() and at.isdigit() and len(at) <= 15):
+            raise ValueError(after)
+        query = query.where(tuple_(*order) < (int(at), name, fund))
+    return query
+
+
+def subjects_of(of_key: str, text: str, after: str, dialect: str) -> Select[Any]:
+    """Names of subjects that have a row, in the order of their bytes, behind `after`: all ('') or those of a key, with a part (in
+    small letters) of them."""
+    name = collate(balances.c.subject, "BINARY" if dialect == "sqlite" else "C")
+    query = select(name).where(name > after).order_by(name).distinct()
+    if of_key:
+        users = and_(name > f"u:{of_key}/", name < f"u:{of_key}0")  # (0 follows /)
+        query = query.where(or_(balances.c.subject.in_((f"k:{of_key}", f"u:{of_key}")), users))
+    if text:
+        query = query.where(func.lower(balances.c.subject).contains(text, autoescape=True))
+    return query
+
+
+def place(row: LedgerRow) -> str:
+    """Names a row among those of a page."""
+    return f"{row.at}.{row.id}.{row.fund}"
+
+
+# ---- the end of their time ----------
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of the rows of tasks that are older, and of the sums of windows that are; whether there may be more. What is
+    granted and was paid of it stays added up, and grants stay."""
+    before = now_ms - kept_ms
+    key = (ledger.c.kind, ledger.c.id, ledger.c.fund)
+    old = select(*key).where(ledger.c.at < before, ledger.c.kind == "task").order_by(ledger.c.at)
+    rows = (
+        await connection.execute(delete(ledger).where(tuple_(*key).in_(old.limit(PURGED_AT_ONCE))))
+    ).rowcount
+    over = select(balances.c.subject, balances.c.fund, balances.c.ends).where(
+        balances.c.fund != GRANTED, balances.c.ends < before
+    )
+    columns = tuple_(balances.c.subject, balances.c.fund, balances.c.ends)
+    rows += (
+        await connection.execute(delete(balances).where(columns.in_(over.limit(PURGED_AT_ONCE))))
+    ).rowcount
+    return rows > 0

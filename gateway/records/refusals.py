@@ -1,0 +1,165 @@
+"""Calls that were refused, for want of room or because of a limit: counted by key, code and minute.
+
+Each process counts what it refuses, and brings a minute's counts to the outbox when the minute is over, and what is left when it
+ends. The rows are known by process and minute: brought or written twice, they count once. Who is killed takes a minute with it.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+from sqlalchemy import delete, desc, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.inserting import insert_new
+from fairlane.gateway.database.tables import refusals
+from fairlane.gateway.errors import bad_request
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import Keys
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.store.link import RedisLink
+
+log = structlog.get_logger("fairlane.gateway")
+
+MINUTE_MS = 60_000
+MOST_COUNTED = 1000
+"""Keys and codes of a minute that are told apart; what is beyond them counts as OTHER."""
+MOST_KEPT = 60
+"""Minutes that wait in memory while Redis is away; then those before are forgotten."""
+OTHER = "(other)"
+CLOSE_S = 2.0
+
+_Entry = tuple[str, int, list[tuple[str, str, int]]]
+_unpack = msgspec.msgpack.Decoder(_Entry).decode
+
+
+class Refusals:
+    """Counts. `start` begins, `close` ends. `now_ms` tells the time."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._link = link
+        self._outbox = keys("outbox")
+        self._replica = replica
+        self._now_ms = now_ms
+        self._counts: dict[int, Counter[tuple[str, str]]] = {}
+        """Of each minute, by its beginning."""
+        self._task: asyncio.Task[None] | None = None
+
+    def count(self, key_id: str, code: str) -> None:
+        """A call with this key was refused."""
+        now = self._now_ms()
+        counts = self._counts.setdefault(now - now % MINUTE_MS, Counter())
+        if len(self._counts) > MOST_KEPT:
+            del self._counts[next(iter(self._counts))]
+        which = key_id, code
+        if which not in counts and len(counts) >= MOST_COUNTED:
+            which = OTHER, code
+        counts[which] += 1
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="refusals")
+
+    async def close(self) -> None:
+        """Bring what is counted, as long as that takes no time, and end."""
+        await end_tasks(self._task)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.bring(over_at=self._now_ms() + MINUTE_MS)
+        except (StoreError, TimeoutError):
+            lost = sum(map(Counter.total, self._counts.values()))
+            log.warning("counted refusals are lost: Redis does not take them", refusals=lost)
+
+    async def _run(self) -> None:
+        while True:
+            now = self._now_ms()
+            await asyncio.sleep((MINUTE_MS - now % MINUTE_MS) / 1000 + 0.05)
+            try:
+                await self.bring(over_at=self._now_ms())
+            except StoreError:
+                pass  # which is told elsewhere; they are brought a minute later
+            except Exception:  # likewise
+                log.exception("cannot bring counted refusals")
+
+    async def bring(self, over_at: int) -> None:
+        """Bring the minutes that are over at this instant to the outbox. Raises StoreError: what is not brought stays."""
+        for minute in sorted(self._counts):
+            if minute + MINUTE_MS > over_at:
+                break
+            counts = [(key_id, code, count) for (key_id, code), count in self._counts[minute].items()]
+            packed = msgspec.msgpack.encode((self._replica, minute, counts))
+            await self._link.command("XADD", self._outbox, "*", "refusals", packed)
+            del self._counts[minute]
+
+
+class RefusalTable:
+    """Where entries of the kind `refusals` go."""
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`."""
+        rows = []
+        for entry in packed:
+            replica, minute, counts = _unpack(entry)
+            for key_id, code, count in counts:
+                told = {"minute": minute, "key_id": key_id, "code": code, "replica": replica, "count": count}
+                rows.append(told)
+        return await insert_new(connection, refusals, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRefusals:
+    """Which: of minutes from `since` to before `until`, ms; what is empty is not asked for."""
+
+    since: int = 0
+    until: int = 10**15
+    key: str = ""
+    code: str = ""
+
+
+async def read_page(
+    connection: AsyncConnection, wanted: WantedRefusals, after: str, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Counts by minute, key and code, the newest minute first, and the `after` that goes on. Raises ApiError."""
+    columns = refusals.c
+    order = columns.minute, columns.key_id, columns.code
+    found = select(*order, func.sum(columns.count))
+    found = found.where(columns.minute >= wanted.since, columns.minute < wanted.until)
+    for column, value in ((columns.key_id, wanted.key), (columns.code, wanted.code)):
+        if value:
+            found = found.where(column == value)
+    if after:
+        minute, _, rest = after.partition(".")
+        code, _, key = rest.partition(".")  # (a key may hold dots)
+        if not (minute.isascii() and minute.isdigit() and len(minute) <= 15 and code):
+            raise bad_request("after must be the `next` of a page before", "after")
+        found = found.where(tuple_(*order) < tuple_(int(minute), key, code))
+    found = found.group_by(*order).order_by(*map(desc, order)).limit(limit + 1)
+    rows = (await connection.execute(found)).all()
+    shown = [
+        {"minute": minute, "key": key_id, "code": code, "count": int(count)}
+        for minute, key_id, code, count in rows[:limit]
+    ]
+    last = shown[-1] if len(rows) > limit else None
+    return shown, f"{last['minute']}.{last['code']}.{last['key']}" if last else None
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of what is older; whether there may be more."""
+    before_ms = now_ms - kept_ms
+    first = await connection.scalar(select(func.min(refusals.c.minute)))
+    if first is None or first >= before_ms:
+        return False
+    # some minutes at a time: those of one are no more than processes times MOST_COUNTED
+    until = min(first + 10 * MINUTE_MS, before_ms)
+    return (await connection.execute(delete(refusals).where(refusals.c.minute < until))).rowcount > 0

@@ -1,0 +1,242 @@
+"""Reads usage records: sums of tasks, and the tasks themselves. Sums are never made of all rows: those of days are there."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Column, Select, Table, and_, desc, func, or_, select
+
+from fairlane.gateway.credits.amounts import credits_of
+from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
+
+DIMENSIONS = {
+    "model": "model",
+    "key": "key_id",
+    "user": "user_name",
+    "tier": "tier",
+    "state": "state",
+    "code": "code",
+    "day": "began",
+    "hour": "began",
+}
+"""By what tasks can be added up, and the column."""
+FILTERS = ("key", "user", "model", "tier", "state", "code")
+SPANS = {"day": DAY_MS, "hour": HOUR_MS}
+USUAL_DAYS, USUAL_HOURS = 30, 48
+"""How far back it goes where nobody says."""
+MEASURED = dict(
+    zip(
+        MEASURES,
+        (
+            *("tasks", "completed", "failed", "cancelled"),
+            *("inputTokens", "outputTokens", "cachedTokens", "reasoningTokens"),
+            *("estimated", "waitedMs", "ranMs", "cost"),
+        ),
+        strict=True,
+    )
+)
+PIECE = 500
+"""Rows that are made at once: callers are served between."""
+SHOWN = {
+    "task": "taskId",
+    "ended": "endedAt",
+    "enqueued": "enqueuedAt",
+    "granted": "grantedAt",
+    "first_output": "firstOutputAt",
+    "state": "status",
+    "code": "code",
+    "key_id": "key",
+    "user_name": "user",
+    "tier": "tier",
+    "queue": "queue",
+    "task_type": "type",
+    "model": "model",
+    "scheduled": "scheduledAs",
+    "worker": "workerId",
+    "attempts": "attempts",
+    "tries": "tries",
+    "request": "requestId",
+    "trace": "traceId",
+    "input": "inputTokens",
+    "output": "outputTokens",
+    "cached": "cachedTokens",
+    "reasoning": "reasoningTokens",
+    "estimated": "estimated",
+    "cost": "cost",
+    "price": "price",
+}
+"""Columns of a row, and what callers are told them as; costs in credits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by the names of FILTERS."""
+
+    since: int
+    until: int
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+class Report(NamedTuple):
+    """Sums: `rows` by what was asked, `total` of all that is wanted."""
+
+    rows: list[dict[str, Any]]
+    total: dict[str, int | Decimal]
+    more: bool
+    """There are rows beyond the limit, which `total` holds, too."""
+
+
+class UsageReports:
+    """Use cases. All raise DatabaseUnavailable, and ApiError for what cannot be told, or not now. `who` asks: the id of a key."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    async def sums(self, by: Sequence[str], wanted: Wanted, limit: int, who: str = "") -> Report:
+        """Tasks added up: those with most tokens first, times in their order."""
+        table, where = _source(by, wanted)
+        columns: list[Column[Any]] = [table.c[DIMENSIONS[name]] for name in by]
+        sums = _sums(table)
+        most = desc(func.sum(table.c.input + table.c.output)), desc(func.sum(table.c.tasks))
+        order = [table.c.began] if set(by) & set(SPANS) else []
+        found = select(*columns, *sums).where(where).group_by(*columns)
+        found = found.order_by(*order, *most, *columns).limit(limit + 1)
+        async with self._reading(who) as connection:
+            rows = (await connection.execute(found)).all()
+            total = (await connection.execute(_total([name for name in by if name != "user"], wanted))).one()
+        shown = await in_pieces(rows[:limit], lambda row: _shown(by, row))
+        return Report(shown, _measures(total), len(rows) > limit)
+
+    async def tasks(
+        self, wanted: Wanted, after: str, limit: int, who: str = ""
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Rows of tasks, those that ended last first, and the `after` that goes on."""
+        found: Select[Any] = select(usage).where(
+            usage.c.ended >= wanted.since, usage.c.ended < wanted.until, *_filters(usage, wanted)
+        )
+        if after:
+            at, _, task = after.partition(".")
+            if not (at.isascii() and at.isdigit() and len(at) <= 15 and task):
+                raise bad_request("after must be the `next` of a page before", "after")
+            behind = and_(usage.c.ended == int(at), usage.c.task < task)
+            found = found.where(usage.c.ended <= int(at), or_(usage.c.ended < int(at), behind))
+        found = found.order_by(desc(usage.c.ended), desc(usage.c.task)).limit(limit + 1)
+        async with self._reading(who) as connection:
+            rows = (await connection.execute(found)).mappings().all()
+        page = await in_pieces(rows[:limit], _task)
+        last = page[-1] if len(rows) > limit else None
+        return page, f"{last['endedAt']}.{last['taskId']}" if last else None
+
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+async def in_pieces(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
+    """What is made of each; others have their turn between two pieces."""
+    made: list[Made] = []
+    for first in range(0, len(items), PIECE):
+        made += map(make, items[first : first + PIECE])
+        await asyncio.sleep(0)
+    return made
+
+
+def period(by: Sequence[str], since: str, until: str, now_ms: int) -> tuple[int, int]:
+    """From when to when, in whole days, or hours `by` these. Pure. Raises ApiError for what is no time."""
+    span = HOUR_MS if "hour" in by else DAY_MS
+    end = read_time(until, "to") if until else now_ms + 1
+    end = -(-end // span) * span
+    usual = USUAL_HOURS * HOUR_MS if span == HOUR_MS else USUAL_DAYS * DAY_MS
+    begin = read_time(since, "from") if since else end - usual
+    if span == HOUR_MS and begin < now_ms - now_ms % HOUR_MS - HOURS_KEPT_MS:
+        raise bad_request(
+            f"hours are kept for {HOURS_KEPT_MS // DAY_MS} days: ask by day for what was before", "from"
+        )
+    if begin >= end:
+        raise bad_request("from must be before to", "from")
+    return begin - begin % span, end
+
+
+def read_time(text: str, name: str) -> int:
+    """ms since 1970, or a day (UTC): 2026-11-23. Pure. Raises ApiError."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        if len(text) != len("2026-11-23"):
+            raise ValueError
+        return max(int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000), 0)
+    except ValueError:
+        raise bad_request(f"{name} must be a day such as 2026-11-23, or ms since 1970", name) from None
+
+
+def read_by(text: str) -> list[str]:
+    """What to add up by: one or more of DIMENSIONS. Pure. Raises ApiError."""
+    names = text.split(",")
+    if not all(name in DIMENSIONS for name in names) or len(set(names)) < len(names) or len(names) > 3:
+        raise bad_request(f"by must be one to three of {', '.join(DIMENSIONS)}, with commas between", "by")
+    if {"day", "hour"} <= set(names):
+        raise bad_request("by must be day or hour, not both", "by")
+    return names
+
+
+def _sums(table: Table) -> list[Any]:
+    return [func.coalesce(func.sum(table.c[name]), 0).label(name) for name in MEASURES]
+
+
+def _total(by: Sequence[str], wanted: Wanted) -> Select[Any]:
+    """Of all that is wanted; from the sums without users where nobody asks for one, which are few."""
+    table, where = _source(by, wanted)
+    return select(*_sums(table)).where(where)
+
+
+def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
+    """The table of sums that can tell it, and which of its rows."""
+    asked = {*by, *wanted.filters}
+    if "user" not in asked:
+        span = HOUR_MS if "hour" in by else DAY_MS
+        table, which = usage_sums, [usage_sums.c.span == span]
+    elif other := sorted(asked & {"hour", "state", "code"}):
+        raise bad_request(
+            f"usage of users is added up by day, and not by {other[0]}: look at the tasks themselves", "user"
+        )
+    else:
+        table, which = usage_users, []
+    began = table.c.began
+    return table, and_(*which, began >= wanted.since, began < wanted.until, *_filters(table, wanted))
+
+
+def _filters(table: Table, wanted: Wanted) -> list[Any]:
+    return [table.c[DIMENSIONS[name]] == value for name, value in wanted.filters.items()]
+
+
+def _shown(by: Sequence[str], row: Any) -> dict[str, Any]:
+    shown = {
+        name: _when(name, value) if name in SPANS else value for name, value in zip(by, row, strict=False)
+    }
+    return {**shown, **_measures(row)}
+
+
+def _measures(row: Any) -> dict[str, int | Decimal]:
+    found: dict[str, int | Decimal] = {
+        shown: int(getattr(row, name)) for name, shown in MEASURED.items()
+    }  # (PostgreSQL adds up to a Decimal)
+    return {**found, "cost": credits_of(int(row.cost))}
+
+
+def _task(row: Any) -> dict[str, Any]:
+    shown = {SHOWN[name]: value for name, value in row.items()}
+    if row["cost"] is not None:
+        shown["cost"] = credits_of(row["cost"])
+    return shown
+
+
+def _when(span: str, began: int) -> str:
+    """`2026-11-23`, `2026-11-23T16:00Z`."""
+    at = datetime.fromtimestamp(began / 1000, UTC)
+    return at.strftime("%Y-%m-%d" if span == "day" else "%Y-%m-%dT%H:%MZ")

@@ -1,0 +1,61 @@
+"""Forgets records whose time is over: a little at a time, beside everything else."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.queues.loops import end_tasks
+
+log = structlog.get_logger("fairlane.gateway")
+
+LOOK_S = 600.0
+REST_S = 0.2
+"""Between two parts, so that records are written between."""
+
+Purge = Callable[[AsyncConnection, int, int], Awaitable[bool]]
+"""Deletes a part of what is older at an instant than it is kept, both ms; whether there may be more."""
+
+
+class Retention:
+    """Every replica does it, and takes nothing away from another one that does. `start` begins, `close` ends."""
+
+    def __init__(self, database: Database, purges: Sequence[tuple[Purge, Callable[[], int]]]) -> None:
+        """`purges`: one for each kind of record, and how long it is kept, ms."""
+        self._database = database
+        self._purges = purges
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="retention")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._task)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(random.uniform(0, LOOK_S))  # noqa: S311 - not all replicas at once
+        while True:
+            pause = LOOK_S
+            try:
+                if await self.forget(time.time_ns() // 1_000_000):
+                    pause = REST_S
+            except DatabaseUnavailable:
+                pass  # which the outbox tells
+            except Exception:  # what is not forgotten now is later
+                log.exception("cannot delete old records")
+            await asyncio.sleep(pause)
+
+    async def forget(self, now_ms: int) -> bool:
+        """Delete a part; whether there may be more. Raises DatabaseUnavailable."""
+        more = False
+        for purge, kept_ms in self._purges:  # each in a transaction of its own, which is short
+            async with self._database.writing() as connection:
+                more = await purge(connection, now_ms, kept_ms()) or more
+        return more

@@ -1,0 +1,170 @@
+"""Writes usage records, adds them up, and forgets them when their time is over."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import msgspec
+from sqlalchemy import BigInteger, Boolean, CursorResult, Integer, Text, delete, func, select
+from sqlalchemy import Table as SqlTable
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
+from fairlane.gateway.records.entries import UsageRow, read_usage
+from fairlane.queues.metrics import Names
+from fairlane.queues.tasks import State
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+HOURS_KEPT_MS = 3 * DAY_MS
+"""For so long there are sums of hours."""
+MOST_NAMES = 100
+"""Models of a key and day that are told apart in sums by names that are not configured, where any name runs (`*`): others are
+OTHER. (Of a process: another one counts anew.)"""
+MOST_KEYS = 1000
+"""Keys and days for which it is known which names those are; the ones that were longest without a task begin anew."""
+PURGED_AT_ONCE = 1000
+AT_ONCE = 500
+"""Rows of one statement: SQLite takes 32,766 values."""
+
+Sums = dict[tuple[Any, ...], list[int]]
+"""Measures (MEASURES) by the columns that tell rows apart."""
+
+
+class UsageTable:
+    """Where entries of the kind `usage` go."""
+
+    def __init__(
+        self, tier_of: Callable[[str], str], configured: Callable[[], Container[str]] = tuple
+    ) -> None:
+        """`tier_of`: of a queue, '' where there is none of this name any more. `configured`: the models that are."""
+        self._tier_of = tier_of
+        self._configured = configured
+        self._names: OrderedDict[tuple[int, str], Names] = OrderedDict()
+
+    async def write(self, connection: AsyncConnection, packed: Sequence[bytes]) -> int:
+        """See `outbox.Table`. Only rows that were not there before are added to the sums, in the same transaction."""
+        rows = {row.task: row for row in (read_usage(entry, self._tier_of) for entry in packed)}
+        # sorted: two writers that lock rows in the same order never wait for each other in a circle
+        new = [rows[task] for task in sorted(rows)]
+        try:
+            async with connection.begin_nested():
+                await insert_rows(connection, usage, new)
+        except IntegrityError:  # somebody who was cut off has written some of them
+            written = await insert_rows(
+                connection, usage, new, "ON CONFLICT (task) DO NOTHING RETURNING task"
+            )
+            new = [rows[task] for (task,) in written]
+        for table, sums in self.add_up(new):
+            parts = [(*key, *sums[key]) for key in sorted(sums)]
+            for at in range(0, len(parts), AT_ONCE):
+                await insert_rows(connection, table, parts[at : at + AT_ONCE], adding(table))
+        return len(new)
+
+    def add_up(self, rows: Iterable[UsageRow]) -> list[tuple[SqlTable, Sums]]:
+        """What rows add to the tables of sums."""
+        configured = self._configured()
+        fine: Sums = {}
+        for row in rows:
+            own = row.scheduled == row.model or row.model in configured
+            model = row.model if own else self._known(row)
+            key = (
+                *(row.ended - row.ended % HOUR_MS, row.key_id, row.user_name, row.tier, model),
+                *(row.state, row.code),
+            )
+            sums = fine.get(key)
+            if sums is None:
+                sums = fine[key] = [0] * len(MEASURES)
+            sums[0] += 1
+            sums[_OF_STATE[row.state]] += 1
+            sums[4] += row.input or 0
+            sums[5] += row.output or 0
+            sums[6] += row.cached or 0
+            sums[7] += row.reasoning or 0
+            sums[8] += row.estimated
+            sums[9] += row.waited_ms
+            sums[10] += row.ran_ms
+            sums[11] += row.cost or 0
+        of_all, of_users = _empty(), _empty()
+        for (hour, key_id, user, tier, model, state, code), part in fine.items():
+            day = hour - hour % DAY_MS
+            _add(of_all[HOUR_MS, hour, key_id, tier, model, state, code], part)
+            _add(of_all[DAY_MS, day, key_id, tier, model, state, code], part)
+            _add(of_users[day, key_id, user, tier, model], part)
+        return [(usage_sums, of_all), (usage_users, of_users)]
+
+    def _known(self, row: UsageRow) -> str:
+        """The name of a model that a caller may have made up, or OTHER: no key uses up what another one may name."""
+        of = row.ended - row.ended % DAY_MS, row.key_id
+        names = self._names.setdefault(of, Names(MOST_NAMES))
+        self._names.move_to_end(of)
+        if len(self._names) > MOST_KEYS:
+            self._names.popitem(last=False)
+        return names(row.model)
+
+
+_OF_STATE: dict[str, int] = {State.COMPLETED: 1, State.FAILED: 2, State.CANCELLED: 3}
+"""Which measure counts tasks of a state."""
+
+
+def _empty() -> "defaultdict[tuple[Any, ...], list[int]]":
+    return defaultdict(lambda: [0] * len(MEASURES))
+
+
+def _add(to: list[int], part: list[int]) -> None:
+    for at, value in enumerate(part):
+        to[at] += value
+
+
+# ---- statements, as the driver takes them: SQLAlchemy's own cost the gateway several times as much for a page of rows ----------
+
+_CASTS = {Text: "text", BigInteger: "bigint", Integer: "integer", Boolean: "boolean"}
+
+
+async def insert_rows(
+    connection: AsyncConnection, table: SqlTable, rows: Sequence[Sequence[Any]], more: str = ""
+) -> CursorResult[Any]:
+    """INSERT rows of all columns; `more` stands behind. PostgreSQL gets them as one JSON text."""
+    width = len(table.columns)
+    if connection.dialect.name == "sqlite":
+        row = f"({', '.join('?' * width)})"
+        source, values = f"VALUES {', '.join([row] * len(rows))}", tuple(chain.from_iterable(rows))
+    else:
+        casts = (_CASTS[type(column.type)] for column in table.columns)
+        columns = ", ".join(f"CAST(value->>{at} AS {cast})" for at, cast in enumerate(casts))
+        source = f"SELECT {columns} FROM json_array_elements(CAST($1 AS json))"  # noqa: S608
+        values = (msgspec.json.encode(rows).decode(),)
+    names = ", ".join(column.name for column in table.columns)
+    return await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source} {more}", values)
+
+
+@cache
+def adding(table: SqlTable) -> str:
+    """What adds rows of sums to those that are there."""
+    key = ", ".join(column.name for column in table.primary_key)
+    sums = ", ".join(f"{measure} = {table.name}.{measure} + excluded.{measure}" for measure in MEASURES)
+    return f"ON CONFLICT ({key}) DO UPDATE SET {sums}"
+
+
+# ---- the end of their time ----------
+
+
+async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
+    """Delete a part of what is older; whether there may be more."""
+    before = now_ms - kept_ms
+    oldest = select(usage.c.task).where(usage.c.ended < before).order_by(usage.c.ended).limit(PURGED_AT_ONCE)
+    rows = (await connection.execute(delete(usage).where(usage.c.task.in_(oldest)))).rowcount
+    day, hour = before - before % DAY_MS, now_ms - HOURS_KEPT_MS
+    sums = [
+        (usage_sums, usage_sums.c.span == DAY_MS, day),
+        (usage_sums, usage_sums.c.span == HOUR_MS, hour),
+        (usage_users, usage_users.c.began >= 0, day),
+    ]
+    for table, which, until in sums:
+        first = await connection.scalar(select(func.min(table.c.began)).where(which))
+        if first is not None and first < until:  # one span at a time: those of a day may be many
+            rows += (await connection.execute(delete(table).where(which, table.c.began == first))).rowcount
+    return rows > 0

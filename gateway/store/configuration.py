@@ -1,0 +1,100 @@
+"""Brings this replica's settings of queues and models to the store, and again while others hold (`queues/versions.py`) or the
+store has been emptied.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.operator.settings import configured
+from fairlane.gateway.settings import Settings
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.scheduler import Scheduler, configuration
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.versions import Version, hash_of
+
+log = structlog.get_logger("fairlane.gateway")
+
+COMPARE_S = 5.0
+"""How often a replica looks which configuration of queues and models holds, and whether the store is the one that it knows."""
+
+
+class ConfigurationWatch:
+    """`start` it, `close` it."""
+
+    def __init__(
+        self, scheduler: Scheduler, current: Current, address: str, on_emptied: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`address`: the store's, for the log. `on_emptied`: it has lost everything over a connection that stands."""
+        self._scheduler = scheduler
+        self._current = current
+        self._address = address
+        self._on_emptied = on_emptied
+        self._born = ""
+        self._hashed: tuple[Settings, str] | None = None
+        self._overruled_by = ""
+        self._comparing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to compare."""
+        self._comparing = asyncio.create_task(self._compare(), name="configuration")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._comparing)
+
+    async def bring(self, link: RedisLink | None = None) -> None:
+        """Bring our settings, and say once when another replica has newer ones, which hold here, too, and when all is lost.
+
+        `link`: a connection that is being made. Raises StoreError.
+        """
+        mine = self._current.settings
+        version = Version(mine.times.modified_ms, mine.times.read_ms)
+        standing = await self._scheduler.configure(*configured(mine), version, link)
+        in_force = standing.in_force
+        overruled_by = in_force.hash if standing.outcome == "older" else ""
+        if overruled_by and overruled_by != self._overruled_by:
+            log.warning(
+                "another replica has a newer configuration, which holds for queues and models as long as it lives: give "
+                "this gateway the same file, or touch its own and send SIGHUP",
+                replica=self._scheduler.replica,
+                modified=_when(version.modified_ms),
+                newer_replica=in_force.replica,
+                newer_modified=_when(in_force.modified_ms),
+            )
+        self._overruled_by = overruled_by
+        before, self._born = self._born, standing.born
+        if before and before != standing.born:
+            log.error(
+                "Redis has come back empty: every task that waited, ran or was kept is lost, and what was changed while "
+                "running, what keys had used of their limits, and records that the SQL database had not yet; see that it "
+                "writes to a disk (appendonly yes), and that nobody empties it (FLUSHALL)",
+                replica=self._scheduler.replica,
+                address=self._address,
+            )
+            if link is None:
+                await self._on_emptied()
+
+    async def _compare(self) -> None:
+        """Bring ours again while another one holds: it does so no longer than a replica lives that has it."""
+        while True:
+            await asyncio.sleep(COMPARE_S)
+            with contextlib.suppress(StoreError):
+                in_force, born = await self._scheduler.in_force()
+                if in_force is None or in_force.hash != self._hash() or born != self._born:
+                    await self.bring()
+
+    def _hash(self) -> str:
+        settings = self._current.settings
+        if self._hashed is None or self._hashed[0] is not settings:
+            self._hashed = (settings, hash_of(configuration(*configured(settings))))
+        return self._hashed[1]
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,107 @@
+"""What a new connection to Redis must pass before anything is asked over it."""
+
+import secrets
+
+import structlog
+
+from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.store.configuration import ConfigurationWatch
+from fairlane.queues.embedded.server import verify_server
+from fairlane.queues.errors import StoreRefused
+from fairlane.queues.keys import Keys
+from fairlane.queues.store.link import RedisLink
+
+log = structlog.get_logger("fairlane.gateway")
+
+
+class NewConnection:
+    """Looks whether the server is fit, and brings what must be there: the secret of stream tickets, and our settings.
+
+    `server` names the server that was looked at last.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        replica: str,
+        address: str,
+        current: Current,
+        database: Database,
+        tickets: Tickets,
+        configuration: ConfigurationWatch,
+    ) -> None:
+        self._keys = keys
+        self._replica = replica
+        self._address = address
+        self._current = current
+        self._database = database
+        self._tickets = tickets
+        self._configuration = configuration
+        self.server = ""
+
+    async def __call__(self, link: RedisLink) -> None:
+        """Raises StoreRefused with a sentence for the operator, and StoreError."""
+        info = _parse_info(await link.command("INFO", "server"))
+        policy = await _config(link, "maxmemory-policy")
+        before, self.server = self.server, info.get("run_id", "")
+        refused = verify_server(info, policy)
+        if refused:
+            raise StoreRefused(refused)
+        await self.share_database(link)
+        await self.share_secret(link)
+        if self.server != before:
+            await self._warn_of_memory_only(link)
+        await self._configuration.bring(link)
+
+    async def _warn_of_memory_only(self, link: RedisLink) -> None:
+        persists = _parse_info(await link.command("INFO", "persistence"))
+        if persists.get("aof_enabled") == "0":
+            log.warning(
+                "Redis keeps no journal: when it ends, what was queued since its last snapshot is lost; set appendonly yes",
+                replica=self._replica,
+                address=self._address,
+                snapshots=bool(await _config(link, "save")),
+            )
+
+    async def share_database(self, link: RedisLink) -> None:
+        """See that all replicas of this Redis have the same SQL database. Raises StoreRefused.
+
+        A private Redis lies beside the database and has no other replica: it takes the one that is there.
+        """
+        name, mine = self._keys("database"), self._database.identifier
+        if self._current.settings.redis_url is None:
+            await link.command("SET", name, mine)
+            return
+        theirs = await link.command("SET", name, mine, "NX", "GET")
+        if theirs is not None and theirs.decode() != mine:
+            raise StoreRefused(
+                f"the replicas of this Redis have another SQL database than this one ({self._database.address}): "
+                "set database_url to theirs, on each replica. If theirs is gone for good, let Redis know this one: "
+                "fairlane db adopt"
+            )
+
+    async def share_secret(self, link: RedisLink) -> None:
+        """Sign stream tickets with the configured secret, or with the one that all replicas of this Redis share."""
+        configured = self._current.settings.stream_token_secret
+        if configured is not None:
+            self._tickets.take(configured.get_secret_value().encode())
+            return
+        name = self._keys("secret")
+        await link.command("SET", name, secrets.token_bytes(32), "NX")
+        self._tickets.take(await link.command("GET", name))
+
+
+def _parse_info(raw: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in raw.decode().splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
+async def _config(link: RedisLink, name: str) -> str | None:
+    """A server setting; None where the server does not tell (managed services)."""
+    try:
+        reply = await link.command("CONFIG", "GET", name)
+    except Exception:  # CONFIG may be forbidden or renamed: then the operator is on their own
+        return None
+    return reply[1].decode() if reply else None

@@ -1,0 +1,64 @@
+"""Ends the tasks of keys that are taken away at once."""
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+
+from fairlane.gateway.tasks.cancel import Cancel
+from fairlane.queues.errors import StoreError
+from fairlane.queues.scheduler import Scheduler
+from fairlane.workers.server.background import Background
+
+log = structlog.get_logger("fairlane.gateway")
+
+LOOK_AT = 500
+"""Tasks that one call of the store looks at: others are served between."""
+AT_ONCE = 50
+"""Tasks that are cancelled at the same time."""
+AFTER_S = 1.5
+"""Until then every replica knows of the change, and nothing of these keys is accepted any more."""
+
+
+class KeyTasks:
+    """Ends tasks by the key that submitted them, whatever they do."""
+
+    def __init__(self, scheduler: Scheduler, cancel: Cancel, background: Background) -> None:
+        self._scheduler = scheduler
+        self._cancel = cancel
+        self._background = background
+
+    async def end(self, keys: Collection[str]) -> int:
+        """Cancel all tasks of these keys that wait or run; how many this did. Raises StoreError; may be called again then."""
+        number, cursor = 0, ""
+        while cursor != "0":
+            found, cursor = await self._scheduler.owned(keys, cursor or "0", LOOK_AT)
+            for at in range(0, len(found), AT_ONCE):
+                ends = await asyncio.gather(
+                    *(self._cancel.end(task_id, "admin") for task_id in found[at : at + AT_ONCE]),
+                    return_exceptions=True,
+                )
+                for ended in ends:
+                    if isinstance(ended, BaseException):
+                        raise ended
+                number += ends.count(True)
+        return number
+
+    def end_soon(self, keys: Collection[str]) -> None:
+        """The same once no replica accepts tasks of these keys any more, tried until Redis answers. Each replica does it: the one
+        that was told may die."""
+        self._background.spawn(self._end_soon(keys))
+
+    async def _end_soon(self, keys: Collection[str]) -> None:
+        await asyncio.sleep(AFTER_S)
+        try:
+            number = await self._background.until_answered(lambda: self.end(keys))
+        except StoreError as error:
+            log.error(
+                "tasks of a key that was taken away may still wait or run",
+                keys=sorted(keys),
+                error=str(error),
+            )
+            return
+        if number:
+            log.info("tasks of keys that were taken away are cancelled", keys=sorted(keys), tasks=number)

@@ -1,0 +1,77 @@
+"""Whether this gateway may be given traffic, and how it stands."""
+
+from fairlane.gateway.calls.streams import Closing
+from fairlane.gateway.connections.lines import Connections
+from fairlane.gateway.going import Going
+from fairlane.gateway.watch.loop import LoopWatch
+from fairlane.gateway.watch.store import StoreWatch
+from fairlane.queues.store.channel import Channel
+from fairlane.queues.store.link import RedisLink
+from fairlane.workers.server.pool import Pool
+from fairlane.workers.server.tasks.attempts import Attempts
+
+
+class Health:
+    """Looks at the parts that tell."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        store: StoreWatch,
+        channel: Channel,
+        going: Going,
+        closing: Closing,
+        connections: Connections,
+        loop_watch: LoopWatch,
+        pool: Pool,
+        attempts: Attempts,
+    ) -> None:
+        self._link = link
+        self._channel = channel
+        self._going = going
+        self._closing = closing
+        self._connections = connections
+        self._loop_watch = loop_watch
+        self._pool = pool
+        self._attempts = attempts
+        self.store = store
+        self.serving = False
+        """From the end of the start until the way down begins."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers are connected here."""
+        return len(self._pool)
+
+    def missing(self) -> list[str]:
+        """Why the gateway should get no traffic; empty when it should."""
+        missing = []
+        if self._going.begun:
+            missing.append("the gateway is shutting down")
+        if not self._link.up:
+            why = self._link.complaint
+            missing.append(f"no connection to Redis: {why}" if why else "no connection to Redis")
+        elif not self._channel.listening.is_set():
+            missing.append("not subscribed to the replica's channel")
+        if not self.serving and not missing:
+            missing.append("the gateway is starting")
+        return missing
+
+    @property
+    def wait_ms(self) -> int:
+        """In what time it may be ready again, as far as can be told."""
+        return self._going.left_ms if self._going.begun else self.store.down_ms
+
+    def gauges(self) -> dict[str, float]:
+        """What holds now, by the names of `metrics.snapshot.GAUGES`."""
+        return {
+            "fairlane_ready": float(self.serving and self._link.up),
+            "fairlane_redis_connected": float(self._link.up),
+            "fairlane_redis_refusing": float(self.store.refuses),
+            "fairlane_http_requests_open": len(self._closing),
+            "fairlane_connections": len(self._connections.open),
+            "fairlane_connections_limit": self._connections.limits.most,
+            "fairlane_connected_workers": len(self._pool),
+            "fairlane_attempts": len(self._attempts),
+            "fairlane_loop_lag_max_seconds": self._loop_watch.longest_s,
+        }

@@ -1,0 +1,164 @@
+"""A line in the log each minute in which something waits, runs, ends or is refused: for who has nothing but the log.
+
+The numbers of tasks and workers are those of the whole store, what ended and was refused is this process's.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import structlog
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.metrics import Recorder
+from fairlane.queues.survey.survey import Lane, Model, Survey, Surveyor
+from fairlane.queues.tasks import State
+
+log = structlog.get_logger("fairlane.gateway")
+
+MINUTE_S = 60.0
+AGAIN_S = 600.0
+"""How often the same model is told that nobody offers."""
+MOST_USERS, TOP_USERS = 1000, 3
+MOST_TOLD = 5
+"""Such models in one minute."""
+LONG_S = 60.0
+"""From when on the longest running task is named."""
+
+
+class Running(Protocol):
+    """A task that runs here."""
+
+    @property
+    def grant(self) -> Any: ...
+
+    @property
+    def worker(self) -> Any: ...
+
+    started_at: float
+
+
+class Minutes:
+    """Writes the lines. `running`: the attempts here; `now` in seconds, as their `started_at`."""
+
+    def __init__(
+        self,
+        replica: str,
+        metrics: Recorder,
+        surveyor: Surveyor,
+        running: Callable[[], Iterable[Running]],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replica = replica
+        self._metrics = metrics
+        self._surveyor = surveyor
+        self._running = running
+        self._now = now
+        self._before: Counter[tuple[str, ...]] = Counter()
+        self._users: Counter[str] = Counter()
+        self._told: dict[str, float] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._writing = asyncio.create_task(self._write(), name="minutes")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._writing)
+
+    async def _write(self) -> None:
+        while True:
+            await asyncio.sleep(MINUTE_S)
+            try:
+                self.note(await self._surveyor.recent())
+            except StoreError:
+                pass  # which is told elsewhere
+            except Exception:  # what is lost is a line of the log
+                log.exception("cannot write what the last minute was like")
+
+    def refused(self, user: str) -> None:
+        """A task of this user was refused. Counted by user for the first thousand users of a minute."""
+        if user in self._users or len(self._users) < MOST_USERS:
+            self._users[user] += 1
+
+    def note(self, survey: Survey) -> None:
+        """Write what the minute was like that ends now."""
+        ended, failed, refused = self._since()
+        users, self._users = self._users, Counter()
+        waiting = sum(queue.waiting for queue in survey.queues)
+        running = sum(model.running for model in survey.models)
+        if waiting or running or ended or refused:
+            oldest_ms = max((queue.oldest_wait_ms or 0 for queue in survey.queues), default=0)
+            log.info(
+                "the last minute",
+                replica=self._replica,
+                waiting=waiting,
+                running=running,
+                oldest_wait_s=round(oldest_ms / 1000),
+                workers=len(survey.workers),
+                ended=ended,
+                failed=failed,
+                refused=refused,
+                refused_most=dict(users.most_common(TOP_USERS)),
+                **self._longest(),
+                **_blocked(survey.lanes),
+            )
+        self._tell_unserved(survey.models, survey.lanes)
+
+    def _since(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """What ended by state, failed by code, and was refused by reason, since this was called last."""
+        counts: Counter[tuple[str, ...]] = Counter()
+        for key, count in self._metrics.ended_tasks.values.items():
+            _, _, state, code = key
+            counts["ended", state] += int(count)
+            if state == State.FAILED:
+                counts["failed", code] += int(count)
+        for (_, _, reason), count in self._metrics.refused_tasks.values.items():
+            counts["refused", reason] += int(count)
+        news = counts - self._before
+        self._before = counts
+        ended, failed, refused = (
+            {name: count for (kind, name), count in news.items() if kind == wanted}
+            for wanted in ("ended", "failed", "refused")
+        )
+        return ended, failed, refused
+
+    def _longest(self) -> dict[str, Any]:
+        longest = min(self._running(), key=lambda attempt: attempt.started_at, default=None)
+        if longest is None or (ran_s := self._now() - longest.started_at) < LONG_S:
+            return {}
+        return {
+            "longest_s": round(ran_s),
+            "longest_task": longest.grant.task_id,
+            "longest_worker": longest.worker.id,
+        }
+
+    def _tell_unserved(self, models: Iterable[Model], lanes: Iterable[Any]) -> None:
+        now = self._now()
+        unserved = [model for model in models if model.waiting and not model.workers and not model.running]
+        self._told = {name: at for name, at in self._told.items() if now - at < AGAIN_S}
+        oldest: Counter[str] = Counter()
+        for lane in lanes:
+            oldest[lane.model] = max(oldest[lane.model], lane.oldest_wait_ms or 0)
+        news = [model for model in unserved if model.model not in self._told]
+        for model in sorted(news, key=lambda model: -model.waiting)[:MOST_TOLD]:
+            self._told[model.model] = now
+            log.warning(
+                "tasks wait for a model that no worker offers",
+                model=model.model,
+                waiting=model.waiting,
+                oldest_wait_s=round(oldest[model.model] / 1000),
+            )
+
+
+def _blocked(lanes: Iterable[Lane]) -> dict[str, Any]:
+    """How many tasks wait that cannot start, by the reason; nothing where all can."""
+    counts: Counter[str] = Counter()
+    for lane in lanes:
+        if lane.blocked:
+            counts[lane.blocked.value] += lane.waiting
+    return {"blocked": dict(counts)} if counts else {}

@@ -1,0 +1,74 @@
+"""Limits of a caller's key and of its users, as the scripts are told of them and tell what is left. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+RATES = {
+    "requests_per_minute": "rm",
+    "requests_per_day": "rd",
+    "tokens_per_minute": "tm",
+    "tokens_per_day": "td",
+}
+"""What the scripts call each of the limits over time."""
+COUNTS = {"max_waiting": "waiting", "max_running": "running"}
+"""And those of tasks at one time."""
+LIMITS = {**RATES, **COUNTS}
+"""In the order in which they are packed."""
+SETTINGS = {name: setting for setting, name in LIMITS.items()}
+
+
+def pack(limits: dict[str, int]) -> str:
+    """Limits by the names of their settings, as `submit` takes them; '' where none is set."""
+    values = [limits.get(setting) or 0 for setting in LIMITS]
+    return " ".join(map(str, values)) if any(values) else ""
+
+
+class Left(NamedTuple):
+    """What is left of requests, or of tokens: of the limit of which least is left, of the minute or the day, of key or user."""
+
+    limit: int
+    remaining: int
+    reset_ms: int
+    """Until all of it is back."""
+
+
+class Standing(NamedTuple):
+    """How a caller stands with the limits over time; None = there is no such limit."""
+
+    requests: Left | None
+    tokens: Left | None
+
+
+def read_standing(reply: Sequence[int]) -> Standing:
+    """As `what_is_left` in limiting.lua tells it."""
+    return Standing(*(Left(*reply[at : at + 3]) if reply[at] else None for at in (0, 3)))
+
+
+class Allowed(NamedTuple):
+    """One limit of a caller, and what is left of it."""
+
+    of_user: bool
+    """Of the user of a delegating key; else of the key."""
+    setting: str
+    limit: int
+    remaining: int
+    reset_ms: int
+    """Until all of it is back; of tasks at one time 0."""
+
+
+def read_allowance(reply: Sequence[Any]) -> Iterator[Allowed]:
+    """As allowance.lua tells it."""
+    for at in range(0, len(reply), 5):
+        whose, name, limit, left, reset_ms = reply[at : at + 5]
+        yield Allowed(whose == b"u", SETTINGS[name.decode()], limit, left, reset_ms)
+
+
+def tightest(allowed: Sequence[Allowed]) -> Standing:
+    """What `what_is_left` in limiting.lua would tell: of requests and of tokens the limit of which least is left."""
+    told: list[Left | None] = []
+    for counts in ("requests", "tokens"):
+        lefts = [
+            Left(one.limit, one.remaining, one.reset_ms) for one in allowed if one.setting.startswith(counts)
+        ]
+        told.append(min(lefts, key=lambda left: (left.remaining, -left.reset_ms), default=None))
+    return Standing(*told)

@@ -1,0 +1,37 @@
+-- forget: remove what is kept of a user's tasks that have ended: a part of one line at a time
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  'endings': those of the last second | 'ended': those before | 'failures': what is remembered of those that failed
+-- ARGV[2]  where to go on; '0' = at the beginning
+-- ARGV[3]  how many to look at, about
+-- ARGV[4]  the user
+-- ARGV[5]  of tasks that were submitted until then, ms
+-- returns  {where to go on | '0' at the end, how many were removed}
+script('forget', 'allow-oom', function(ARGV)
+  local which, user, at, removed = ARGV[1], ARGV[4], tonumber(ARGV[5]), 0
+  local line, behind, members, step = keys[which](), '0', nil, 1
+  if which == 'endings' then
+    members = call('LRANGE', line, '0', '-1')
+  else
+    local part = call('ZSCAN', line, ARGV[2], 'COUNT', ARGV[3])
+    behind, members, step = part[1], part[2], 2
+  end
+  for i = 1, #members, step do
+    local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
+    local u, en = unpack(call('HMGET', which == 'failures' and keys.failure(id) or keys.task(id), 'u', 'en'))
+    if u == user and num(en) <= at then
+      removed = removed + 1
+      if which == 'failures' then
+        call('UNLINK', keys.failure(id))
+        call('ZREM', line, id)
+      else
+        call('UNLINK', keys.task(id), keys.log(id), keys.request(id))
+      end
+      if which == 'ended' then
+        call('ZREM', line, members[i])
+        call('ZREM', keys.expiries(), members[i])
+        call('HINCRBY', keys.pool(), 'kept', '-' .. bytes)
+      end
+    end
+  end
+  return { behind, removed }
+end)

@@ -1,0 +1,17 @@
+-- owned: which tasks of some keys wait or run, among a part of all that do; changes nothing
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  where to go on; '0' = at the beginning
+-- ARGV[2]  tasks to look at, about
+-- ARGV[3…] ids of keys
+-- returns  {where to go on | '0' at the end, task, …}; whoever waits or runs all the while is found, maybe twice
+script('owned', 'no-writes', function(ARGV)
+  local wanted = {}
+  for i = 3, #ARGV do wanted[ARGV[i]] = true end
+  local part = call('ZSCAN', keys.look(), ARGV[1], 'COUNT', ARGV[2])
+  local reply = { part[1] }
+  for i = 1, #part[2], 2 do
+    local id = part[2][i]
+    if wanted[call('HGET', keys.task(id), 'k') or ''] then reply[#reply + 1] = id end
+  end
+  return reply
+end)

@@ -1,0 +1,31 @@
+-- reckon: whose balances are to be compared with SQL now, and how they stand
+-- KEYS[1]  prefix of the pool
+-- ARGV[1]  how many; how long until they are due again, ms; 1: all are due now
+-- returns  {id of the newest entry of the outbox, or '', {subject, {fields of its balance, …}, ms since when nothing has happened}, …}
+script('reckon', 'allow-oom', function(ARGV)
+  local most, pause, all = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+  local line, newest = keys.balances(), call('XREVRANGE', keys.outbox(), '+', '-', 'COUNT', '1')[1]
+  if all then call('ZUNIONSTORE', line, '1', line, 'WEIGHTS', '0') end
+  local due = call('ZRANGEBYSCORE', line, '-inf', NOW_TEXT, 'LIMIT', '0', most)
+  if not due[1] then due = call('ZRANGEBYSCORE', line, '(' .. whole(NOW + pause), '+inf', 'LIMIT', '0', most) end -- the clock went back
+  local found = { newest and newest[1] or '' }
+  for _, subject in ipairs(due) do
+    local balance = keys.balance(subject)
+    local fields, s, held = call('HGETALL', balance), {}, 0
+    for i = 1, #fields, 2 do
+      s[fields[i]] = fields[i + 1]
+      if string.sub(fields[i], 1, 1) == 'h' then held = held + fields[i + 1] end
+    end
+    if s.b then
+      if held > 0 or s.rn ~= s.n or not s.ra or num(s.ra) > NOW then
+        s.ra = NOW_TEXT
+        call('HSET', balance, 'rn', s.n, 'ra', NOW_TEXT)
+      end
+      call('ZADD', line, whole(NOW + pause), subject)
+      found[#found + 1] = { subject, fields, NOW - s.ra }
+    else
+      call('ZREM', line, subject)
+    end
+  end
+  return found
+end)

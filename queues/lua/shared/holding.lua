@@ -1,0 +1,60 @@
+-- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limiting.lua says what a subject is).
+--
+-- Who runs as many is not refused but held: each of its flows is parked when its turn comes, and stands in a line of those that are
+-- held in that lane. When a task of the subject ends, the first of each such line comes back, but where one that came back before is
+-- in line still and has the smaller tag: so which of them goes on is for the lanes' and flows' tags to say, as ever, and the others
+-- are parked again when it is their turn. Whenever one that came back leaves its line, served or not, the next follows while the
+-- subject may run more. A held subject runs tasks, so one of them will end; the sweep looks all the same, once a second.
+local MOST_LANES = 64 -- in one step: the sweep goes on
+
+-- The subjects that a task counts for when it runs: {{subject, how many may}, …}.
+local function running_limits(t)
+  local of_key, of_user = string.match(t.lm, '^r(%d+) (%d+)')
+  if not of_key then return {} end
+  local key, user = subjects_of(t.u)
+  local limits = {}
+  if of_user ~= '0' then limits[1] = { user, of_user + 0 } end
+  if of_key ~= '0' then limits[#limits + 1] = { key, of_key + 0 } end
+  return limits
+end
+
+-- The first of them of which as many run as may; nil: one more may run.
+local function full_of(limits)
+  for _, of in ipairs(limits) do
+    if call('SCARD', keys.runs(of[1])) >= of[2] then return of end
+  end
+end
+
+-- Park the first user of a lane until a task of the subject `of` (as in `running_limits`) ends.
+local function hold(q, m, u, tag, of)
+  local subject, limit = of[1], of[2]
+  park(q, m, u, tag)
+  call('ZADD', keys.held(q, m, subject), tag, u)
+  call('HSETNX', keys.held_lanes(subject), q .. ':' .. m, '')
+  call('ZADD', keys.holding(), limit, subject)
+end
+
+-- One more of a subject may run: of each lane where flows of it are held, the first comes back, unless another one is due before it.
+-- `here`: a model that the caller wakes.
+local function let_on(subject, here)
+  local limit = call('ZSCORE', keys.holding(), subject)
+  if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
+  local lanes = call('HRANDFIELD', keys.held_lanes(subject), MOST_LANES, 'WITHVALUES')
+  for i = 1, #lanes, 2 do
+    local q, m = string.match(lanes[i], '^([^:]*):(.*)$')
+    local u, tag = unpack(call('ZRANGE', keys.held(q, m, subject), '0', '0', 'WITHSCORES'))
+    local before = lanes[i + 1] ~= '' and call('ZSCORE', keys.flows(q, m), lanes[i + 1])
+    if not before or tonumber(tag) <= tonumber(before) then
+      call('HSET', keys.held_lanes(subject), lanes[i], u)
+      forget_held(q, m, u)
+      flow_comes(q, m, u, keys.parked(q, m))
+      if m ~= here then wake(m) end
+    end
+  end
+end
+
+-- The same for all whom a task counts for when it runs.
+local function let_others_on(t, here)
+  if not t.lm then return end
+  for _, of in ipairs(running_limits(t)) do let_on(of[1], here) end
+end

@@ -1,0 +1,169 @@
+-- What keys and users with a quota pay for their tasks: from credits that were granted to them, and from a budget that is there anew
+-- each day or month. Amounts are whole micro-credits. A subject is one of limiting.lua; what it has lies in its hash (keys.py,
+-- BALANCE), as far as SQL has told (fund.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
+--
+-- A task is held the price of what it is expected to use, from the budget's window first, and its record says what from where (`qt`):
+-- whose, from what was granted, from the window, that window and its budget (none: -). Its one end gives that back and takes what it
+-- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
+-- what lies in the hash is the sum of what SQL has and of what is on its way there.
+--
+-- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
+local cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
+do
+local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
+
+-- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
+-- beyond what numbers here hold exactly; and the price of a task.
+local parse_price = keeping(function(text)
+  local price = {}
+  for number in string.gmatch(text, '%d+') do
+    local over = number % 1000000
+    price[#price + 1], price[#price + 2] = (number - over) / 1000000, over
+    price.request = number + 0 -- the last
+  end
+  return price
+end)
+
+local function within(text, most)
+  local number = num(text)
+  return number < 0 and 0 or number > most and most or number
+end
+
+-- What these tokens cost, by the field `pc` of a task; rounded up, once. What is not known is none; cached ones are some of the
+-- input, reasoning ones some of the output.
+function cost_of(pc, input, output, cached, reasoning)
+  local p = parse_price(pc)
+  input, output = within(input, MOST_TOKENS), within(output, MOST_TOKENS)
+  cached, reasoning = within(cached, input), within(reasoning, output)
+  input, output = input - cached, output - reasoning
+  return p.request + input * p[1] + cached * p[3] + output * p[5] + reasoning * p[7]
+    + math.ceil((input * p[2] + cached * p[4] + output * p[6] + reasoning * p[8]) / 1000000)
+end
+
+-- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before
+-- this one, of this one and of the next, as the gateway's clock says.
+local parse_quota = keeping(function(text)
+  local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
+  if not whose then return { whose = text, budget = 0 } end
+  return { whose = whose, budget = budget + 0, kind = kind, ends = { before, this, next } }
+end)
+
+local function payer(u, whose)
+  local key, user = subjects_of(u)
+  return whose == 'k' and key or user
+end
+
+-- What a user's task can be paid from: {subject, quota, window, what is left of `granted` and of its budget as `room`, and whether the
+-- window `begins`}. nil, subject and window ('' if there is none): SQL must be asked for it.
+function funds_of(u, text)
+  local quota = parse_quota(text)
+  local funds = { subject = payer(u, quota.whose), quota = quota, window = '', room = 0 }
+  if quota.ends then
+    local number = 1 -- the clocks may differ: it counts when the window is over here
+    while number < 3 and quota.ends[number] + 0 <= NOW do number = number + 1 end
+    funds.window = quota.kind .. quota.ends[number]
+  end
+  local balance, s = keys.balance(funds.subject), nil
+  if quota.ends then
+    s = call('HMGET', balance, 'b', 'h', 'w1', 's' .. funds.window, 'h' .. funds.window)
+  else
+    s = call('HMGET', balance, 'b', 'h')
+  end
+  if not s[1] then return nil, funds.subject, funds.window end
+  funds.granted = math.max(s[1] - num(s[2]), 0)
+  if quota.ends then
+    if not s[4] then
+      local kind, ends = string.match(s[3] or '', '^(%l)(%d+)$')
+      if kind ~= quota.kind or ends + 0 > string.sub(funds.window, 2) + 0 then return nil, funds.subject, funds.window end
+      funds.begins = true
+    end
+    funds.room = math.max(quota.budget - num(s[4]) - num(s[5]), 0)
+  end
+  return funds
+end
+
+-- A window is the last one used: the one before the last before it is forgotten.
+function begin_window(balance, window, spent)
+  local last, before = unpack(call('HMGET', balance, 'w1', 'w2'))
+  if before then
+    call('HDEL', balance, 's' .. before)
+    if num(call('HGET', balance, 'h' .. before)) == 0 then call('HDEL', balance, 'h' .. before) end
+  end
+  if last then call('HSET', balance, 'w2', last) end
+  call('HSET', balance, 'w1', window, 's' .. window, spent)
+end
+
+-- Hold so much, which is there. Returns the field `qt` of the task's record.
+function hold_credits(funds, amount)
+  local balance = keys.balance(funds.subject)
+  if funds.begins then begin_window(balance, funds.window, '0') end
+  local of_window = math.min(amount, funds.room)
+  local of_granted = amount - of_window
+  if of_window > 0 then call('HINCRBY', balance, 'h' .. funds.window, whole(of_window)) end
+  if of_granted > 0 then call('HINCRBY', balance, 'h', whole(of_granted)) end
+  local from = funds.quota.ends and funds.window .. ' ' .. whole(funds.quota.budget) or '- 0'
+  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. ' ' .. from
+end
+
+-- A hold is over. (Somebody may have removed the hash meanwhile.)
+local function release_hold(balance, field, amount, known)
+  local left = amount > 0 and call('HINCRBY', balance, field, whole(0 - amount)) or 1
+  if left < 0 or left == 0 and not known then call('HDEL', balance, field) end
+end
+
+-- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
+-- the window's budget, of what is granted, and then the window, of which the overrun ends with it; or where there is none, what is
+-- granted, as a debt. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
+-- of the window, and that.
+function settle_credits(u, qt, cost)
+  local whose, granted, of_window, window, budget = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+)$')
+  granted, of_window = granted + 0, of_window + 0
+  if granted + of_window + cost == 0 then return '' end
+  local balance = keys.balance(payer(u, whose))
+  local number = call('HINCRBY', balance, 'n', '1')
+  local by_window = math.min(cost, of_window)
+  local by_granted = math.min(cost - by_window, granted)
+  if number == 1 then -- it is not known any more: SQL tells all of it when it is asked for
+    call('DEL', balance)
+    by_granted, number = cost - by_window, 0
+  else
+    local known = window ~= '-' and call('HEXISTS', balance, 's' .. window) == 1
+    release_hold(balance, 'h', granted, true)
+    release_hold(balance, 'h' .. window, of_window, known)
+    local more = cost - by_window - by_granted
+    if more > 0 then
+      local s = call('HMGET', balance, 'b', 'h', 's' .. window, 'h' .. window)
+      local room = known and math.max(budget - num(s[3]) - num(s[4]) - by_window, 0) or 0
+      by_window, more = by_window + math.min(more, room), more - math.min(more, room)
+      local left = math.max(num(s[1]) - num(s[2]) - by_granted, 0)
+      if window == '-' then left = more end
+      by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
+      by_window = by_window + more
+    end
+    if by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
+    if known and by_window > 0 then call('HINCRBY', balance, 's' .. window, whole(by_window)) end
+  end
+  return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
+end
+
+-- Take so much, a text, from what was granted: sums may be beyond what numbers here hold exactly.
+function take_from(balance, amount)
+  if amount == '0' then return end
+  call('HINCRBY', balance, 'b', string.sub(amount, 1, 1) == '-' and string.sub(amount, 2) or '-' .. amount)
+end
+
+-- A mark of what SQL has said of a balance: another one each time.
+function mark(balance, before)
+  call('HSET', balance, 'tk', whole(math.max(num(before) + 1, US)))
+end
+
+-- So much was granted in all, with the last of so many grants; an older word changes nothing, but `anyhow`.
+function grant_credits(balance, granted, grants, anyhow)
+  local known, number, before = unpack(call('HMGET', balance, 'g', 'gs', 'tk'))
+  if granted == known and grants == number or num(grants) <= num(number) and not anyhow then return end
+  take_from(balance, known)
+  call('HINCRBY', balance, 'b', granted)
+  call('HSET', balance, 'g', granted, 'gs', grants)
+  mark(balance, before)
+end
+end

@@ -1,0 +1,51 @@
+-- What has happened and SQL does not know yet: entries of the outbox, which a replica carries there (gateway/records/).
+
+-- Write down what somebody did. `id` names it for good: when, us, and something that tells it from others. Returns it.
+local function record_act(id, who, address, action, target, before, after)
+  call('XADD', keys.outbox(), '*', 'audit', cmsgpack.pack({ id, who, address, action, target, before, after }))
+  call('HSET', keys.pool(), 'acted', id)
+  return id
+end
+
+-- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
+-- task with a price that, what it cost, and what was paid of it (paying.lua).
+local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc' }
+local TOLD = #RECORDED - 1
+
+-- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), or with these codes.
+local AS_CALLERS_LIKE = { TIMEOUT = true, OUTPUT_TOO_LARGE = true }
+
+-- What a task of this entry costs: its price, if it completed; what was used until then, if it ended after its first output and its
+-- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`qt`) is paid.
+local function cost_of_entry(entry, pc, qt, used)
+  local first_output, state = entry[4], entry[5]
+  local stopped = first_output and (state == 'cancelled' or AS_CALLERS_LIKE[entry[6] or ''])
+  if state ~= 'completed' and not stopped then return 0 end
+  local input, output, more = used and used[1] or '-1', used and used[2] or '-1', used and used[3] or ''
+  if entry[18] and num(input) < 0 and num(output) < 0 then
+    input, output, more = string.match(entry[18], '^(%S*) (%S*) (.*)$')
+  end
+  if qt and stopped and num(input) < 0 and num(output) < 0 then
+    local granted, of_window = string.match(qt, '^%l (%d+) (%d+)')
+    return granted + of_window
+  end
+  local cached, reasoning
+  if more ~= '' then cached, reasoning = string.match(more, '^(%S+) (%S+)') end
+  return cost_of(pc, input, output, cached, reasoning)
+end
+
+-- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
+-- -1 unknown, and what else is known of them, as texts; nil: nobody says.
+local function record_usage(id, used)
+  local entry = call('HMGET', keys.task(id), unpack(RECORDED))
+  local pc = entry[TOLD + 1]
+  entry[TOLD + 1] = id
+  for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
+  if pc then
+    local qt = call('HGET', keys.task(id), 'qt')
+    local cost = cost_of_entry(entry, pc, qt, used)
+    entry[23], entry[24] = pc, whole(cost)
+    entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
+  end
+  call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
+end

@@ -1,0 +1,1 @@
+"""Redis: the connection, the scripts, and the replica's channel."""

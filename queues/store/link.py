@@ -1,0 +1,446 @@
+"""One connection to Redis that all of a process's commands share.
+
+Commands that become ready in the same tick of the event loop leave in one write, and replies are matched in order as they are
+read from the socket: that is what makes Redis cheap here (redis-py alone costs about 80 us of CPU per command, this 4).
+Nothing is ever sent twice by itself: a command whose reply is lost fails with `StoreUnavailable(sent=True)`, and its caller
+decides.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import hiredis
+from redis.asyncio import Connection
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from fairlane.queues.errors import StoreRefused, StoreUnavailable
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.metrics import Metrics, Recorder
+from fairlane.queues.store.refusals import Refusals
+from fairlane.queues.store.scripts import LIBRARIES, Library
+from fairlane.queues.store.wire import Backoff, Reply, Wire, address_of, connect, disconnect
+
+Arg = bytes | str | int | float
+
+_ELSEWHERE = (BusyLoadingError, MasterDownError, ReadOnlyError)
+"""What a server answers that is a primary no more, or not yet: its address may lead to another one by now."""
+
+_TRANSIENT = (*_ELSEWHERE, ClusterDownError, OutOfMemoryError, TryAgainError)
+_TRANSIENT_PREFIXES = ("BUSY", "MISCONF", "NOREPLICAS")
+
+COMMANDS = {
+    *(
+        "EXISTS",
+        "FUNCTION LOAD",
+        "GET",
+        "HGET",
+        "HGETALL",
+        "HMGET",
+        "HSET",
+        "INFO",
+        "PEXPIRE",
+        "PING",
+        "PUBLISH",
+        "SET",
+        "SUBSCRIBE",
+        "TIME",
+    ),
+    *(
+        "XAUTOCLAIM",
+        "XGROUP CREATE",
+        "XLEN",
+        "XRANGE",
+        "XREADGROUP",
+        "XREVRANGE",
+        "ZADD",
+        "ZCARD",
+        "ZRANGE",
+        "ZREVRANGE",
+    ),
+}
+"""What is sent to Redis beside scripts and what loads them."""
+
+_NEEDED = (
+    "docs/operating.md (Redis) has the ACL that Fairlane needs; its keys and channels begin with fairlane:"
+)
+
+JOINED_BYTES = 64 * 1024
+"""Commands of one tick that are joined into one piece; what is larger is handed to the system as it is, without a copy."""
+
+
+_Pending = tuple[asyncio.Future[Reply], float, tuple[Arg, ...], int]
+"""A command that was sent and not answered, when it was sent, and how often it is sent again when the library is missing."""
+
+_FORBIDDEN = re.compile("ACL failure in script|The user executing the script can't")
+"""What is in the answer to a script that ran until a command which its user may not run."""
+
+_MISSING = "Function not found"
+"""What a server answers that has not, or no more, the library of scripts."""
+_LOADS = 10
+"""So often a call has the library loaded: somebody may remove it again and again, but a server that never has it is broken."""
+_KNOWN = "already exists"
+"""What a server answers that has the library which is loaded: another connection was faster."""
+
+
+class RedisLink:
+    """The shared connection. `start` it, `await` what `command` and `run` return, `close` it.
+
+    While it is down every call fails at once with `StoreUnavailable(sent=False)`; it reconnects by itself and loads the
+    scripts before it takes calls again. A connection from which no reply comes for `timeout_ms` counts as lost; that replies come
+    late, or that this process was too busy to look, does not matter. One that leads to a server that is no primary (any more) is
+    given up, and the address asked again: what it refused had no effect, of what was under way behind that nobody knows.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        scripts: Library,
+        prefix: str,
+        *,
+        timeout_ms: int = 1000,
+        on_connect: Callable[["RedisLink"], Awaitable[None]] | None = None,
+        on_change: Callable[[bool], None] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._url = url
+        self._scripts = scripts
+        self._prefix = prefix
+        self._timeout = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
+        self._on_connect = on_connect
+        self._on_change = on_change
+        self._metrics: Metrics = metrics or Recorder()
+        self._out: list[bytes] = []
+        self._before: list[Callable[[], None]] = []
+        self._flushes = False  # at the end of this tick
+        self._pending: deque[_Pending] = deque()
+        self._loading: asyncio.Future[Reply] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._wire: Wire | None = None
+        self._up = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._fatal: StoreRefused | None = None
+        self._trouble: Exception | None = None
+        self._served = False
+        self._replies = 0
+        self.refusals = Refusals()
+        self.commands = 0
+        self.writes = 0
+
+    @property
+    def up(self) -> bool:
+        """True while calls are taken."""
+        return self._up.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why it was down last."""
+        return str(self._trouble or "")
+
+    @property
+    def complaint(self) -> str:
+        """The same where Redis itself is the reason, as it is set up or where it stands; it names no address. Else ''."""
+        plain = isinstance(self._trouble, OSError) or type(self._trouble) in (
+            RedisConnectionError,
+            RedisTimeout,
+        )
+        return "" if plain else self.trouble.replace(f" at {address_of(self._url)}", "")
+
+    async def start(self, wait_ms: int = 10_000) -> None:
+        """Connect; returns when ready. Raises StoreRefused (badly configured) or StoreUnavailable (after `wait_ms`).
+
+        From then on the link goes on trying until `close`, whatever happens to Redis.
+        """
+        self._task = asyncio.create_task(self._keep_connected(), name="redis-link")
+        waiter = asyncio.create_task(self._up.wait())
+        try:
+            await asyncio.wait(
+                {waiter, self._task}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+            )
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        finally:
+            waiter.cancel()
+        if self._fatal:
+            raise self._fatal
+        if not self.up:
+            await self.close()
+            where, why = address_of(self._url), self.trouble or "it does not answer"
+            raise StoreUnavailable(
+                f"Redis at {where} could not be used within {wait_ms} ms: {why}", sent=False
+            )
+
+    async def close(self) -> None:
+        """Disconnect. Calls under way fail."""
+        await end_tasks(self._task)
+        self._task = None
+
+    def command(self, *args: Arg) -> asyncio.Future[Reply]:
+        """Send one command. Raises StoreUnavailable at once when down; the future yields the reply, bytes undecoded."""
+        if not self._up.is_set():
+            raise StoreUnavailable("no connection to Redis", sent=False)
+        return self._send(args)
+
+    def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
+        """Run a script on this link's pool, like `command`. When the server forgot the library, that is loaded and the script
+        runs then. It is sent once for all scripts that were under way: the text has a hundred kilobytes.
+        """
+        if not self._up.is_set():
+            raise StoreUnavailable("no connection to Redis", sent=False)
+        return self._run(name, args)
+
+    def _run(self, name: str, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
+        return self._send(("FCALL", self._scripts.call(name), 1, self._prefix, *args), again=_LOADS)
+
+    def _send(
+        self, args: tuple[Arg, ...], *, again: int = 0, future: asyncio.Future[Reply] | None = None
+    ) -> asyncio.Future[Reply]:
+        if future is None:
+            future = self._loop.create_future()
+        if not self._flushes:
+            self._flush_soon()
+        self._out.append(hiredis.pack_command(args))  # type: ignore[arg-type]
+        self._pending.append((future, self._loop.time(), args, again))
+        self.commands += 1
+        return future
+
+    def before_writing(self, call: Callable[[], None]) -> None:
+        """Call once before the commands of this tick of the event loop leave: what it sends leaves with them."""
+        self._before.append(call)
+        if not self._flushes:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flushes = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """The end of this tick, or the system takes more commands again."""
+        before, self._before = self._before, []
+        try:
+            for call in before:
+                call()
+        finally:
+            self._flushes = False
+            self._write()
+
+    def _write(self) -> None:
+        wire = self._wire
+        if wire is None or not self._out or not wire.takes_more or wire.transport.is_closing():
+            return  # (of a socket that closes the loss comes next, and fails them)
+        batch, self._out = self._out, []
+        self.writes += 1
+        if len(batch) == 1:
+            wire.transport.write(batch[0])
+        elif sum(map(len, batch)) <= JOINED_BYTES:
+            wire.transport.write(b"".join(batch))
+        else:
+            wire.transport.writelines(batch)
+
+    async def _keep_connected(self) -> None:
+        backoff = Backoff()
+        served_before = False
+        while True:
+            self._served = False
+            try:
+                connection = await connect(self._url, self._timeout_ms)
+                try:
+                    await self._serve(connection)
+                finally:
+                    await disconnect(connection)
+            except (StoreRefused, AuthenticationError, NoPermissionError) as error:
+                refused = error if isinstance(error, StoreRefused) else self._not_let_in(error)
+                if not served_before and not self._served:
+                    self._fatal = refused
+                    return
+                self._trouble = refused  # it was usable before, so somebody may mend it
+            except Exception as error:  # what was under way has failed in _serve; connect again
+                self._trouble = error
+            if self._served:
+                served_before = True
+                backoff.reset()
+            await asyncio.sleep(backoff.delay())
+
+    async def _serve(self, connection: Connection) -> None:
+        """Use one connection until it breaks; fails what is under way then."""
+        self._out.clear()
+        self._loading = None
+        self._wire = Wire(connection, self._on_replies, self._flush)
+        tasks = [self._wire.lost, asyncio.create_task(self._watch(), name="redis-watch")]
+        prepare = asyncio.create_task(self._prepare(), name="redis-prepare")
+        try:
+            await asyncio.wait([*tasks, prepare], return_when=asyncio.FIRST_COMPLETED)
+            if prepare.done() and not prepare.cancelled():
+                prepare.result()
+                self._served = True
+                self._up.set()
+                self._metrics.store_connected()
+                if self._on_change:
+                    self._on_change(True)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except (AuthenticationError, NoPermissionError) as error:
+            self._trouble = self._not_let_in(error)
+            raise self._trouble from error
+        except Exception as error:
+            self._trouble = error
+            raise
+        finally:
+            was_up = self.up
+            self._up.clear()
+            self._wire = None
+            for task in [*tasks, prepare]:
+                task.cancel()
+            await asyncio.gather(*tasks, prepare, return_exceptions=True)
+            pending, self._pending = self._pending, deque()
+            for future, *_ in pending:
+                if not future.done():
+                    future.set_exception(StoreUnavailable("the connection to Redis was lost", sent=True))
+                    future.exception()  # its caller may be gone: do not log it as never retrieved
+            if was_up and self._on_change:
+                self._on_change(False)
+
+    async def _prepare(self) -> None:
+        with contextlib.suppress(ResponseError):  # ROLE may be forbidden: then the first write tells
+            role = (await self._send(("ROLE",)))[0].decode()
+            if role != "master":
+                raise StoreUnavailable(
+                    f"the Redis at this address is no primary (its role is {role})", sent=False
+                )
+        await self._load_scripts()
+        await self._check_rights()
+        if self._on_connect:
+            await self._on_connect(_Unready(self))  # type: ignore[arg-type]
+
+    async def _load_scripts(self) -> None:
+        """Load the library, unless it is there (a full Redis takes none), and remove those of other releases: see scripts.py."""
+        try:
+            known = await self._send(("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"))
+        except ResponseError as error:
+            if not str(error).startswith("unknown command"):
+                raise
+            raise StoreRefused(
+                "this server has no functions: use Redis 7.0 or Valkey 7.2, or newer"
+            ) from error
+        names = {library[1].decode() for library in known}
+        if self._scripts.name not in names:
+            try:
+                await self._send(("FUNCTION", "LOAD", self._scripts.text))
+            except ResponseError as error:
+                if _KNOWN not in str(error):
+                    raise
+        for name in names - {self._scripts.name}:
+            with contextlib.suppress(ResponseError):  # another one was faster
+                await self._send(("FUNCTION", "DELETE", name))
+
+    async def _check_rights(self) -> None:
+        """A script that lacks one permission would end half-way, on the day on which it first needs it. Raises StoreRefused."""
+        forbidden = await self._run("rights", tuple(sorted(COMMANDS | self._scripts.commands)))
+        if forbidden:
+            listed = ", ".join(command.decode() for command in forbidden)
+            raise StoreRefused(f"the user of redis_url lacks permissions in Redis: {listed}. {_NEEDED}")
+
+    def _on_replies(self, replies: list[Reply]) -> None:
+        """Answer the oldest commands. Raises StoreUnavailable when the server is no primary, StoreRefused when it forbids one."""
+        pending, replied, now = self._pending, self._metrics.store_replied, self._loop.time()
+        self._replies += len(replies)
+        for reply in replies:
+            future, sent_at, args, again = pending.popleft()
+            replied(now - sent_at)
+            if not isinstance(reply, Exception):
+                if not future.done():  # else its caller was cancelled; the command ran all the same
+                    future.set_result(reply)
+            elif future is self._loading:
+                self._loading = None
+                if _KNOWN not in str(
+                    reply
+                ):  # without the library nothing works: the address is asked again, and again
+                    self.refusals.saw(reply)
+                    raise reply
+            elif again and _MISSING in str(reply):
+                if self._loading is None or self._loading.done():
+                    self._loading = self._send(("FUNCTION", "LOAD", self._scripts.text))
+                self._send(args, again=again - 1, future=future)
+            elif not future.done():
+                self.refusals.saw(reply)
+                halfway = _FORBIDDEN.search(str(reply)) is not None
+                forbidden = self.up and (halfway or isinstance(reply, NoPermissionError))
+                why = StoreUnavailable(f"Redis forbids it: {reply}", sent=halfway) if forbidden else None
+                future.set_exception(why or _explain(reply, self._scripts))
+                future.exception()  # its caller may be gone
+                if isinstance(reply, _ELSEWHERE):
+                    raise StoreUnavailable(f"Redis is no primary: {reply}", sent=True)
+                if forbidden:  # a permission was taken away: what else is missing is seen when connecting
+                    raise self._not_let_in(reply)
+
+    def _not_let_in(self, error: Exception) -> StoreRefused:
+        return _not_let_in(error, self._url)
+
+    async def _watch(self) -> None:
+        """Break a connection that is silent. Looks four times per time-out: a process that was busy is late for its looks too."""
+        loop = asyncio.get_running_loop()
+        looks, seen = 0, self._replies
+        while True:
+            await asyncio.sleep(self._timeout / 4)
+            looks = looks + 1 if self._pending and seen == self._replies else 0
+            seen = self._replies
+            waited = loop.time() - self._pending[0][1] if self._pending else 0
+            if (
+                looks >= 4 and waited > self._timeout
+            ):  # where replies come, however late, Redis has much to do
+                raise StoreUnavailable(f"no answer from Redis within {waited * 1000:.0f} ms", sent=True)
+
+
+class _Unready:
+    """The link as its `on_connect` hook sees it: usable before it is open to everybody."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+
+    def command(self, *args: Arg) -> asyncio.Future[Reply]:
+        return self._link._send(args)
+
+    def run(self, name: str, *args: Arg) -> asyncio.Future[Reply]:
+        return self._link._run(name, args)
+
+
+def _not_let_in(error: Exception, url: str) -> StoreRefused:
+    """What an operator changes where Redis refuses the user as such, or one of the first commands."""
+    where, parts = address_of(url), urlsplit(url)
+    secret = parts.password or "password=" in parts.query
+    if isinstance(error, AuthenticationError) and not secret:
+        return StoreRefused(
+            f"Redis at {where} wants a password, and redis_url has none: redis://:<password>@<host>:<port>"
+        )
+    if isinstance(error, AuthenticationError) and "without any password" in str(error):
+        return StoreRefused(f"redis_url has a password, and Redis at {where} has none: {error}")
+    if isinstance(error, AuthenticationError):
+        return StoreRefused(f"Redis at {where} refuses the user or the password of redis_url: {error}")
+    return StoreRefused(f"the user of redis_url lacks permissions in Redis: {error}. {_NEEDED}")
+
+
+def _explain(error: Exception, scripts: Library) -> Exception:
+    """What a caller should know of an error reply. Transient ones had no effect: Redis refuses before the first write."""
+    if isinstance(error, _TRANSIENT) or str(error).startswith(_TRANSIENT_PREFIXES) or _MISSING in str(error):
+        return StoreUnavailable(f"Redis cannot do it now: {error}", sent=False)
+    if isinstance(error, ResponseError):
+        return type(error)(scripts.explain(str(error)))
+    return error

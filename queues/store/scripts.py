@@ -1,0 +1,136 @@
+"""The Lua scripts: one library of Redis functions, made of whole files: the shared parts, then one file per transition.
+
+What a library defines is made once, when it is loaded, and a call pays for nothing that it does not use. Its name is made of its
+text, so two releases of Fairlane may use one Redis, each its own. Who connects removes the others; whoever misses his loads it
+again, as after a FUNCTION FLUSH, once for all calls under way. Nothing is changed in the files, so a line number in an error is
+a line of a file: `Library.explain` says which.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+
+from fairlane.queues.keys import keys_in_lua
+from fairlane.queues.logs.sentences import sentences_in_lua
+
+NAMES = (
+    "submit",
+    "take",
+    "append",
+    "show",
+    "finish",
+    "requeue",
+    "cancel",
+    "recorded",
+    "fund",
+    "reckon",
+    "amend",
+    "archived",
+    "read",
+    "renew",
+    "sweep",
+    "position",
+    "search",
+    "allowance",
+    "follow",
+    "page",
+    "configure",
+    "change",
+    "note",
+    "inherit",
+    "offer",
+    "present",
+    "survey",
+    "users",
+    "owned",
+    "forget",
+    "tally",
+    "rights",
+)
+SHARED = (
+    "base",
+    "service",
+    "limiting",
+    "paying",
+    "lanes",
+    "bounds",
+    "eligible",
+    "waking",
+    "holding",
+    "granting",
+    "remembering",
+    "recording",
+    "ending",
+    "placing",
+    "refusing",
+    "retrying",
+    "ruling",
+    "retaining",
+)
+"""The shared parts, in the order in which they may refer to each other."""
+
+LIBRARIES = "fairlane_"
+"""How the names of all releases' libraries begin."""
+
+_REDIS_CLOCK = """local function clock_us()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+"""
+_TEST_CLOCK = """local function clock_us() return tonumber(redis.call('GET', keys.clock())) end
+"""
+_PLACE = re.compile(r"@?user_function:(\d+)")
+_CALL = re.compile(r"\bcall\('(\w+)'(?:, '(USAGE)')?")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The text that Redis loads, and how to read what it says of it."""
+
+    name: str
+    text: str
+    files: Sequence[str]
+    """The files that it is made of, in their order."""
+    begins: Sequence[int]
+    """The line of the text before the first of each file."""
+
+    @property
+    def commands(self) -> set[str]:
+        """The commands that the scripts run; a subcommand follows behind a space."""
+        return {f"{command} {sub}".rstrip() for command, sub in _CALL.findall(self.text)}
+
+    def call(self, script: str) -> str:
+        """The function that a script is."""
+        return f"{self.name}_{script}"
+
+    def explain(self, error: str) -> str:
+        """An error's words with the files' lines instead of the text's."""
+
+        def place(match: re.Match[str]) -> str:
+            line = int(match.group(1))
+            at = bisect(self.begins, line - 1) - 1
+            return f"{self.files[at]}:{line - self.begins[at]}"
+
+        return _PLACE.sub(place, error)
+
+
+@cache
+def load_scripts(*, test_clock: bool = False) -> Library:
+    """All scripts. With `test_clock` they read the time from a key instead of the server, for simulations."""
+    folder = files("fairlane.queues") / "lua"
+    parts = [("keys.py", keys_in_lua()), ("sentences.py", sentences_in_lua())]
+    parts += [("scripts.py", _TEST_CLOCK if test_clock else _REDIS_CLOCK)]
+    parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]
+    parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in NAMES]
+    body = "".join(text for _, text in parts)
+    name = LIBRARIES + sha1(body.encode()).hexdigest()[:12]  # noqa: S324 - tells releases apart
+    head = f"#!lua name={name}\nlocal LIBRARY = '{name}'\n"
+    begins, line = [], head.count("\n")
+    for _, text in parts:
+        begins.append(line)
+        line += text.count("\n")
+    return Library(name, head + body, [file for file, _ in parts], begins)

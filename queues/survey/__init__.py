@@ -1,0 +1,1 @@
+"""What is read of the whole store, of all replicas together."""

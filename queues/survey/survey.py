@@ -1,0 +1,573 @@
+"""What an operator sees of the whole store, of all replicas together: read when asked, in two round trips of bounded size.
+
+One survey serves the admin call, the metrics and the dashboard. It shows the most recently used
+models (`MOST_MODELS`, as many others that are configured, and
+as many that workers offer and nobody used); of the running tasks of a model the queues of
+`MOST_TASKS`, scaled up to all; of a lane's users the oldest task of those at either end of its line (`MOST_USERS` each: who is
+served next, and who has been served most and so waits longest). So with more than twice as many users `oldest_wait_ms` is an
+estimate from below.
+"""
+
+import asyncio
+import enum
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from redis.exceptions import ResponseError
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import ANY_MODEL, Keys
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.wire import Reply
+from fairlane.queues.survey.presence import read_presence
+from fairlane.queues.tasks import TERMINAL
+from fairlane.queues.versions import Configuration, read_configuration
+
+log = structlog.get_logger("fairlane.queues")
+
+MOST_MODELS = 500
+MOST_TASKS = 1000
+MOST_USERS = 32
+FRESH_S = 1.0
+SAMPLE_EVERY_S = 30.0
+SHARE_SPAN_S = 300.0
+Charged = Mapping[tuple[str, str], float]
+"""Cost by queue and model, in the model's unit."""
+LEAST_GRANTS = 5
+"""Grants per user and period from which on their shares are compared: with fewer, chance decides who had one more."""
+
+
+class Blocked(enum.StrEnum):
+    """Why no task of a lane can start, whatever ends before (`blocked_by` in placing.lua)."""
+
+    MODEL_PAUSED = "model_paused"
+    QUEUE_PAUSED = "queue_paused"
+    NO_WORKER = "no_worker"
+    RESERVED = "reserved"
+    """Other queues are owed all slots of the model, and do not lend them."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A queue of one model."""
+
+    queue: str
+    model: str
+    waiting: int = 0
+    running: int = 0
+    users: int = 0
+    """In line."""
+    parked: int = 0
+    """Users who wait because they run as many tasks as they may."""
+    oldest_wait_ms: int | None = None
+    charged: float = 0
+    """Cost since the model is in use: tokens, requests or seconds of slots. It falls when an estimate is refunded."""
+    share: float | None = None
+    """Of what was charged in the model over the last five minutes, as far back as this process has readings."""
+    jain: float | None = None
+    """Jain's index of the service of users who stood in line through all of the last period of five minutes (1 = equal)."""
+    blocked: Blocked | None = None
+    """Why none of its waiting tasks can start; None: one can, or none waits."""
+
+
+@dataclass(slots=True)
+class Model:
+    """A model over all queues."""
+
+    model: str
+    settings: EffectiveSettings
+    running: int = 0
+    """Slots taken, also by tasks that are being stopped."""
+    waiting: int = 0
+    workers: int = 0
+    slots: int = 0
+    """Of workers that offer it."""
+    cost: str = "tokens"
+    mean_run_ms: int | None = None
+    held_until_ms: int | None = None
+    """Its provider said: not before."""
+    next_start_ms: int | None = None
+    """Its pace lets nothing start before; None: something may start now."""
+    jain: float | None = None
+    """The smallest of its lanes."""
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    """Queue -> why none of its tasks that wait for this model can start."""
+    configured: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is set for it, nobody offers it, and it has no tasks: only its name is still known."""
+        return not (
+            self.configured or self.settings.overrides or self.workers or self.running or self.waiting
+        )
+
+    @property
+    def limit(self) -> int | None:
+        limit = self.settings.values.get("concurrency")
+        return int(limit) if limit else None
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.settings.values.get("paused"))
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue over all models."""
+
+    queue: str
+    settings: EffectiveSettings
+    waiting: int = 0
+    running: int = 0
+    oldest_wait_ms: int | None = None
+    tokens_charged: float = 0
+    """Cost charged by the models that count in tokens."""
+    share: float | None = None
+    """Of what was charged in all models, as a lane's. Models that count in different units are added as they are."""
+    blocked: Blocked | None = None
+    """Why none of its waiting tasks can start; of several reasons one."""
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.settings.values.get("paused"))
+
+
+class RefusedReload(msgspec.Struct, frozen=True):
+    """A configuration that was read while running and not taken over."""
+
+    at: int
+    """ms since 1970."""
+    why: str
+
+
+class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
+    """What a replica tells of itself: where it runs, and what it was told by signals."""
+
+    host: str
+    pid: int
+    version: str
+    started_at: int
+    """ms since 1970."""
+    keys_hash: str = ""
+    """Of its keys and tokens (`Callers.hash`); '' of a release that does not tell it."""
+    reload_refused: RefusedReload | None = None
+    """The last one, unless a good one came after it."""
+
+
+_replica_info = msgspec.json.Decoder(ReplicaInfo)
+
+
+def read_replica_info(reply: Sequence[bytes]) -> dict[str, ReplicaInfo]:
+    """Replica -> where it runs, from the reply to HGETALL of `hosts`."""
+    return {name.decode(): _replica_info.decode(told) for name, told in _pairs(reply)}
+
+
+class Waiting(NamedTuple):
+    """Tasks that wait, by name."""
+
+    queues: dict[str, int]
+    models: dict[str, int]
+
+
+class Memory(NamedTuple):
+    """What Redis takes, and what it may take (0: any), in bytes."""
+
+    used: int
+    most: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """The store at one moment, as far as it was looked at."""
+
+    now_ms: int
+    queues: list[Queue]
+    models: list[Model]
+    lanes: list[Lane]
+    workers: list[dict[str, Any]]
+    """As `present` was told of them."""
+    replicas: dict[str, int]
+    """Replica -> when its presence ends unless it renews it, ms."""
+    ended: dict[str, int]
+    """State -> tasks that ended in it, since the store began."""
+    queued_bytes: int = 0
+    retained_bytes: int = 0
+    """Of records and logs of ended tasks."""
+    dropped: int = 0
+    """Ended tasks that were dropped before their time, since the store began."""
+    configuration: Configuration | None = None
+    """The one in force."""
+    configurations: dict[str, Configuration] = field(default_factory=dict)
+    """Replica -> the one that it was given, where known."""
+    hosts: dict[str, ReplicaInfo] = field(default_factory=dict)
+    """Replica -> where it runs, where known."""
+    memory: Memory | None = None
+    """None: Redis does not tell."""
+    outbox: int = 0
+    """Records that wait for SQL."""
+    outbox_age_ms: int = 0
+    """How long the oldest of them has waited."""
+
+
+class Shares:
+    """Readings of what lanes had been charged in the last SHARE_SPAN_S, and what was served since the oldest of them."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._readings: deque[tuple[float, Charged]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def remember(self, charged: Charged) -> None:
+        """Take a reading, and drop what is older than the span, but for the last one before it."""
+        self._readings.append((self._now(), charged))
+        begin = self._now() - SHARE_SPAN_S
+        while len(self._readings) > 1 and self._readings[1][0] <= begin:
+            self._readings.popleft()
+
+    def served(self, charged: Charged) -> Charged:
+        """What each lane was charged since the oldest reading; without one, since the beginning.
+
+        Refunds of estimates can make a count fall: a lane that was given back more than it used has had nothing.
+        """
+        before = self._readings[0][1] if self._readings else {}
+        return {lane: max(cost - before.get(lane, 0.0), 0.0) for lane, cost in charged.items()}
+
+
+class Surveyor:
+    """Takes surveys for one process: when asked, and every SAMPLE_EVERY_S, so that any process can tell shares."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        *,
+        presence: Callable[[], list[dict[str, Any]]],
+        queues: Callable[[], Iterable[str]],
+        models: Callable[[], Iterable[str]],
+    ) -> None:
+        """`presence`: the workers here, fresher than the store has them; `queues`, `models`: those that are configured."""
+        self._link = link
+        self._keys = keys
+        self._replica = replica
+        self._presence = presence
+        self._queues = queues
+        self._models = models
+        self._now = asyncio.get_running_loop().time
+        self._last: tuple[float, Survey] | None = None
+        self._reading: asyncio.Task[Survey] | None = None
+        self._sampling: asyncio.Task[None] | None = None
+        self.shares = Shares(self._now)
+
+    def start(self) -> None:
+        """Begin to remember what is charged."""
+        self._sampling = asyncio.create_task(self._sample(), name="survey-samples")
+
+    async def close(self) -> None:
+        """End, and stop a survey under way."""
+        await end_tasks(self._sampling, self._reading)
+
+    async def survey(self) -> Survey:
+        """The store as it is now. Raises StoreError."""
+        survey = await self._read()
+        self._last = (self._now(), survey)
+        return survey
+
+    async def recent(self) -> Survey:
+        """The store as it is, or was within the last second: who asks at the same time shares one. Raises StoreError."""
+        if self._last and self._now() - self._last[0] < FRESH_S:
+            return self._last[1]
+        if self._reading is None:
+            self._reading = asyncio.create_task(self.survey(), name="survey")
+            self._reading.add_done_callback(self._on_read)
+        return await asyncio.shield(self._reading)
+
+    def _on_read(self, reading: asyncio.Task[Survey]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # who asked is told; it may be gone
+
+    async def _sample(self) -> None:
+        while True:
+            try:
+                survey = await self.survey()
+                self.shares.remember(_charged(survey.lanes))
+            except StoreError:
+                pass  # the readings before it still stand
+            except Exception:  # shares are for the eye: the gateway goes on without a new reading
+                log.exception("cannot read what queues were charged")
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The workers of all replicas, as `present` was told of them; those here as they are. Raises StoreError."""
+        time, present = await _all(self._link.command("TIME"), self._replicas())
+        return await self._workers(_alive(present, _ms(time)))
+
+    async def waiting(self) -> Waiting:
+        """How many tasks wait now, by queue and by model (of at most MOST_MODELS). Raises StoreError."""
+        command, queues = self._link.command, list(self._queues())
+        backlog, *counts = await _all(
+            command("ZRANGE", self._keys("backlog"), 0, MOST_MODELS - 1),
+            *(command("HGET", self._keys("queue", queue=name), "n") for name in queues),
+        )
+        names, lanes = [name.decode() for name in backlog], [f"n:{queue}" for queue in queues]
+        of_models = await _all(*(command("HMGET", self._keys("model", model=name), *lanes) for name in names))
+        return Waiting(
+            {queue: int(count or 0) for queue, count in zip(queues, counts, strict=True)},
+            {name: sum(int(n or 0) for n in found) for name, found in zip(names, of_models, strict=True)},
+        )
+
+    async def offered(self) -> list[str]:
+        """The models that some worker offers now, by the store's clock (`*`: any). Raises StoreError."""
+        time, offered = await _all(
+            self._link.command("TIME"),
+            self._link.command("ZRANGE", self._keys("offered"), 0, -1, "WITHSCORES"),
+        )
+        return list(_alive(offered, _ms(time)))
+
+    def _replicas(self) -> "asyncio.Future[Reply]":
+        return self._link.command("ZRANGE", self._keys("replicas"), 0, -1, "WITHSCORES")
+
+    async def _workers(self, replicas: Iterable[str]) -> list[dict[str, Any]]:
+        told = await _all(
+            *(
+                self._link.command("HGETALL", self._keys("presence", replica=name))
+                for name in replicas
+                if name != self._replica
+            )
+        )
+        workers = list(self._presence())
+        for reply in told:
+            workers.extend(read_presence(reply))
+        return workers
+
+    async def _read(self) -> Survey:
+        command, keys = self._link.command, self._keys
+        time, known, present, pool, overrides, versions, hosts, info, outbox, oldest = await _all(
+            command("TIME"),
+            command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
+            self._replicas(),
+            command("HGETALL", keys("pool")),
+            command("HGETALL", keys("overrides")),
+            command("HGETALL", keys("versions")),
+            command("HGETALL", keys("hosts")),
+            _if_allowed(command("INFO", "memory")),
+            command("XLEN", keys("outbox")),
+            command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
+        )
+        now_ms = _ms(time)
+        replicas = _alive(present, now_ms)
+        changed, totals = _texts(overrides), _texts(pool)
+        used = {name.decode() for name in known}
+        others = itertools.islice((name for name in self._models() if name not in used), MOST_MODELS)
+        names = sorted({*used, *others})
+        queue_names = list(self._queues())
+        model_replies, queue_replies, workers = await asyncio.gather(
+            _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
+            _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
+            self._workers(replicas),
+        )
+        idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
+        models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MOST_MODELS]]
+        lanes: list[Lane] = []
+        for name, reply in zip(names, model_replies, strict=True):
+            model, of_model = model_of(name, reply, changed, now_ms)
+            models.append(model)
+            lanes.extend(of_model)
+        queues = [
+            Queue(name, _settled("queue", name, fields, changed), int(fields.get("n", 0)))
+            for name, fields in zip(queue_names, map(_texts, queue_replies), strict=True)
+        ]
+        models.sort(key=lambda model: model.model)
+        configured = set(self._models())
+        for model in models:
+            model.configured = model.model in configured
+        _count_workers(models, workers)
+        _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
+        set_shares(queues, lanes, self.shares.served(_charged(lanes)))
+        return Survey(
+            now_ms,
+            queues,
+            models,
+            lanes,
+            workers,
+            replicas,
+            {state.value: int(totals.get(state.value, 0)) for state in sorted(TERMINAL)},
+            int(totals.get("bytes", 0)),
+            int(totals.get("kept", 0)),
+            int(totals.get("dropped", 0)),
+            read_configuration(totals["version"].encode()) if "version" in totals else None,
+            {
+                name.decode(): read_configuration(packed)
+                for name, packed in _pairs(versions)
+                if name.decode() in replicas
+            },
+            {name: where for name, where in read_replica_info(hosts).items() if name in replicas},
+            _memory(info),
+            outbox,
+            max(now_ms - int(oldest[0][0].partition(b"-")[0]), 0) if oldest else 0,
+        )
+
+
+def set_shares(queues: Iterable[Queue], lanes: Iterable[Lane], served: Charged) -> None:
+    """What part of the service of its model each lane had, and of that of all each queue; None where nothing was served."""
+    by_model: dict[str, float] = {}
+    by_queue: dict[str, float] = {}
+    for (queue_name, model_name), cost in served.items():
+        by_model[model_name] = by_model.get(model_name, 0) + cost
+        by_queue[queue_name] = by_queue.get(queue_name, 0) + cost
+    for lane in lanes:
+        total = by_model.get(lane.model, 0)
+        lane.share = served.get((lane.queue, lane.model), 0) / total if total > 0 else None
+    total = sum(by_queue.values())
+    for queue in queues:
+        queue.share = by_queue.get(queue.queue, 0) / total if total > 0 else None
+
+
+def _charged(lanes: Iterable[Lane]) -> Charged:
+    return {(lane.queue, lane.model): lane.charged for lane in lanes}
+
+
+def jain(amounts: Sequence[bytes]) -> float | None:
+    """Jain's index (sum x)² / (n · sum x²) of what users were served, as the script `survey` gives it (see service.lua).
+
+    None for fewer than two users, and where they had fewer than LEAST_GRANTS grants each on average.
+    """
+    numbers = [int(amount) for amount in amounts]
+    served = [number >> 16 for number in numbers]
+    grants = sum(number & 0xFFFF for number in numbers)
+    squares = sum(x * x for x in served)
+    if len(served) < 2 or grants < LEAST_GRANTS * len(served) or squares == 0:
+        return None
+    return sum(served) ** 2 / (len(served) * squares)
+
+
+def model_of(
+    name: str, reply: list[Any], changed: Mapping[str, str], now_ms: int
+) -> tuple[Model, list[Lane]]:
+    """A model and its lanes from the reply of the script `survey`. `changed` as in keys.KEYS, overrides."""
+    if not reply:
+        return Model(name, _settled("model", name, {}, changed)), []
+    fields = _texts(reply[0])
+    running, looked, next_start = reply[1], reply[2], reply[4]
+    per_unit = 1000 if fields.get("cost") == "slot_seconds" else 1  # kept in ms
+    lanes: dict[str, Lane] = {}
+    for key, value in fields.items():
+        kind, _, queue = key.partition(":")
+        if kind in ("n", "c") and queue:
+            lane = lanes.setdefault(queue, Lane(queue, name))
+            if kind == "n":
+                lane.waiting = int(value)
+            else:
+                lane.charged = int(value) / per_unit
+    for queue, count in _pairs(reply[3]):
+        lane = lanes.setdefault(queue.decode(), Lane(queue.decode(), name))
+        lane.running = round(count * running / looked)
+    for queue, users, parked, oldest, served, blocked in reply[5]:
+        lane = lanes[queue.decode()]
+        lane.blocked = Blocked(blocked.decode()) if blocked else None
+        lane.users, lane.parked, lane.jain = users, parked, jain(served)
+        lane.oldest_wait_ms = max(now_ms - oldest, 0) if oldest else None
+    held = int(fields.get("held", 0))
+    fair = [lane.jain for lane in lanes.values() if lane.jain is not None]
+    model = Model(
+        name,
+        _settled("model", name, fields, changed),
+        running=running,
+        waiting=sum(lane.waiting for lane in lanes.values()),
+        cost=fields.get("cost", "tokens"),
+        mean_run_ms=int(float(fields.get("ms", 0))) or None,
+        held_until_ms=held if held > now_ms else None,
+        next_start_ms=next_start or None,
+        jain=min(fair) if fair else None,
+        blocked={lane.queue: lane.blocked for lane in lanes.values() if lane.blocked},
+    )
+    return model, list(lanes.values())
+
+
+def _count_workers(models: Iterable[Model], workers: Iterable[dict[str, Any]]) -> None:
+    offered: dict[str, list[int]] = {}
+    for worker in workers:
+        for name in worker["models"]:
+            entry = offered.setdefault(name, [0, 0])
+            entry[0] += 1
+            entry[1] += worker["slots"]
+    any_count, any_slots = offered.pop(ANY_MODEL, (0, 0))
+    for model in models:
+        count, slots = offered.get(model.model, (0, 0))
+        model.workers, model.slots = count + any_count, slots + any_slots
+
+
+def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str]) -> None:
+    by_name = {queue.queue: queue for queue in queues}
+    for lane in lanes:
+        queue = by_name.get(lane.queue)
+        if queue is None:
+            continue
+        queue.running += lane.running
+        if lane.model in in_tokens:
+            queue.tokens_charged += lane.charged
+        waits = [wait for wait in (queue.oldest_wait_ms, lane.oldest_wait_ms) if wait is not None]
+        queue.oldest_wait_ms = max(waits) if waits else None
+    may_start = {lane.queue for lane in lanes if lane.waiting and not lane.blocked}
+    for lane in lanes:
+        if lane.blocked and lane.queue in by_name and lane.queue not in may_start:
+            by_name[lane.queue].blocked = lane.blocked
+
+
+def _settled(
+    kind: Any, name: str, fields: Mapping[str, str], changed: Mapping[str, str]
+) -> EffectiveSettings:
+    values: dict[str, Value] = {}
+    overrides: dict[str, Value] = {}
+    for setting in settings_of(kind):
+        if text := fields.get(setting):
+            values[setting] = decode(kind, setting, text)
+        if text := changed.get(f"{kind[0]}:{name}:{setting}"):
+            overrides[setting] = decode(kind, setting, text)
+    return EffectiveSettings(values, overrides)
+
+
+def _ms(time: Sequence[bytes]) -> int:
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
+def _alive(present: Sequence[bytes], now_ms: int) -> dict[str, int]:
+    return {name.decode(): int(float(end)) for name, end in _pairs(present) if float(end) > now_ms}
+
+
+async def _if_allowed(reply: Awaitable[Reply]) -> Reply:
+    """A reply, or None where the command is forbidden, as managed services do."""
+    try:
+        return await reply
+    except ResponseError:
+        return None
+
+
+def _memory(info: bytes | None) -> Memory | None:
+    found = dict(line.split(":", 1) for line in (info or b"").decode().splitlines() if ":" in line)
+    used, most = found.get("used_memory", ""), found.get("maxmemory", "")
+    return Memory(int(used), int(most)) if used.isdigit() and most.isdigit() else None
+
+
+async def _all(*replies: Awaitable[Reply]) -> list[Any]:
+    """The replies of commands that were sent together. When one fails, the others are left to themselves."""
+    return await asyncio.gather(*replies)
+
+
+def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    items = iter(flat)
+    return list(zip(items, items, strict=True))
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in _pairs(flat)}

@@ -1,0 +1,202 @@
+"""The schema: made at the start, by one of many, never by an older program; on SQLite and on PostgreSQL."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from tests.support.databases import Postgres
+
+from fairlane.gateway.database.address import File, parse_address
+from fairlane.gateway.database.database import Database, _make_file
+from fairlane.gateway.database.errors import DatabaseRefused, DatabaseUnavailable
+from fairlane.gateway.database.migrations import run
+from fairlane.gateway.database.tables import HEAD, metadata
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_migrations_lead_to_the_tables_of_the_program(database: Database) -> None:
+    def differences(connection: Connection) -> list[object]:
+        return compare_metadata(MigrationContext.configure(connection), metadata)
+
+    async with database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+    assert await database.revision() == HEAD
+    assert max(run.known()) == HEAD
+
+
+async def test_many_that_start_together_make_one_schema(database_url: str) -> None:
+    replicas = [Database(parse_address(database_url, Path())) for _ in range(8)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        assert len({replica.identifier for replica in replicas}) == 1
+    finally:
+        for replica in replicas:
+            await replica.close()
+
+
+async def test_the_identifier_stays(database: Database, database_url: str) -> None:
+    again = Database(parse_address(database_url, Path()))
+    await again.start()
+    assert again.identifier == database.identifier
+    await again.close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(database: Database, database_url: str) -> None:
+    async with database.writing() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    older = Database(parse_address(database_url, Path()))
+    try:
+        with pytest.raises(DatabaseRefused, match=r"newer Fairlane \(9999; this one knows"):
+            await older.start()
+    finally:
+        await older.close()
+    async with database.reading() as connection:
+        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+
+
+async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(database_url: str) -> None:
+    columns = "task, ended, enqueued, state, code, key_id, user_name, tier, queue, task_type, model, scheduled, worker, attempts"
+    insert = text(
+        f"INSERT INTO usage ({columns}, tries, request, trace, estimated) VALUES (:task, 1000, 900, 'completed', '', 'k', 'k', "
+        "'paid', 'paid_stream', '', 'm', 'm', 'w', 1, 1, '', '', false)"
+    )
+    sums = text(
+        "INSERT INTO usage_users (began, key_id, user_name, tier, model, tasks, completed, failed, cancelled, input, output, "
+        "cached, reasoning, estimated, waited_ms, ran_ms) VALUES (0, 'k', :task, 'paid', 'm', 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)"
+    )
+    database = Database(parse_address(database_url, Path()))
+    if isinstance(database.address, File):
+        _make_file(database.address)
+    async with database.writing() as connection:
+        await connection.run_sync(run.upgrade, "0003")
+        for statement in (insert, sums):
+            await connection.execute(statement, {"task": "before"})
+    await database.start()
+    async with database.writing() as connection:  # as a gateway of that release does that still runs
+        for statement in (insert, sums):
+            await connection.execute(statement, {"task": "since"})
+        rows = (await connection.execute(text("SELECT task, cost, price FROM usage ORDER BY task"))).all()
+        assert [tuple(row) for row in rows] == [("before", None, ""), ("since", None, "")]
+        assert list(await connection.scalars(text("SELECT cost FROM usage_users"))) == [0, 0]
+    await database.close()
+
+
+async def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
+    async def fail() -> None:
+        async with database.writing() as connection:
+            await connection.execute(text("INSERT INTO facts (name, value) VALUES ('a', 'b')"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    async with database.reading() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM facts WHERE name = 'a'")) == 0
+
+
+async def test_writers_at_the_same_time_wait_for_each_other(database: Database, database_url: str) -> None:
+    """Each reads, then writes what it has read: none fails, and none overwrites another one's."""
+    async with database.writing() as connection:
+        await connection.execute(text("INSERT INTO facts (name, value) VALUES ('n', '0')"))
+    replicas = [Database(parse_address(database_url, Path())) for _ in range(2)]
+
+    async def add(to: Database) -> None:
+        async with to.writing() as connection:
+            lock = "" if isinstance(to.address, File) else " FOR UPDATE"
+            seen = await connection.scalar(text("SELECT value FROM facts WHERE name = 'n'" + lock))
+            await connection.execute(
+                text("UPDATE facts SET value = :n WHERE name = 'n'"), {"n": str(int(seen) + 1)}
+            )
+
+    await asyncio.gather(*(add(replica) for replica in replicas for _ in range(10)))
+    async with database.reading() as connection:
+        assert await connection.scalar(text("SELECT value FROM facts WHERE name = 'n'")) == "20"
+    for replica in replicas:
+        await replica.close()
+
+
+async def test_a_value_that_does_not_fit_is_no_reason_to_think_it_away(database: Database) -> None:
+    async def write(value: object) -> None:
+        async with database.writing() as connection:
+            await connection.execute(
+                text("INSERT INTO facts (name, value) VALUES ('identifier', :value)"), {"value": value}
+            )
+
+    with pytest.raises(IntegrityError):
+        await write("twice")
+    if not isinstance(database.address, File):
+        with pytest.raises(DBAPIError):
+            await write("a\0b")
+        with pytest.raises(DBAPIError):
+            await write(12)
+
+
+async def test_a_database_that_takes_no_writes_is_away(database: Database, database_url: str) -> None:
+    async def write() -> None:
+        async with database.writing() as connection:
+            if isinstance(database.address, File):
+                await connection.execute(text("PRAGMA query_only = ON"))
+            else:
+                await connection.execute(text("SET TRANSACTION READ ONLY"))
+            await connection.execute(text("INSERT INTO facts (name, value) VALUES ('a', 'b')"))
+
+    with pytest.raises(DatabaseUnavailable, match=r"(SQLite|PostgreSQL) at .*(readonly|read-only)"):
+        await write()
+
+
+async def test_a_damaged_file_and_an_unknown_database_are_named(tmp_path: Path, postgres: Postgres) -> None:
+    (tmp_path / "bad.db").write_bytes(b"no database" * 1000)
+    there = postgres.new("there")
+    for url in (
+        f"sqlite:///{tmp_path}/bad.db",
+        there.replace("/there", "/nosuch"),
+        there.replace("fairlane@", "nobody@"),
+    ):
+        database = Database(parse_address(url, Path()))
+        with pytest.raises(DatabaseUnavailable, match=r"not a database|does not exist") as raised:
+            await database.start()
+        assert str(database.address) in str(raised.value)
+        await database.close()
+
+
+async def test_a_server_that_hangs_is_away(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"postgresql://fairlane@127.0.0.1:{listener.getsockname()[1]}/fairlane"
+        database = Database(parse_address(url, Path()))
+        with pytest.raises(DatabaseUnavailable, match=r"no connection within 5 s"):
+            await database.start()
+        await database.close()
+
+
+async def test_a_transaction_has_a_deadline(database: Database) -> None:
+    async def wait() -> None:
+        async with database.writing(deadline_s=0.05):
+            await asyncio.Event().wait()
+
+    with pytest.raises(DatabaseUnavailable, match=r"no answer within"):
+        await wait()
+    async with database.writing():  # the lock is free again
+        pass
+
+
+async def test_whoever_leaves_gives_the_lock_back(database: Database) -> None:
+    inside = asyncio.Event()
+
+    async def hold() -> None:
+        async with database.writing():
+            inside.set()
+            await asyncio.Event().wait()
+
+    holder = asyncio.create_task(hold())
+    await inside.wait()
+    holder.cancel()
+    await asyncio.wait({holder})
+    async with database.writing():
+        pass

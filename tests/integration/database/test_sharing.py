@@ -1,0 +1,92 @@
+"""Replicas that share a Redis share a database; `fairlane db` says which one it is."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import Postgres
+from tests.support.processes import gateway_process
+from tests.support.serving import serving
+
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.queues.errors import StoreRefused
+
+pytestmark = pytest.mark.anyio
+
+
+def fairlane_db(command: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    environ |= {f"FAIRLANE_{name.upper()}": value for name, value in settings.items()}
+    return subprocess.run(
+        [sys.executable, "-m", "fairlane.gateway.process.cli", "db", command],
+        env=environ, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+async def starts(redis_url: str, folder: Path, **settings: Any) -> None:
+    async with serving(redis_url, folder, **settings):
+        pass
+
+
+async def test_replicas_of_one_redis_with_two_databases_are_refused(redis_url: str, tmp_path: Path) -> None:
+    one, two = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
+    async with serving(redis_url, tmp_path, database_url=one):
+        await starts(redis_url, tmp_path, database_url=one)
+        with pytest.raises(StoreRefused, match=r"set database_url to theirs.*fairlane db adopt"):
+            await starts(redis_url, tmp_path, database_url=two)
+
+
+async def test_a_redis_whose_database_is_gone_is_adopted_by_another(redis_url: str, tmp_path: Path) -> None:
+    one, two = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
+    await starts(redis_url, tmp_path, database_url=one)
+    done = fairlane_db("adopt", tmp_path, redis_url=redis_url, database_url=two)
+    assert done.returncode == 0, done.stderr
+    await starts(redis_url, tmp_path, database_url=two)
+    with pytest.raises(StoreRefused):
+        await starts(redis_url, tmp_path, database_url=one)
+
+
+async def test_a_database_that_is_away_is_one_sentence(redis_url: str, tmp_path: Path) -> None:
+    url = "postgresql://u:secret@127.0.0.1:1/nowhere"
+    with pytest.raises(DatabaseUnavailable, match=r"PostgreSQL at 127.0.0.1:1, nowhere") as raised:
+        await starts(redis_url, tmp_path, database_url=url)
+    assert "secret" not in str(raised.value)
+    done = fairlane_db("status", tmp_path, database_url=url)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fairlane: PostgreSQL at 127.0.0.1:1, nowhere: ")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_gateway_says_why_it_does_not_start(redis_url: str, tmp_path: Path, processes: int) -> None:
+    url = "postgresql://127.0.0.1:1/nowhere"
+    with contextlib.suppress(AssertionError):
+        async with gateway_process(tmp_path, redis_url, database_url=url, processes=processes) as gateway:
+            raise RuntimeError(f"it started: {gateway.log}")
+    said = (tmp_path / "gateway.log").read_text()
+    assert "fairlane: PostgreSQL at 127.0.0.1:1, nowhere: " in said
+    assert "Traceback" not in said
+
+
+async def test_a_gateway_runs_on_postgresql(redis_url: str, tmp_path: Path, postgres: Postgres) -> None:
+    url = postgres.new("gateway")
+    done = fairlane_db("status", tmp_path, database_url=url)
+    assert (done.returncode, "schema none" in done.stdout) == (1, True)
+    async with gateway_process(tmp_path, redis_url, database_url=url):
+        pass
+    done = fairlane_db("status", tmp_path, database_url=url)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    done = fairlane_db("status", tmp_path)
+    assert (done.returncode, "schema none" in done.stdout) == (1, True)
+    assert not (tmp_path / ".fairlane").exists()
+    done = fairlane_db("upgrade", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".fairlane/fairlane.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / ".fairlane").stat().st_mode & 0o777 == 0o700
+    assert fairlane_db("status", tmp_path).returncode == 0

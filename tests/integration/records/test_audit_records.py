@@ -1,0 +1,382 @@
+"""What operators did reaches SQL, each act once, whatever dies or is away meanwhile, and is told from there; so do refusals."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import func, select
+from tests.integration.native.keys import key, secret
+from tests.support.databases import running_postgres
+from tests.support.records import KEYS, NOON, carrying
+from tests.support.servers import any_binary, free_port, running_server
+from tests.support.serving import until
+from tests.support.talk import Talk, talking
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import audit, refusals
+from fairlane.gateway.operator.audit import as_shown
+from fairlane.gateway.records import outbox as module
+from fairlane.gateway.records.audit import AuditTable
+from fairlane.gateway.records.audit import purge as purge_acts
+from fairlane.gateway.records.outbox import Outbox
+from fairlane.gateway.records.refusals import (
+    MINUTE_MS,
+    MOST_COUNTED,
+    MOST_KEPT,
+    OTHER,
+    Refusals,
+    RefusalTable,
+    WantedRefusals,
+    read_page,
+)
+from fairlane.gateway.records.refusals import purge as purge_refusals
+from fairlane.gateway.runtime import ENDS
+from fairlane.queues.actor import Actor
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.scheduler import Limits, Scheduler
+from fairlane.queues.store.link import RedisLink
+
+pytestmark = pytest.mark.anyio
+OPS = Actor("ops", "192.0.2.7")
+ACCOUNTS = [
+    key("ops", admin=True),
+    key("eyes", scopes=["viewer"]),
+    key("acme", limits={"requests_per_day": 1}),
+]
+
+
+def scheduler(link: RedisLink) -> Scheduler:
+    return Scheduler(link, KEYS, "r1", ENDS, Limits())
+
+
+async def acts(database: Database) -> list[Any]:
+    async with database.reading() as connection:
+        return list((await connection.execute(select(audit).order_by(audit.c.at, audit.c.id))).mappings())
+
+
+async def empty(outbox: Outbox) -> None:
+    for _ in range(3):
+        while await outbox.carry():
+            pass
+
+
+async def told(talk: Talk, page: str = "audit", **query: Any) -> dict[str, Any]:
+    answer = await talk.http.get(f"/api/admin/{page}", params=query)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def test_an_act_is_written_once_though_who_wrote_it_is_killed(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT_MS", 0)
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        operator = scheduler(link)
+        await operator.note(OPS, "drain", "worker w", {"draining": False}, {"draining": True})
+        await operator.change("queue", "q", {"weight": 2.0}, OPS)  # there is no such queue: no act
+        await operator.change("model", "m", {"concurrency": 3, "paused": True}, OPS)
+        await outbox.carry()
+
+        def die(*_: Any) -> None:
+            raise StoreUnavailable("killed", sent=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "run", die)
+            with pytest.raises(StoreUnavailable):
+                await outbox.carry()
+        async with carrying(redis_url, database_url) as (another, _, _):
+            assert await link.command("XLEN", KEYS("outbox")) == 2
+            await empty(another)
+        assert await link.command("XLEN", KEYS("outbox")) == 0
+        drained, changed = await acts(database)
+        assert {
+            name: drained[name] for name in ("who", "address", "action", "target", "before", "after")
+        } == {
+            "who": "ops",
+            "address": "192.0.2.7",
+            "action": "drain",
+            "target": "worker w",
+            "before": '{"draining":false}',
+            "after": '{"draining":true}',
+        }
+        assert (changed["before"], changed["after"]) == (
+            '{"concurrency":null,"paused":false}',
+            '{"concurrency":3,"paused":true}',
+        )
+        assert await operator.newest_act() == changed["id"]
+
+
+async def test_acts_wait_in_a_journal_while_redis_is_restarted(tmp_path: Path, database_url: str) -> None:
+    with running_server(
+        any_binary(), "--appendonly", "yes", "--appendfsync", "always", port=free_port()
+    ) as server:
+        async with carrying(server.url, database_url) as (_, _, link):
+            await scheduler(link).note(OPS, "drain", "worker w", {}, {})
+        server.stop()
+        server.start()
+        async with carrying(server.url, database_url) as (outbox, database, _):
+            await empty(outbox)
+            assert [row["target"] for row in await acts(database)] == ["worker w"]
+
+
+async def test_what_an_older_release_wrote_down_is_taken_over_once(
+    redis_url: str, tmp_path: Path, database_url: str
+) -> None:
+    async with carrying(redis_url, database_url) as (_, _, link):
+        for number in range(1203):
+            entry = ["who", "ops", "action", "set", "target", "queue paid_stream"]
+            entry += ["before", '{"paused":null}', "after", f'{{"weight":"{number}.0"}}']
+            await link.command("XADD", KEYS("audit"), f"1790000000000-{number}", *entry)
+        async with talking(redis_url, tmp_path, database_url=database_url) as talk:
+            page = await told(talk, limit=1000)
+            newest = page["entries"][0]
+            assert newest | {"id": ""} == {
+                "id": "",
+                "at": 1790000000000,
+                "who": "ops",
+                "from": "",
+                "action": "set",
+                "target": "queue paid_stream",
+                "before": {"paused": False},
+                "after": {"weight": 1202.0},
+            }
+            assert await link.command("EXISTS", KEYS("audit")) == 0
+            rest = await told(talk, limit=1000, after=page["next"])
+            assert rest["next"] is None
+            weights = [entry["after"]["weight"] for entry in [*page["entries"], *rest["entries"]]]
+            assert weights == sorted(range(1203), reverse=True)
+        async with talking(redis_url, tmp_path, database_url=database_url) as talk:
+            assert len((await told(talk, limit=1000))["entries"]) == 1000
+
+
+async def test_the_record_is_found_by_who_what_where_and_when(
+    redis_url: str, tmp_path: Path, database_url: str
+) -> None:
+    async with talking(redis_url, tmp_path, keys=ACCOUNTS, database_url=database_url) as talk:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        for body in ({"id": "new"}, {"id": "newer"}):
+            assert (await talk.http.post("/api/admin/keys", json=body)).status_code == 201
+        await talk.http.patch("/api/admin/models/m", json={"concurrency": 3})
+
+        async def targets(**query: Any) -> list[str]:
+            return [entry["target"] for entry in (await told(talk, **query))["entries"]]
+
+        everything = ["model m", "key newer", "key new"]
+        assert await targets() == everything
+        assert await targets(target="key") == everything[1:]
+        assert await targets(target="key new") == ["key new"]
+        assert await targets(target="ke") == []
+        assert await targets(action="set") == ["model m"]
+        assert await targets(who="ops") == everything
+        assert await targets(who="eyes") == []
+        (first, *_), (*_, last) = [(await told(talk))["entries"]] * 2
+        assert first["from"] == "127.0.0.1"
+        assert await targets(to=last["at"]) == []
+        assert await targets(**{"from": last["at"], "to": last["at"] + 1})
+        assert await targets(**{"from": "2020-01-01", "to": "2020-02-01"}) == []
+        for query, sentence in (
+            ({"from": "yesterday"}, "from must be a day such as 2026-11-23, or ms since 1970"),
+            ({"whom": "ops"}, "there is no parameter whom"),
+            ({"who": "a\0"}, "who must hold no control characters"),
+            ({"after": "1790000000000-0"}, "after"),
+        ):
+            answer = await talk.http.get("/api/admin/audit", params=query)
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith(sentence)
+        async with talk.client(secret("acme")) as acme, talk.client(secret("eyes")) as eyes:
+            for page in ("audit", "refusals"):
+                assert (await acme.get(f"/api/admin/{page}")).status_code == 403
+                assert (await eyes.get(f"/api/admin/{page}")).status_code == 200
+        shown = await command(talk, "audit", "--target", "key")
+        assert "create" in shown
+        assert "127.0.0.1" in shown
+        assert "model m" not in shown
+        assert "nobody has done anything that matches" in await command(talk, "audit", "--who", "nobody")
+
+
+async def command(talk: Talk, *arguments: str) -> str:
+    def run() -> str:
+        words = [sys.executable, "-m", "fairlane.gateway.process.cli", *arguments]
+        words += ["--gateway", talk.served.url, "--key", secret("ops")]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
+    return await asyncio.to_thread(run)
+
+
+async def test_while_the_database_is_away_acts_wait_and_reading_them_is_503(
+    redis_url: str, tmp_path: Path
+) -> None:
+    with running_postgres() as server:
+        async with talking(redis_url, tmp_path, database_url=server.new("audit")) as talk:
+            server.stop()
+            assert (await talk.http.patch("/api/admin/models/m", json={"concurrency": 3})).status_code == 200
+            answer = await talk.http.get("/api/admin/audit")
+            assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
+            server.start()
+
+            async def there() -> bool:
+                answer = await talk.http.get("/api/admin/audit")
+                return answer.status_code == 200 and len(answer.json()["entries"]) == 1
+
+            await until(there, "the act to arrive", 30)
+
+
+# ---- refusals ----------
+
+
+async def counted(database: Database, **wanted: Any) -> Counter[tuple[int, str, str]]:
+    async with database.reading() as connection:
+        rows, _ = await read_page(connection, WantedRefusals(**wanted), "", 100_000)
+    return Counter({(row["minute"], row["key"], row["code"]): row["count"] for row in rows})
+
+
+async def test_refusals_are_counted_by_minute_key_and_code_each_once(
+    redis_url: str, database_url: str
+) -> None:
+    now = NOON
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        here, there = (Refusals(link, KEYS, name, lambda: now) for name in ("r1", "r2"))
+        for _ in range(3):
+            here.count("acme", "RATE_LIMITED")
+        here.count("acme", "QUEUE_FULL")
+        there.count("acme", "RATE_LIMITED")
+        now += MINUTE_MS
+        here.count("", "TOO_MANY_CALLS")
+        await here.bring(now)
+        await there.bring(now)
+        await here.bring(now)  # there is nothing more of that minute
+        await empty(outbox)
+        minute = {(NOON, "acme", "RATE_LIMITED"): 4, (NOON, "acme", "QUEUE_FULL"): 1}
+        assert await counted(database) == minute
+        await here.close()  # the process ends within a minute
+        await empty(outbox)
+        assert await counted(database) == minute | {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS"): 1}
+        assert set(await counted(database, key="acme", code="QUEUE_FULL")) == {(NOON, "acme", "QUEUE_FULL")}
+        assert set(await counted(database, since=NOON + 1)) == {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS")}
+
+
+async def test_an_entry_that_is_brought_twice_counts_once(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis took it, and the reply was lost."""
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        refused = Refusals(link, KEYS, "r1", lambda: NOON)
+        refused.count("acme", "RATE_LIMITED")
+        real = link.command
+
+        async def lost(*args: Any) -> Any:
+            await real(*args)
+            raise StoreUnavailable("the reply is lost", sent=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "command", lost)
+            with pytest.raises(StoreUnavailable):
+                await refused.bring(NOON + MINUTE_MS)
+        await refused.bring(NOON + MINUTE_MS)
+        assert await link.command("XLEN", KEYS("outbox")) == 2
+        await empty(outbox)
+        assert await counted(database) == {(NOON, "acme", "RATE_LIMITED"): 1}
+
+
+async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
+    redis_url: str, database_url: str
+) -> None:
+    now = NOON
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        refused = Refusals(link, KEYS, "r1", lambda: now)
+        for number in range(MOST_COUNTED + 500):
+            refused.count(f"k{number}", "RATE_LIMITED")
+        await refused.bring(now + MINUTE_MS)
+        await empty(outbox)
+        found = await counted(database)
+        assert len(found) == MOST_COUNTED + 1
+        assert found[NOON, OTHER, "RATE_LIMITED"] == 500
+        for _ in range(MOST_KEPT + 30):
+            now += MINUTE_MS
+            refused.count("acme", "RATE_LIMITED")
+        assert len(refused._counts) <= MOST_KEPT
+
+
+async def test_who_is_refused_is_told_by_the_call_and_the_command(
+    redis_url: str, tmp_path: Path, database_url: str
+) -> None:
+    settings = {"keys": ACCOUNTS, "database_url": database_url}
+    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]):
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        async with talk.client(secret("acme")) as acme:
+            for _ in range(3):
+                await acme.post("/api/openai", json={"model": "m", "async": True})
+        await talk.served.gateway.refusals.bring(2**60)
+
+        async def there() -> bool:
+            return bool((await told(talk, "refusals"))["refusals"])
+
+        await until(there, "the count")
+        [row] = (await told(talk, "refusals", key="acme"))["refusals"]
+        assert (row["key"], row["code"], row["count"], row["minute"] % 60_000) == (
+            "acme",
+            "RATE_LIMITED",
+            2,
+            0,
+        )
+        assert (await told(talk, "refusals", code="QUEUE_FULL"))["refusals"] == []
+        wrong = await talk.http.get("/api/admin/refusals", params={"after": "x"})
+        assert (wrong.status_code, wrong.json()["error"]) == (
+            400,
+            "after must be the `next` of a page before",
+        )
+        assert "RATE_LIMITED" in await command(talk, "refusals", "--of-key", "acme")
+
+
+async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_url: str) -> None:
+    async with database.writing() as connection:
+        counts = [(f"k.{number}", code, 1) for number in range(5) for code in ("A", "B")]
+        packed = [
+            msgspec.msgpack.encode((replica, NOON + at * MINUTE_MS, counts))
+            for at in range(3)
+            for replica in ("r1", "r2")
+        ]
+        assert await RefusalTable().write(connection, packed) == 60
+        assert await RefusalTable().write(connection, packed) == 0
+        seen, after = [], ""
+        while True:
+            rows, more = await read_page(connection, WantedRefusals(), after, 4)
+            seen += [(row["minute"], row["key"], row["code"]) for row in rows]
+            assert {row["count"] for row in rows} == {2}
+            if more is None:
+                break
+            after = more
+        assert len(seen) == len(set(seen)) == 30
+        assert seen == sorted(seen, reverse=True)
+
+
+async def test_both_are_kept_for_their_time(database: Database) -> None:
+    day = 86_400_000
+    table = AuditTable(as_shown)
+    async with database.writing() as connection:
+        for at in range(4):
+            entries = [
+                (f"{NOON - at * day}000-{number:08}", "ops", "", "set", "key k", "{}", "{}")
+                for number in range(1500)
+            ]
+            assert await table.write(connection, [msgspec.msgpack.encode(entry) for entry in entries]) == 1500
+            minutes = [NOON - at * day - number * MINUTE_MS for number in range(100)]
+            packed = [msgspec.msgpack.encode(("r1", minute, [("k", "A", 1)])) for minute in minutes]
+            assert await RefusalTable().write(connection, packed) == 100
+    parts = 0
+    async with database.writing() as connection:
+        while await purge_acts(connection, NOON + 1, 2 * day + 1):
+            parts += 1
+        assert parts > 1
+        while await purge_refusals(connection, NOON, 2 * day):
+            pass
+        assert await connection.scalar(select(func.min(audit.c.at))) == NOON - 2 * day
+        assert await connection.scalar(select(func.count()).select_from(audit)) == 4500
+        assert await connection.scalar(select(func.min(refusals.c.minute))) == NOON - 2 * day

@@ -1,0 +1,378 @@
+"""What keys and users can pay with: the same in SQL and in Redis, whatever dies or is lost between them. On both databases."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+from structlog.testing import capture_logs
+from tests.support.bank import Bank, banking
+from tests.support.databases import running_postgres
+from tests.support.records import KEYS
+from tests.support.servers import Server
+from tests.support.talk import talking
+
+from fairlane.gateway.credits.quota import Budgets, Quota
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import balances, ledger
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.records import outbox as outbox_module
+from fairlane.gateway.records import reckoning as reckoning_module
+from fairlane.gateway.records.ledger import GRANTED, LedgerRow, add_rows, purge
+from fairlane.gateway.records.retention import Retention
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.tasks import Refused, Short, State, Submitted
+
+pytestmark = pytest.mark.anyio
+ACME = "k:acme"
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for entries that nobody carries."""
+    monkeypatch.setattr(reckoning_module, "CARRIED_S", 0)
+    monkeypatch.setattr(outbox_module, "LEFT_MS", 0)
+
+
+async def save(bank: Bank) -> dict[bytes, bytes]:
+    """All that Redis holds."""
+    names = await bank.link.command("KEYS", "*")
+    return {name: await bank.link.command("DUMP", name) for name in names}
+
+
+async def restore(bank: Bank, saved: dict[bytes, bytes]) -> None:
+    """Redis has lost what happened since."""
+    await bank.link.command("FLUSHALL")
+    for name, value in saved.items():
+        await bank.link.command("RESTORE", name, 0, value)
+
+
+async def stands(bank: Bank, subject: str = ACME, quota: str = "") -> tuple[int, int, int]:
+    """What was granted, spent, and is held."""
+    found = await bank.balances.show(subject, quota)
+    return found.granted, found.spent, found.held
+
+
+async def test_what_is_granted_is_spent_and_what_is_over_comes_back(
+    redis_url: str, database_url: str
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        assert await bank.submit() == Refused("quota", short=Short(100, 0))
+        made = await bank.balances.grant(ACME, 1000, grant_id="g1", who="ops", note="first")
+        assert (made.new, made.standing.available) == (True, 1000)
+        await bank.pay(60)
+        await bank.submit("waits")
+        assert await stands(bank) == (1000, 60, 100)
+        await bank.check(ACME)
+        await bank.carry()
+        await bank.check(ACME)
+        page = await bank.balances.ledger_page(ACME)
+        assert [(row.kind, row.amount, row.held, row.who, row.note) for row in page.rows] == [
+            ("task", -60, 100, "", ""),
+            ("grant", 1000, 0, "ops", "first"),
+        ]
+        assert page.rows[0].id == "r1-2"
+        assert page.next == ""
+
+
+async def test_a_grant_is_made_once_and_an_id_names_one_alone(redis_url: str, database_url: str) -> None:
+    async with banking(redis_url, database_url) as bank, banking(redis_url, database_url, "r2") as other:
+        grants = [
+            each.balances.grant(ACME, 70, grant_id="same", who="ops")
+            for each in (bank, other)
+            for _ in range(5)
+        ]
+        assert sum(made.new for made in await asyncio.gather(*grants)) == 1
+        assert (await bank.balances.grant(ACME, -20, grant_id="back", who="ops")).standing.granted == 50
+        for subject, amount in ((ACME, 71), ("k:other", 70)):
+            with pytest.raises(ApiError) as refused:
+                await bank.balances.grant(subject, amount, grant_id="same", who="ops")
+            assert (refused.value.status, refused.value.code) == (409, "GRANT_EXISTS")
+        await bank.check(ACME)
+        assert await stands(other) == (50, 0, 0)
+
+
+async def test_grants_together_stay_within_what_can_be_counted(redis_url: str, database_url: str) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 10**18, grant_id="a", who="ops")
+        with pytest.raises(ApiError, match="too much"):
+            await bank.balances.grant(ACME, 1, grant_id="b", who="ops")
+        assert await stands(bank) == (10**18, 0, 0)
+        assert [row.id for row in await bank.rows()] == ["a"]
+
+
+async def test_two_hundred_callers_at_once_against_what_twenty_can_use(
+    redis_url: str, database_url: str
+) -> None:
+    async with banking(redis_url, database_url) as bank, banking(redis_url, database_url, "r2") as other:
+        async with bank.database.writing() as connection:  # Redis has not heard of it
+            await add_rows(
+                connection, [LedgerRow("grant", "g", GRANTED, 0, ACME, "acme", "", 0, 2000, 0, "", 1, "ops")]
+            )
+        answers = await asyncio.gather(*((bank, other)[n % 2].submit() for n in range(200)))
+        assert sum(isinstance(answer, Submitted) for answer in answers) == 20
+        assert all(answer.reason == "quota" for answer in answers if isinstance(answer, Refused))
+        assert await stands(bank) == (2000, 0, 2000)
+        for _ in range(20):
+            (grant,) = await bank.take()
+            await bank.finish(grant, 0, State.FAILED)
+        assert await stands(bank) == (2000, 0, 0)
+        await bank.carry()
+        await bank.check(ACME)
+
+
+async def test_after_an_empty_redis_balances_are_those_of_the_ledger(
+    redis_url: str, database_url: str
+) -> None:
+    budget = Budgets().text(Quota(of_user=False, budget=300, per="day"), time.time() * 1000)
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 1000, grant_id="g", who="ops")
+        await bank.pay(90, quota=budget)
+        await bank.pay(250, quota=budget)
+        await bank.carry()
+        before = await bank.balances.show(ACME, budget)
+        assert (before.spent, before.budget.used) == (40, 300)  # type: ignore[union-attr]
+        await bank.link.command("FLUSHALL")
+        assert await bank.balances.show(ACME, budget) == before
+        await bank.set_up()
+        assert isinstance(await bank.submit(quota=budget), Submitted)
+        assert (await bank.balances.show(ACME, budget)).held == 100
+        await bank.check(ACME)
+
+
+async def test_a_redis_that_lost_its_last_second_is_put_right_and_the_log_says_by_how_much(
+    redis_url: str, database_url: str
+) -> None:
+    budget = Budgets().text(Quota(of_user=False, budget=200, per="month"), time.time() * 1000)
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 1_000_000, grant_id="g", who="ops")
+        await bank.pay(10)
+        await bank.submit("again")
+        saved = await save(bank)
+        (grant,) = await bank.take()
+        await bank.finish(grant, 333)
+        await bank.pay(500)
+        await bank.pay(50, quota=budget)
+        await bank.carry()
+        await bank.check(ACME)
+        await restore(bank, saved)
+        assert await stands(bank) == (1_000_000, 10, 100)
+        (grant,) = await bank.take()  # it ends again, otherwise
+        await bank.finish(grant, 7)
+        with capture_logs() as logs:
+            await bank.carry()
+            await bank.reckon()
+        (told,) = [line for line in logs if line["log_level"] == "warning"]
+        assert (told["subject"], told["credits"]) == (ACME, "-0.000826")
+        assert await stands(bank) == (1_000_000, 10 + 333 + 500, 0)
+        await bank.check(ACME)
+        with capture_logs() as logs:
+            await bank.pay(5, quota=budget)
+            await bank.pay(6)
+            await bank.reckon()
+            await bank.carry()
+            await bank.reckon()
+        assert logs == []
+        await bank.check(ACME)
+        assert (await bank.balances.show(ACME, budget)).budget.used == 55  # type: ignore[union-attr]
+
+
+async def test_what_is_compared_while_tasks_end_is_not_taken_for_wrong(
+    redis_url: str, database_url: str
+) -> None:
+    async with banking(redis_url, database_url) as bank, banking(redis_url, database_url, "r2") as other:
+        await bank.balances.grant(ACME, 10**9, grant_id="g", who="ops")
+        await bank.carry()
+        over = asyncio.Event()
+
+        async def load() -> None:
+            for _ in range(60):
+                await bank.pay(11)
+            over.set()
+
+        async def carry(which: Bank) -> None:
+            while not over.is_set():
+                await which.carry()
+
+        async def compare(which: Bank) -> None:
+            while not over.is_set():
+                which.reckoning.look_at_everybody()
+                await which.reckoning.look()
+
+        with capture_logs() as logs:
+            await asyncio.gather(
+                load(), *(work(which) for work in (carry, compare) for which in (bank, other))
+            )
+        assert [line for line in logs if "balance" in line["event"]] == []
+        await bank.carry()
+        await bank.check(ACME)
+
+
+async def test_a_gateway_that_died_between_sql_and_redis_is_made_up_for(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 100, grant_id="a", who="ops")
+
+        async def die(*_: Any) -> None:
+            raise StoreUnavailable("killed", sent=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bank.scheduler, "fund", die)
+            made = await bank.balances.grant(ACME, 50, grant_id="b", who="ops")
+        assert (made.new, made.standing.granted) == (True, 150)
+        assert await stands(bank) == (100, 0, 0)
+        with capture_logs() as logs:
+            await bank.reckon()
+        assert logs == [], "nothing was wrong"
+        assert await stands(bank) == (150, 0, 0)
+        await bank.check(ACME)
+
+
+async def test_a_consumer_that_is_killed_charges_nobody_twice(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with banking(redis_url, database_url) as bank, banking(redis_url, database_url, "r2") as other:
+        await bank.balances.grant(ACME, 10_000, grant_id="g", who="ops")
+        await bank.carry()
+        for tokens in (10, 20, 30):
+            await bank.pay(tokens)
+
+        async def die(*_: Any) -> None:
+            raise StoreUnavailable("killed", sent=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bank.link, "run", die)
+            with pytest.raises(StoreUnavailable):
+                await bank.outbox.carry()
+        assert len(await bank.rows()) == 4
+        await bank.check(ACME)
+        with capture_logs() as logs:
+            await other.reckon()
+        assert logs == [], "what SQL has and Redis not yet forgotten is no difference"
+        await other.carry()
+        await bank.carry()
+        assert await bank.on_the_way() == []
+        await bank.check(ACME)
+        assert await stands(bank) == (10_000, 60, 0)
+
+
+async def test_a_database_that_was_brought_back_is_right(redis_url: str, database_url: str) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 1000, grant_id="a", who="ops")
+        await bank.carry()
+        async with bank.database.reading() as connection:
+            rows = [
+                (await connection.execute(table.select())).mappings().all() for table in (ledger, balances)
+            ]
+        await bank.pay(40)
+        await bank.balances.grant(ACME, 500, grant_id="b", who="ops")
+        await bank.carry()
+        async with bank.database.writing() as connection:
+            for table, kept in zip((ledger, balances), rows, strict=True):
+                await connection.execute(delete(table))
+                await connection.execute(table.insert(), [dict(row) for row in kept])
+        with capture_logs() as logs:
+            await bank.reckon()
+        assert [line["credits"] for line in logs] == ["-0.00046"]  # 40 paid, and 500 granted
+        assert await stands(bank) == (1000, 0, 0)
+        await bank.check(ACME)
+
+
+async def test_what_was_not_used_for_a_day_is_forgotten_in_redis_and_known_again(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 1000, grant_id="a", who="ops")
+        await bank.pay(40)
+        await bank.submit("held")
+        monkeypatch.setattr(reckoning_module, "DAY_MS", -1)
+        await bank.carry()
+        await bank.reckon()
+        assert await bank.scheduler.balance(ACME) is not None, "a task holds some of it"
+        (grant,) = await bank.take()
+        await bank.finish(grant, 1)
+        await bank.reckon()
+        assert await bank.scheduler.balance(ACME) is not None, "SQL does not know all"
+        await bank.carry()
+        await bank.reckon()
+        assert await bank.scheduler.balance(ACME) is None
+        assert await bank.link.command("EXISTS", KEYS("balances")) == 0
+        assert await stands(bank) == (1000, 41, 0)
+        await bank.pay(9)
+        await bank.check(ACME)
+
+
+async def test_the_ledger_is_read_by_pages_and_old_rows_of_tasks_go_while_balances_stay(
+    redis_url: str, database_url: str
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 10_000, grant_id="a.b", who="ops")
+        await bank.balances.grant("u:acme/ann", 10_000, grant_id="c", who="ops")
+        for _ in range(7):
+            await bank.pay(1)
+            await bank.pay(2, user="acme/ann", quota="u")
+        await bank.carry()
+        for subject, number in ((ACME, 8), ("u:acme/ann", 8), (None, 16), ("k:nobody", 0)):
+            found, before = [], ""
+            while True:
+                page = await bank.balances.ledger_page(subject, before, 3)
+                found += page.rows
+                before = page.next
+                if not before:
+                    break
+                assert len(page.rows) == 3
+            assert len(found) == len({(row.kind, row.id) for row in found}) == number
+            assert [row.at for row in found] == sorted((row.at for row in found), reverse=True)
+        for wrong in ("x", "1.", "1.a", ".a.b"):
+            with pytest.raises(ApiError, match="of a page before"):
+                await bank.balances.ledger_page(ACME, wrong)
+        before_sums = await stands(bank)
+        async with bank.database.writing() as connection:
+            assert await purge(connection, int(time.time() * 1000) + 10 * DAY_MS, DAY_MS)
+            assert not await purge(connection, int(time.time() * 1000) + 10 * DAY_MS, DAY_MS)
+        assert sorted(row.id for row in await bank.rows()) == ["a.b", "c"]
+        assert await stands(bank) == before_sums
+        with capture_logs() as logs:
+            await bank.reckon()
+        assert logs == []
+
+
+async def test_a_gateway_forgets_what_tasks_cost_when_its_time_is_over(
+    redis_url: str, database_url: str, tmp_path: Path
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        await bank.balances.grant(ACME, 10_000, grant_id="a", who="ops")
+        await bank.pay(7)
+        await bank.carry()
+        settings = {"database_url": database_url, "ledger_retention_days": 2}
+        async with talking(redis_url, tmp_path, **settings) as talk:
+            (retention,) = [part for part in talk.served.gateway._parts if isinstance(part, Retention)]
+            now_ms = int(time.time() * 1000)
+            await retention.forget(now_ms + DAY_MS)
+            assert len(await bank.rows()) == 2
+            await retention.forget(now_ms + 3 * DAY_MS)
+        assert [row.id for row in await bank.rows()] == ["a"]
+        assert await stands(bank) == (10_000, 7, 0)
+
+
+async def test_without_the_database_nothing_is_let_through_by_guess(own_redis: Server) -> None:
+    with running_postgres() as postgres:
+        async with banking(own_redis.tcp_url, postgres.new("fairlane")) as bank:
+            await bank.balances.grant(ACME, 1000, grant_id="a", who="ops")
+            postgres.stop()
+            assert isinstance(await bank.submit(), Submitted), "what Redis knows is enough"
+            with pytest.raises(DatabaseUnavailable):
+                await bank.submit(user="other")
+            with pytest.raises(DatabaseUnavailable):
+                await bank.balances.grant(ACME, 1, grant_id="b", who="ops")
+            await bank.link.command("FLUSHALL")
+            await bank.set_up()
+            with pytest.raises(DatabaseUnavailable):
+                await bank.submit()
+            postgres.start()
+            assert isinstance(await bank.submit(), Submitted)
+            assert await stands(bank) == (1000, 0, 100)

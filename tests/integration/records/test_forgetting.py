@@ -1,0 +1,191 @@
+"""A user is forgotten: content goes, records go on without the name, also those that were on their way."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from tests.integration.native.keys import key, secret
+from tests.support.records import KEYS, entry, put
+from tests.support.serving import until
+from tests.support.talk import Talk, talking
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import archive, metadata, usage, usage_users
+from fairlane.gateway.records.forgetting import FORGOTTEN
+from fairlane.gateway.records.usage import UsageTable
+from fairlane.queues.actor import Actor
+
+pytestmark = pytest.mark.anyio
+ACCOUNTS = [key("ops", admin=True), key("site", delegating=True), key("eyes", scopes=["viewer"])]
+OPS = Actor("ops", "192.0.2.7")
+NAME = "site/zebra-fish"
+
+
+@pytest.fixture
+async def talk(redis_url: str, tmp_path: Path, database_url: str) -> AsyncIterator[Talk]:
+    settings = {"keys": ACCOUNTS, "database_url": database_url, "archive": "requests"}
+    async with talking(redis_url, tmp_path, **settings) as talk:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        yield talk
+
+
+async def forget(talk: Talk, user: str = NAME) -> dict[str, Any]:
+    answer = await talk.http.post("/api/admin/users/forget", json={"user": user})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def everything(database: Database) -> dict[str, list[Any]]:
+    async with database.reading() as connection:
+        return {
+            table.name: list((await connection.execute(select(table))).all())
+            for table in metadata.sorted_tables
+        }
+
+
+async def carried(talk: Talk) -> None:
+    async def empty() -> bool:
+        link = talk.served.gateway.link
+        return not (await link.command("XLEN", KEYS("outbox")) or await link.command("XLEN", KEYS("archive")))
+
+    await until(empty, "everything to be in SQL")
+
+
+async def test_nothing_names_a_user_who_was_forgotten(talk: Talk) -> None:
+    gateway = talk.served.gateway
+
+    async with (
+        talk.client(
+            secret("site"), **{"X-Fairlane-User": "zebra-fish", "X-Request-Id": "zebra-fish-1"}
+        ) as zebra,
+        talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as ann,
+        talk.worker2(["m"]) as worker,
+    ):
+        ids: dict[Any, list[str]] = {zebra: [], ann: []}
+        for client in (zebra, ann):
+            for fails in (False, True, False):
+                body = {"model": "m", "async": True, "messages": [], "fails": fails}
+                ids[client].append((await client.post("/api/openai", json=body)).json()["taskId"])
+                task = await worker.take()
+                await worker.answer(task, result={}, error="no" if fails else None)
+
+        async def ended() -> bool:
+            pool = await gateway.link.command("HMGET", KEYS("pool"), "completed", "failed")
+            return [int(count or 0) for count in pool] == [4, 2]
+
+        await until(ended, "all to end")
+        await gateway.scheduler.note(OPS, "cancel", "tasks", {"user": NAME}, {"cancelled": 3})
+        await gateway.scheduler.note(OPS, "grant", f"user {NAME}", {}, {"user": "site/ann"})
+        await carried(talk)
+        assert NAME in repr(await everything(gateway.database))
+        told = await forget(talk)
+        assert {name: told[name] for name in ("usage", "archived", "audit", "results", "more")} == {
+            "usage": 3,
+            "archived": 3,
+            "audit": 2,
+            "results": 3,
+            "more": False,
+        }
+        await carried(talk)
+        found = await everything(gateway.database)
+        for table, rows in found.items():
+            assert "zebra" not in repr(rows), table
+        assert (len(found["usage"]), len(found["archive"])) == (6, 3)
+        for task_id in ids[zebra]:
+            assert (await zebra.get(f"/api/task/{task_id}")).status_code == 404
+        for task_id in ids[ann]:
+            assert (await ann.get(f"/api/task/{task_id}")).status_code == 200
+        failed = (await talk.http.get("/api/admin/tasks", params={"state": "failed"})).json()["tasks"]
+        assert [task["user"] for task in failed] == ["site/ann"]
+        entries = (await talk.http.get("/api/admin/audit")).json()["entries"]
+        assert (entries[0]["action"], entries[0]["target"]) == ("forget", "user")
+        assert entries[1]["target"] == f"user {FORGOTTEN}"
+        assert entries[1]["after"] == {"user": "site/ann"}
+        assert entries[2]["before"] == {"user": FORGOTTEN}
+        report = (await talk.http.get("/api/admin/usage", params={"by": "user"})).json()
+        assert {row["user"]: row["tasks"] for row in report["rows"]} == {FORGOTTEN: 3, "site/ann": 3}
+        again = await forget(talk)
+        assert sum(again[name] for name in ("usage", "days", "archived", "audit", "results")) == 0
+        call = talk.later(zebra.post("/api/openai", json={"model": "m", "messages": []}))
+        await worker.answer(await worker.take(), result={})
+        later = (await call).headers["x-task-id"]
+        await carried(talk)
+        async with gateway.database.reading() as connection:
+            user = await connection.scalar(select(usage.c.user_name).where(usage.c.task == later))
+        assert user == NAME, "what comes later is new"
+
+
+async def test_what_arrives_later_of_what_was_before_comes_without_the_name(talk: Talk) -> None:
+    gateway = talk.served.gateway
+    await forget(talk)
+    until_ms = await gateway.scheduler.now_ms() - 60_000
+    old = entry("late", ended=until_ms, user=NAME)
+    other = entry("other", ended=until_ms, user="site/ann")
+    await put(gateway.link, old, other)
+    await carried(talk)
+    async with gateway.database.reading() as connection:
+        rows = (await connection.execute(select(usage.c.task, usage.c.user_name, usage.c.request))).all()
+        users = set(await connection.scalars(select(usage_users.c.user_name)))
+    assert sorted(map(tuple, rows)) == [("late", FORGOTTEN, ""), ("other", "site/ann", "req-1")]
+    assert users == {FORGOTTEN, "site/ann"}
+
+
+async def test_a_task_that_ends_after_its_user_was_forgotten_is_not_archived(talk: Talk) -> None:
+    gateway = talk.served.gateway
+    async with (
+        talk.client(secret("site"), **{"X-Fairlane-User": "zebra-fish"}) as zebra,
+        talk.worker2(["m"]) as worker,
+    ):
+        answer = await zebra.post("/api/openai", json={"model": "m", "async": True, "messages": []})
+        task = await worker.take()
+        await forget(talk)
+        await worker.answer(task, result={"content": "x"})
+
+        async def recorded() -> bool:
+            async with gateway.database.reading() as connection:
+                return bool(await connection.scalar(select(func.count()).select_from(usage)))
+
+        await until(recorded)
+        await carried(talk)
+        found = await everything(gateway.database)
+        assert "zebra" not in repr(found)
+        assert found["archive"] == []
+        assert answer.status_code == 202
+
+
+async def test_many_rows_are_changed_by_parts_and_the_sums_stay(talk: Talk) -> None:
+    gateway = talk.served.gateway
+    now = await gateway.scheduler.now_ms()
+    async with gateway.database.writing() as connection:
+        table = UsageTable(lambda queue: queue)
+        for at in range(0, 2400, 400):
+            rows = [
+                entry(f"{n:05}", ended=now - 60_000 - n * 3_600_000, user=NAME, model=f"m{n % 3}")
+                for n in range(at, at + 400)
+            ]
+            assert await table.write(connection, rows) == 400
+        before = await connection.scalar(select(func.sum(usage_users.c.output)))
+    told = await forget(talk)
+    assert told["usage"] == 2400
+    async with gateway.database.reading() as connection:
+        assert await connection.scalar(select(func.sum(usage_users.c.output))) == before
+        assert set(await connection.scalars(select(usage_users.c.user_name))) == {FORGOTTEN}
+        assert await connection.scalar(select(func.count()).select_from(archive)) == 0
+
+
+async def test_it_is_an_admins_call_and_bad_input_is_a_sentence(talk: Talk) -> None:
+    async with talk.client(secret("eyes")) as eyes:
+        assert (await eyes.post("/api/admin/users/forget", json={"user": NAME})).status_code == 403
+    for body, sentence in (
+        ({}, "user Field required"),
+        ({"user": ""}, "user should have at least 1 character"),
+        ({"user": "a\u0000"}, "user "),
+        ({"user": FORGOTTEN}, f"{FORGOTTEN} stands for all who were forgotten"),
+        ({"user": NAME, "now": True}, "'now' is no part of this call"),
+    ):
+        answer = await talk.http.post("/api/admin/users/forget", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(sentence), answer.text

@@ -1,0 +1,73 @@
+"""openai-python and the limits of a key: its exceptions, what they and answers tell, and when it comes again by itself."""
+
+from pathlib import Path
+
+import openai
+import pytest
+
+from fairlane.gateway.accounts.callers import digest
+from fairlane.gateway.settings import CallerKey, KeyLimits
+
+from .stage import MESSAGES, python_sdk, staged
+
+pytestmark = pytest.mark.anyio
+CHAT = "chat.completions.create"
+
+
+def limited(**limits: int) -> list[CallerKey]:
+    return [CallerKey(id="team", sha256=digest("right"), limits=KeyLimits(**limits))]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reached_limit_is_a_rate_limit_error_that_says_which(
+    redis_url: str, tmp_path: Path, kind: str, stream: bool
+) -> None:
+    keys = limited(requests_per_day=1, tokens_per_day=50_000)
+    async with (
+        staged(redis_url, tmp_path, keys=keys, key="right") as stage,
+        python_sdk(kind, stage.base_url, api_key="right", max_retries=0) as sdk,
+    ):
+        call = sdk.chunks if stream else sdk.call
+        await sdk.call(CHAT, model="talk", messages=MESSAGES)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await call(CHAT, model="talk", messages=MESSAGES)
+        assert (caught.value.code, caught.value.type) == ("rate_limit_exceeded", "requests")
+        assert "on requests per day (RPD): Limit 1, Used 1, Requested 1. Please try again in 23h5" in str(
+            caught.value
+        )
+        headers = caught.value.response.headers
+        assert 86_000 < int(headers["retry-after"]) <= 86_400
+        assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == (
+            "1",
+            "0",
+        )
+        assert headers["x-ratelimit-reset-requests"].startswith("23h5")
+        assert int(headers["x-ratelimit-remaining-tokens"]) < 50_000
+
+
+async def test_the_sdk_comes_again_when_it_is_told_to_and_is_served(
+    redis_url: str, tmp_path: Path, kind: str
+) -> None:
+    keys = limited(requests_per_minute=300)  # one more each 200 ms
+    async with (
+        staged(redis_url, tmp_path, keys=keys, key="right") as stage,
+        python_sdk(kind, stage.base_url, api_key="right", max_retries=5) as sdk,
+    ):
+        while 429 not in sdk.statuses:
+            await sdk.call(CHAT, model="talk", messages=MESSAGES)
+        assert sdk.statuses[-1] == 200, "the last call was served at last"
+
+
+async def test_the_sdk_does_not_come_again_where_it_would_be_in_vain(
+    redis_url: str, tmp_path: Path, kind: str
+) -> None:
+    keys = limited(requests_per_day=1)
+    async with (
+        staged(redis_url, tmp_path, keys=keys, key="right") as stage,
+        python_sdk(kind, stage.base_url, api_key="right", max_retries=2) as sdk,
+    ):
+        await sdk.call(CHAT, model="talk", messages=MESSAGES, max_tokens=10)
+        with pytest.raises(openai.RateLimitError, match="requests per day") as caught:
+            await sdk.call(CHAT, model="talk", messages=MESSAGES, max_tokens=10)
+        assert caught.value.type == "requests"
+        assert sdk.statuses == [200, 429]

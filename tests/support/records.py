@@ -1,0 +1,86 @@
+"""Entries of the outbox for tests, as the scripts write them, and a consumer of them."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import func, select
+
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.tables import usage, usage_sums, usage_users
+from fairlane.gateway.operator.audit import as_shown
+from fairlane.gateway.records.audit import AuditTable
+from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.refusals import RefusalTable
+from fairlane.gateway.records.usage import DAY_MS, UsageTable
+from fairlane.queues.keys import Keys, pool_prefix
+from fairlane.queues.metrics import Recorder
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.store.scripts import load_scripts
+
+KEYS = Keys(pool_prefix())
+NOON = 1_790_000_000_000 - 1_790_000_000_000 % DAY_MS + DAY_MS // 2
+
+
+def entry(
+    task: str,
+    *,
+    ended: int = NOON,
+    state: str = "completed",
+    code: str = "",
+    queue: str = "paid_stream",
+    key: str = "site",
+    user: str = "site/ann",
+    model: str = "m",
+    asked: str = "",
+    tokens: tuple[int, int] = (10, 20),
+    more: str = "",
+    price: str = "",
+    cost: str = "",
+) -> bytes:
+    """An entry of the kind `usage`, packed as `record_usage` packs it (recording.lua): it waited 200 ms and ran for 700."""
+    times = [str(ended), str(ended - 900), str(ended - 700), str(ended - 500)]
+    told = [task, str(tokens[0]), str(tokens[1]), more]
+    fields = [*times, state, code, queue, "openaiLike", user, key, model, asked or False, "w1", "1", "1"]
+    paid = [price, cost, ""] if price else []
+    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid])
+
+
+async def put(link: RedisLink, *packed: bytes, kind: str = "usage") -> None:
+    """Add entries to the outbox."""
+    for one in [link.command("XADD", KEYS("outbox"), "*", kind, packed_one) for packed_one in packed]:
+        await one
+
+
+def tier_of(queue: str) -> str:
+    return queue.partition("_")[0]
+
+
+@contextlib.asynccontextmanager
+async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Outbox, Database, RedisLink]]:
+    """A replica's part that carries entries, which is not started."""
+    metrics = Recorder()
+    database = Database(parse_address(database_url, Path()))
+    link = RedisLink(redis_url, load_scripts(), KEYS.prefix, metrics=metrics)
+    await database.start()
+    await link.start()
+    try:
+        tables: dict[str, Table] = {"usage": UsageTable(tier_of), "audit": AuditTable(as_shown)}
+        tables["refusals"] = RefusalTable()
+        yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
+    finally:
+        await link.close()
+        await database.close()
+
+
+async def tasks_in(database: Database) -> list[str]:
+    """The tasks that SQL knows; the sums must know as many."""
+    async with database.reading() as connection:
+        found = list(await connection.scalars(select(usage.c.task).order_by(usage.c.task)))
+        days = func.coalesce(func.sum(usage_sums.c.tasks), 0)
+        in_days = await connection.scalar(select(days).where(usage_sums.c.span == DAY_MS))
+        in_users = await connection.scalar(select(func.coalesce(func.sum(usage_users.c.tasks), 0)))
+    assert in_days == in_users == len(found), (in_days, in_users, len(found))
+    return found

@@ -1,0 +1,104 @@
+"""A stream is drawn as its client reads it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.calls.http import Request, Whole
+from fairlane.gateway.calls.streams import SLICE, Closing, serve
+from fairlane.streaming.events import Event
+from fairlane.streaming.hub import Feed, Hub, Reader
+
+NO_STORE: Any = None
+
+
+class Multiplying:
+    """A stream whose frames are a thousand times as large as their events; it counts those that were drawn."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self.ended = False
+        self.pending = None
+
+    def feed(self, event: Event) -> bytes:
+        self.drawn += 1
+        self.ended = event.type in ("done", "error")
+        return b"x" * SLICE if event.type == "chunk" else b"end"
+
+    def idle(self) -> bytes:
+        return b"idle"
+
+    farewell = lost = revoked = idle
+
+    def notice(self, event: Event) -> bytes:
+        raise NotImplementedError
+
+
+class Client(Whole):
+    """A connection whose client reads what is written; it notes how much more was drawn for each part than was written."""
+
+    def __init__(self, stream: Multiplying) -> None:
+        self.stream = stream
+        self.written: list[int] = []
+        self.ahead: list[int] = []
+
+    @property
+    def may_write(self) -> bool:
+        return True
+
+    def forget_head(self) -> None:
+        """It holds none."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.body":
+            self.write_more(message["body"])
+
+    def write_more(self, body: bytes) -> None:
+        self.written.append(len(body))
+        self.ahead.append(self.stream.drawn - sum(self.written) // SLICE)
+
+    async def receive(self) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+
+def chunks(first: int, last: int) -> list[Event]:
+    return [Event(7, seq, "chunk", b"{}") for seq in range(first, last + 1)]
+
+
+async def read(client: Client, stream: Multiplying, feed: Feed, hub: Hub, hold_s: float) -> bool:
+    scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": [], "query_string": b""}
+    request = Request(scope, client.receive, client.send)
+    reader = Reader(hub, feed)
+    return await serve(request, reader, stream, Closing(), headers=[], keepalive_s=60.0, hold_s=hold_s)
+
+
+@pytest.mark.parametrize("hold_s", [0.0, 60.0], ids=["begun", "held"])
+def test_of_a_batch_no_more_is_drawn_than_is_written(hold_s: float) -> None:
+    async def work() -> None:
+        hub = Hub(NO_STORE)
+        feed, stream = hub.open("t"), Multiplying()
+        client = Client(stream)
+        feed.accept([*chunks(1, 100), Event(7, 101, "done", b"{}")])
+        assert await read(client, stream, feed, hub, hold_s)
+        assert sum(client.written) == 100 * SLICE + len(b"end")
+        assert max(client.ahead) <= 1
+
+    asyncio.run(work())
+
+
+def test_of_a_batch_that_comes_while_a_stream_waits_no_more_is_drawn_than_is_written() -> None:
+    async def work() -> None:
+        hub = Hub(NO_STORE)
+        feed, stream = hub.open("t"), Multiplying()
+        client = Client(stream)
+        serving = asyncio.ensure_future(read(client, stream, feed, hub, 0.0))
+        await asyncio.sleep(0)
+        feed.accept(chunks(1, 100))
+        assert (stream.drawn, client.written) == (1, [SLICE])
+        feed.accept([Event(7, 101, "done", b"{}")])
+        assert await serving
+        assert sum(client.written) == 100 * SLICE + len(b"end")
+        assert max(client.ahead) <= 1
+
+    asyncio.run(work())

@@ -1,0 +1,528 @@
+"""Limits of a key and of its users over time: what is taken, what comes back, and what a refusal says."""
+
+import itertools
+from typing import Any
+
+import pytest
+from tests.support.audit import Snapshot, audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.queues.limits import Allowed, Left, pack, tightest
+from fairlane.queues.tasks import Reached, Refused, State, Submitted
+
+MINUTE, DAY = 60_000, 86_400_000
+
+
+class Callers:
+    """Callers of one key, whose limits these are, and of its users."""
+
+    def __init__(self, world: World, *, users: dict[str, int] | None = None, **limits: int) -> None:
+        self.world = world
+        self.pool = Pool(world)
+        self.limits = pack(limits)
+        self.user_limits = pack(users or {})
+        self.pool.offer("m", hold_ms=1000 * DAY)
+        self.numbers = itertools.count(1)
+        self.accepted: list[str] = []
+
+    def submit(self, user: str = "acme/bob", **more: Any) -> Submitted | Refused:
+        task = more.pop("task", f"t{next(self.numbers)}")
+        pool = more.pop("pool", self.pool)
+        answer: Submitted | Refused = pool.submit(
+            task, user=user, key_limits=self.limits, user_limits=self.user_limits, **more
+        )
+        if isinstance(answer, Submitted) and task not in self.accepted:
+            self.accepted.append(task)
+        return answer
+
+    def burst(self, most: int = 1000, **more: Any) -> int:
+        """How many are accepted at once."""
+        return sum(isinstance(self.submit(**more), Submitted) for _ in range(most))
+
+    def left(self, user: str = "acme/bob") -> dict[str, int]:
+        found: list[Allowed] = drive(self.pool.scheduler.allowance(user, self.limits, self.user_limits))
+        return {f"{'user ' if one.of_user else ''}{one.setting}": one.remaining for one in found}
+
+    def check(self) -> None:
+        audit(self.world, self.accepted)
+
+
+def refused(answer: Submitted | Refused) -> Refused:
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+@pytest.mark.parametrize(("limit", "period"), [("requests_per_minute", MINUTE), ("requests_per_day", DAY)])
+@pytest.mark.parametrize("number", [1, 7, 100])
+def test_so_many_are_accepted_at_once_and_one_more_as_each_part_of_the_period_is_over(
+    world: World, limit: str, period: int, number: int
+) -> None:
+    callers = Callers(world, **{limit: number})
+    assert callers.burst(number + 20) == number
+    answer = refused(callers.submit())
+    assert answer.reason == "rate_limited"
+    assert answer.reached == Reached(limit, number, number, 1)
+    assert answer.retry_ms == -(-period // number)
+    world.advance(answer.retry_ms - 1.001)
+    assert isinstance(callers.submit(), Refused)
+    world.advance(1.001)
+    assert isinstance(callers.submit(), Submitted), "when it was told to come"
+    assert isinstance(callers.submit(), Refused)
+    world.advance(period)
+    assert callers.burst(number + 20) == number, "a whole period brings all of it back, and no more"
+    callers.check()
+
+
+def test_one_decision_over_all_replicas_also_of_one_that_joins_late(world: World) -> None:
+    callers = Callers(world, requests_per_day=100)
+    others = [Pool(world, f"r{number}", set_up=False) for number in (2, 3)]
+    assert sum(callers.burst(20, pool=pool) for pool in (callers.pool, *others)) == 60
+    late = Pool(world, "r9", set_up=False)
+    assert callers.burst(500, pool=late) == 40
+    assert callers.burst(500) == 0
+
+
+def test_every_limit_of_key_and_user_holds_and_the_longest_wait_is_told(world: World) -> None:
+    callers = Callers(world, users={"requests_per_minute": 2}, requests_per_minute=5, requests_per_day=6)
+    assert callers.burst(9, user="acme/bob") == 2
+    assert callers.burst(9, user="acme/eve") == 2
+    answer = refused(callers.submit("acme/bob"))
+    assert answer.reached == Reached("requests_per_minute", 2, 2, 1, of_user=True)
+    assert callers.burst(9, user="acme") == 1, "users without a name are one, too"
+    answer = refused(callers.submit("acme/bob"))
+    assert answer.reached == Reached("requests_per_minute", 2, 2, 1, of_user=True), (
+        "it waits longest for that"
+    )
+    world.advance(MINUTE)
+    assert callers.burst(9, user="acme/joe") == 1
+    answer = refused(callers.submit("acme/joe"))
+    assert answer.reached is not None
+    assert (answer.reached.setting, answer.reached.of_user) == ("requests_per_day", False)
+    assert DAY / 6 - MINUTE - 1 <= answer.retry_ms <= DAY / 6
+    assert isinstance(Callers(world, requests_per_day=6).submit("acme2/bob"), Submitted), "another key"
+
+
+def test_a_refusal_uses_up_nothing_and_leaves_nothing(world: World) -> None:
+    callers = Callers(world, users={"requests_per_minute": 1}, requests_per_minute=3, tokens_per_day=10_000)
+    callers.submit("acme/bob")
+    before = Snapshot(world).by_kind
+    assert callers.burst(50, user="acme/bob") == 0
+    assert Snapshot(world).by_kind == before
+    assert callers.burst(9, user="acme/eve") == 1
+    assert callers.burst(9, user="acme/joe") == 1, "the key's limit lost nothing to the refused ones"
+
+
+@pytest.mark.parametrize("why", ["full", "full_bytes", "no_worker", "too_long", "user_full"])
+def test_what_is_refused_for_another_reason_uses_up_nothing_and_is_told_what_is_left(
+    world: World, why: str
+) -> None:
+    callers = Callers(world, requests_per_minute=5, tokens_per_minute=5000)
+    pool = callers.pool
+    pool.submit("other", user="other", payload=b"x" * 20)
+    if why == "full":
+        pool.configure(max_length=1)
+        pool.submit("more", user="acme/bob")
+    if why == "user_full":
+        pool.set_model(max_waiting_per_user=1)
+        pool.submit("more", user="acme/bob")
+    if why == "full_bytes":
+        pool.scheduler.limits = type(world.limits)(max_queued_bytes=25)
+    if why == "no_worker":
+        pool.offer(withdrawn=["m"])
+        world.advance(20_000)
+    if why == "too_long":
+        pool.set_queue("free", admission="adaptive")
+        for number in range(20):
+            pool.submit(f"x{number}", user=f"v{number}")
+        for _ in range(4):
+            (grant,) = pool.take()
+            world.advance(10_000)
+            pool.finish(grant)
+    answer = refused(callers.submit(payload=b"x" * 20, timeout_ms=1000 if why == "too_long" else 0))
+    assert answer.reason == why
+    assert answer.standing is not None
+    assert answer.standing.requests == Left(5, 5, 0)
+    assert answer.standing.tokens == Left(5000, 5000, 0)
+    assert Snapshot(world).by_kind["limit"] == {}
+
+
+def test_the_repeated_submit_of_a_lost_reply_is_charged_once(world: World) -> None:
+    callers = Callers(world, requests_per_minute=2)
+    for _ in range(5):
+        assert isinstance(callers.submit(task="same", nonce="n", want=1), Submitted)
+    assert callers.left() == {"requests_per_minute": 1}
+
+
+def test_what_a_caller_is_told_is_what_is_left_of_the_tighter_limit(world: World) -> None:
+    callers = Callers(world, users={"requests_per_minute": 10}, requests_per_minute=60, requests_per_day=3)
+    answer = callers.submit()
+    assert answer.standing is not None
+    assert answer.standing.requests == Left(3, 2, DAY // 3)
+    assert answer.standing.tokens is None
+    world.advance(DAY)
+    for user in ("acme/eve", "acme/eve"):
+        callers.submit(user)
+    standing = refused([callers.submit("acme/eve") for _ in range(2)][1]).standing
+    assert standing is not None
+    assert standing.requests == Left(3, 0, DAY)
+
+
+# ---- tokens ----------
+
+
+def test_tokens_are_estimated_by_what_the_user_wrote_before_and_settled_by_what_was_used(
+    world: World,
+) -> None:
+    callers = Callers(world, tokens_per_day=100_000)
+    callers.submit(estimated_input=100, max_output=500)
+    assert callers.left() == {"tokens_per_day": 99_400}, (
+        "nothing is known of the user: what it asks for at most"
+    )
+    (grant,) = callers.pool.take()
+    callers.pool.finish(grant, used=(120, 80))
+    assert callers.left() == {"tokens_per_day": 99_800}
+    callers.submit(estimated_input=100, max_output=500)
+    assert callers.left() == {"tokens_per_day": 99_620}, "the mean of its user"
+    callers.submit(estimated_input=100, max_output=30)
+    assert callers.left() == {"tokens_per_day": 99_490}, "but not more than it asks for"
+    callers.check()
+
+
+def test_what_was_used_beyond_the_estimate_is_a_debt(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=6000)
+    callers.submit(estimated_input=900, max_output=100)
+    (grant,) = callers.pool.take()
+    callers.pool.finish(grant, used=(1000, 11_000))
+    answer = refused(callers.submit(estimated_input=1, max_output=1))
+    assert answer.reached == Reached("tokens_per_minute", 6000, 12_000, 2)
+    assert answer.retry_ms == 60_020
+    assert answer.standing is not None
+    assert answer.standing.tokens == Left(6000, 0, 120_000)
+    world.advance(answer.retry_ms)
+    assert isinstance(callers.submit(estimated_input=1, max_output=1), Submitted)
+
+
+@pytest.mark.parametrize("limit", [1, 1000, 8_000_000])
+def test_a_wrong_count_of_a_worker_shuts_nobody_out_for_longer_than_two_periods(
+    world: World, limit: int
+) -> None:
+    callers = Callers(world, users={"tokens_per_minute": limit}, tokens_per_day=limit)
+    grants = []
+    for _ in range(3):
+        world.advance(2 * DAY)
+        callers.pool.offer("m", hold_ms=1000 * DAY)
+        answer = callers.submit(want=1, estimated_input=1, max_output=1)
+        assert isinstance(answer, Submitted), "after two periods"
+        grants = answer.grants
+        callers.pool.finish(grants[0], used=(4_194_304, 4_194_304))
+        answer = refused(callers.submit(estimated_input=limit))
+        assert answer.retry_ms <= 2 * DAY
+        assert answer.standing is not None
+        assert answer.standing.tokens is not None
+        assert answer.standing.tokens.reset_ms <= 2 * DAY
+
+
+def test_an_operator_who_raises_a_limit_lets_in_who_has_a_debt(world: World) -> None:
+    callers = Callers(world, tokens_per_day=1000)
+    answer = callers.submit(want=1, estimated_input=1, max_output=1)
+    assert isinstance(answer, Submitted)
+    callers.pool.finish(answer.grants[0], used=(10, 4_194_304))
+    assert refused(callers.submit()).retry_ms > DAY
+    callers.limits = pack({"tokens_per_day": 10_000})
+    assert callers.left() == {"tokens_per_day": 8000}
+    assert isinstance(callers.submit(estimated_input=500, max_output=100), Submitted)
+    callers.limits = pack({"tokens_per_day": 1000})
+    assert callers.left() == {"tokens_per_day": 0}
+    refused(callers.submit())
+    world.advance(DAY)
+    assert callers.left() == {"tokens_per_day": 1000}, "and not what it had used before, twice over"
+
+
+def test_what_was_not_used_comes_back_as_far_as_time_has_not_brought_it_back(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=6000)
+    callers.submit(estimated_input=1000, max_output=2000)
+    (grant,) = callers.pool.take()
+    world.advance(20_000)
+    assert callers.left() == {"tokens_per_minute": 5000}, "2,000 of the 3,000 are back"
+    callers.submit(estimated_input=1000, max_output=1000)
+    assert callers.left() == {"tokens_per_minute": 3000}
+    callers.pool.finish(grant, used=(0, 500))
+    assert callers.left() == {"tokens_per_minute": 4000}, "1,000 come back, not the 2,500 that it did not use"
+
+
+def test_with_no_usage_the_estimate_stands(world: World) -> None:
+    callers = Callers(world, tokens_per_day=10_000)
+    callers.submit(estimated_input=100, max_output=400)
+    (grant,) = callers.pool.take()
+    callers.pool.finish(grant, used=(-1, -1))
+    assert callers.left() == {"tokens_per_day": 9500}
+
+
+def test_a_task_that_is_guessed_to_be_larger_than_the_limit_waits_until_all_of_it_is_there(
+    world: World,
+) -> None:
+    callers = Callers(world, tokens_per_minute=1000)
+    callers.submit(estimated_input=99, max_output=1)
+    answer = refused(callers.submit(estimated_input=112_500, max_output=1))
+    assert (answer.retry_ms, answer.reached) == (6000, Reached("tokens_per_minute", 1000, 100, 1000))
+    world.advance(6000)
+    accepted = callers.submit(estimated_input=112_500, max_output=1, task="image")
+    assert isinstance(accepted, Submitted)
+    assert callers.left() == {"tokens_per_minute": 0}
+    grants = callers.pool.take(want=2)
+    (image,) = [grant for grant in grants if grant.task_id == "image"]
+    callers.pool.finish(image, used=(300, 200))
+    assert callers.left() == {"tokens_per_minute": 500}, "it used much less"
+
+
+def test_what_is_only_guessed_keeps_nobody_out_for_ever(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=1000)
+    assert isinstance(callers.submit(estimated_input=900, max_output=4000), Submitted)
+    assert callers.left() == {"tokens_per_minute": 0}
+    (grant,) = callers.pool.take()
+    callers.pool.finish(grant, used=(900, 4100))
+    assert refused(callers.submit(estimated_input=900)).retry_ms == 120_000
+
+
+# ---- given back ----------
+
+
+@pytest.mark.parametrize(
+    "how", ["cancelled", "waited too long", "out of time", "its readers left", "worker lost"]
+)
+def test_what_came_to_nothing_is_given_back_whole_and_once(world: World, how: str) -> None:
+    callers = Callers(world, users={"requests_per_minute": 5}, requests_per_day=5, tokens_per_day=10_000)
+    pool, full = callers.pool, callers.left()
+    times = {
+        "waited too long": {"wait_ms": 5},
+        "out of time": {"timeout_ms": 5},
+        "its readers left": {"linger_ms": 5},
+    }
+    callers.submit(estimated_input=100, **times.get(how, {}))
+    task = callers.accepted[0]
+    assert callers.left() != full
+    if how == "cancelled":
+        pool.cancel(task)
+        pool.cancel(task)
+    elif how == "worker lost":
+        for number in range(2):
+            (grant,) = pool.take()
+            pool.requeue(grant, "lost", begun=True, who=f"w{number % 2}")
+    else:
+        world.advance(6)
+        pool.sweep()
+    pool.sweep()
+    assert pool.state(task) in (State.FAILED, State.CANCELLED)
+    assert callers.left() == full
+    callers.check()
+
+
+def test_of_two_limits_each_gets_back_its_own(world: World) -> None:
+    callers = Callers(world, requests_per_minute=100, requests_per_day=12)
+    callers.submit(want=1)
+    world.advance(700)
+    callers.submit()
+    callers.pool.cancel("t2")
+    assert callers.left() == {"requests_per_minute": 100, "requests_per_day": 11}
+
+
+def test_a_task_that_is_queued_again_is_charged_once(world: World) -> None:
+    callers = Callers(world, requests_per_day=5, tokens_per_day=10_000)
+    callers.submit(estimated_input=100, max_output=100)
+    for _ in range(3):
+        (grant,) = callers.pool.take()
+        callers.pool.requeue(grant, "declined")
+    (grant,) = callers.pool.take()
+    assert callers.left() == {"requests_per_day": 4, "tokens_per_day": 9800}
+    for _ in range(3):
+        callers.pool.finish(grant, used=(100, 50), nonce="same")
+    callers.pool.requeue(grant)
+    assert callers.left() == {"requests_per_day": 4, "tokens_per_day": 9850}
+    callers.check()
+
+
+@pytest.mark.parametrize("then", ["finish", "requeue", "nothing more"])
+def test_a_running_task_that_is_cancelled_is_settled_when_its_worker_has_stopped(
+    world: World, then: str
+) -> None:
+    callers = Callers(world, requests_per_day=5, tokens_per_day=10_000)
+    callers.submit(estimated_input=100, max_output=100)
+    (grant,) = callers.pool.take()
+    callers.pool.cancel(grant.task_id)
+    assert callers.left() == {"requests_per_day": 4, "tokens_per_day": 9800}
+    if then == "finish":
+        for _ in range(2):
+            callers.pool.finish(grant, used=(100, 20))
+    if then == "requeue":
+        callers.pool.requeue(grant)
+    callers.pool.pass_time(70_000)
+    came_back = 70_000 * 10_000 // DAY
+    expected = (9880 if then == "finish" else 9800) + came_back
+    assert abs(callers.left()["tokens_per_day"] - expected) <= 1
+    callers.check()
+
+
+def test_a_late_refund_forgets_nothing_that_others_took(world: World) -> None:
+    callers = Callers(world, requests_per_minute=6)
+    callers.submit(wait_ms=50_000)
+    world.advance(30_000)
+    assert callers.burst(3) == 3
+    world.advance(20_000)
+    callers.pool.sweep()
+    assert callers.pool.state("t1") == State.FAILED
+    assert callers.left() == {"requests_per_minute": 5}
+
+
+def test_a_debt_counts_also_when_all_else_has_come_back_meanwhile(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=6000)
+    callers.submit(estimated_input=900, max_output=100)
+    (grant,) = callers.pool.take()
+    for _ in range(30):
+        world.advance(10_000)
+        callers.pool.renew(grant)
+        callers.pool.sweep()
+    world.call("DEL", world.keys("limit", subject="k:acme"))  # as it does by itself then
+    callers.pool.finish(grant, used=(1000, 7000))
+    assert callers.left() == {"tokens_per_minute": 0}
+    assert refused(callers.submit(estimated_input=1000, max_output=1)).retry_ms == 20_010
+
+
+# ---- other limits ----------
+
+
+@pytest.mark.parametrize(("then", "left"), [(1000, 940), (120, 60), (60, 0), (30, 0)])
+def test_under_another_limit_as_much_is_used_as_before(world: World, then: int, left: int) -> None:
+    callers = Callers(world, requests_per_day=100, requests_per_minute=80)
+    assert callers.burst(60) == 60
+    callers.limits = pack({"requests_per_day": then})
+    assert callers.left() == {"requests_per_day": left}
+    assert callers.burst(1100) == left
+    if then == 30:
+        assert refused(callers.submit()).reached == Reached("requests_per_day", 30, 30, 1)
+    for task in callers.accepted[:60]:
+        callers.pool.cancel(task)
+    assert callers.left() == {"requests_per_day": then - left if left else then}
+    callers.limits = pack({"requests_per_minute": 80})
+    assert callers.left() == {"requests_per_minute": 80}, "one that was taken away begins anew"
+
+
+@pytest.mark.parametrize("then", [1, 1_000_000])
+@pytest.mark.parametrize("before", [100_000_000, 10**12])
+def test_a_lowered_limit_is_used_up_at_most(world: World, before: int, then: int) -> None:
+    callers = Callers(world, tokens_per_day=before)
+    share = before * 6 // 10
+    assert isinstance(callers.submit(estimated_input=share, max_output=1), Submitted)
+    callers.limits = pack({"tokens_per_day": then})
+    assert callers.left() == {"tokens_per_day": 0}
+    answer = refused(callers.submit(estimated_input=then, max_output=1))
+    assert answer.reached == Reached("tokens_per_day", then, then, then)
+    assert answer.retry_ms == DAY
+    world.advance(DAY / 2)
+    assert callers.left() == {"tokens_per_day": then // 2}, (
+        "it comes back from the first call on, also from a refused one"
+    )
+    world.advance(DAY / 2)
+    assert callers.left() == {"tokens_per_day": then}
+
+
+def test_a_debt_stays_one_of_a_period_under_a_lowered_limit(world: World) -> None:
+    callers = Callers(world, tokens_per_minute=1000)
+    answer = callers.submit(want=1, estimated_input=1, max_output=1)
+    assert isinstance(answer, Submitted)
+    callers.pool.finish(answer.grants[0], used=(1, 1499))
+    callers.limits = pack({"tokens_per_minute": 10})
+    answer = refused(callers.submit(estimated_input=10, max_output=1))
+    assert answer.reached == Reached("tokens_per_minute", 10, 20, 10)
+    assert answer.retry_ms == 2 * MINUTE
+
+
+# ---- the clock ----------
+
+
+def test_a_clock_that_went_back_takes_nothing_and_gives_nothing(world: World) -> None:
+    callers = Callers(world, requests_per_minute=6, requests_per_day=10)
+    assert callers.burst(4) == 4
+    world.advance(-5 * DAY)
+    assert callers.left() == {"requests_per_minute": 2, "requests_per_day": 6}
+    assert callers.burst(9) == 2
+    answer = refused(callers.submit())
+    assert answer.retry_ms == 10_000
+    world.advance(10_000)
+    assert callers.burst(9) == 1
+
+
+def test_time_goes_on_for_those_who_are_only_refused_after_the_clock_went_back(world: World) -> None:
+    callers = Callers(world, requests_per_minute=6)
+    callers.burst(9)
+    world.advance(-DAY)
+    refused(callers.submit())
+    world.advance(20_000)
+    assert callers.burst(9) == 2
+
+
+def test_a_clock_that_jumped_and_came_back_locks_nobody_out(world: World) -> None:
+    callers = Callers(world, requests_per_minute=6)
+    world.advance(365 * DAY)
+    assert callers.burst(9) == 6
+    world.advance(-365 * DAY)
+    refused(callers.submit())
+    world.advance(30_000)
+    assert callers.burst(9) == 3
+
+
+def test_what_is_all_back_is_kept_no_longer(world: World) -> None:
+    callers = Callers(world, requests_per_day=100, requests_per_minute=2)
+    callers.submit()
+    assert Snapshot(world).ttl("limit", "k:acme") <= DAY / 100 + MINUTE
+    callers.pool.cancel("t1")
+    assert Snapshot(world).by_kind["limit"] == {}
+
+
+# ---- waiting ----------
+
+
+def test_so_many_of_a_key_may_wait_over_all_models_and_users(world: World) -> None:
+    callers = Callers(world, max_waiting=3)
+    callers.pool.offer("m2")
+    assert callers.burst(2, user="acme/bob") == 2
+    assert isinstance(callers.submit("acme/eve", model="m2", queue="paid"), Submitted)
+    answer = refused(callers.submit("acme/joe"))
+    assert answer.reached == Reached("max_waiting", 3, 3, 1)
+    assert answer.retry_ms > 0
+    (grant,) = callers.pool.take()
+    assert callers.burst(9) == 1
+    callers.check()
+    assert callers.pool.requeue(grant).outcome == "queued", "what came once is not refused later"
+    assert callers.left() == {"max_waiting": 0}
+    callers.check()
+    for task in callers.accepted[:2]:
+        callers.pool.cancel(task)
+    assert callers.burst(9) == 1
+    callers.check()
+
+
+def test_who_need_not_wait_is_not_refused_for_those_who_do(world: World) -> None:
+    callers = Callers(world, max_waiting=1)
+    callers.submit()
+    callers.pool.offer("m2")
+    assert isinstance(callers.submit(model="m2", want=1), Submitted)
+    assert isinstance(callers.submit(model="m2"), Refused)
+    callers.check()
+
+
+def test_users_have_limits_of_their_own(world: World) -> None:
+    callers = Callers(world, users={"max_waiting": 1}, max_waiting=3)
+    assert [callers.burst(5, user=f"acme/{name}") for name in ("a", "b", "c", "d")] == [1, 1, 1, 0]
+    answer = refused(callers.submit("acme/a"))
+    assert answer.reached is not None
+    callers.check()
+
+
+def test_what_is_left_without_a_task_is_told_as_beside_one(world: World) -> None:
+    callers = Callers(world, users={"requests_per_day": 7, "tokens_per_minute": 900}, requests_per_minute=9)
+    for user in ("acme/a", "acme/a", "acme/b"):
+        answer = callers.submit(user)
+        assert isinstance(answer, Submitted)
+        allowed = drive(world.scheduler("r1").allowance(user, callers.limits, callers.user_limits))
+        assert tightest(allowed) == answer.standing

@@ -1,0 +1,47 @@
+import asyncio
+
+import pytest
+
+from fairlane.queues import loops
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_who_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "AGAIN_S", 0.01)
+    loop = asyncio.get_running_loop()
+    failing, other = loop.create_future(), loop.create_future()
+    failures = 0
+
+    async def go_on() -> None:
+        nonlocal failures
+        while True:
+            try:
+                await asyncio.gather(failing, other)
+            except ValueError:
+                failures += 1
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    failing.set_exception(ValueError())
+    await loops.end_tasks(None, task)
+    assert task.cancelled()
+    assert failures == 1  # the first cancellation came as that
+
+
+async def test_whatever_a_task_ends_with_is_over() -> None:
+    async def fail() -> None:
+        raise ValueError
+
+    async def fail_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError
+
+    tasks = [asyncio.create_task(work()) for work in (fail, fail_late)]
+    await asyncio.sleep(0)
+    await loops.end_tasks(*tasks)
+    assert all(task.done() for task in tasks)
+    await loops.end_tasks()

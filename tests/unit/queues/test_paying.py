@@ -1,0 +1,513 @@
+"""What tasks are held and charged of a quota, and what comes back: each once, whoever ends them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.gateway.records.entries import MOST_TOKENS, Charge, read_charge
+from fairlane.queues.credits import Funds
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Refused, Short, State, Submitted
+
+GRACE = Limits().stop_grace_ms
+CREDIT = 1_000_000
+PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {3 * CREDIT} 7"
+"""Micro-credits of a million tokens: so a token of input is one, of output two."""
+DAY_MS = 86_400_000
+PAID = {"user": "acme/ann", "price": PRICE, "quota": "k", "estimated_input": 100, "max_output": 50}
+"""A task that is held 7 + 100 + 2 * 50 = 207."""
+
+
+class Account:
+    """A pool, and what one key can pay with."""
+
+    def __init__(self, world: World, granted: int = 1000, subject: str = "k:acme") -> None:
+        self.world, self.pool, self.subject = world, Pool(world), subject
+        self.pool.sweep()
+        self.fund(granted)
+
+    def fund(self, granted: int, grants: int = 1, window: str = "", **more: Any) -> bool:
+        known: bool = drive(self.pool.scheduler.fund(self.subject, Funds(granted, grants, **more), window))
+        return known
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """What is there, and what of it is held."""
+        balance = drive(self.pool.scheduler.balance(self.subject))
+        return balance.balance, balance.held
+
+    def window(self, name: str) -> tuple[int, int]:
+        balance = drive(self.pool.scheduler.balance(self.subject))
+        return balance.windows[name], balance.held_of(name)
+
+    def submit(self, task: str, **more: Any) -> Submitted | Refused:
+        return self.pool.submit(task, **{**PAID, **more})
+
+    def run(self, task: str, **more: Any) -> Any:
+        return self.pool.run(task, **{**PAID, **more})
+
+    def budget(self, amount: int, kind: str = "d") -> str:
+        """The text of a quota with a budget of the day of UTC that it is."""
+        day = self.world.now_ms // DAY_MS * DAY_MS
+        return f"k {amount} {kind} {day} {day + DAY_MS} {day + 2 * DAY_MS}"
+
+    @property
+    def today(self) -> str:
+        return f"d{(self.world.now_ms // DAY_MS + 1) * DAY_MS}"
+
+    def charges(self) -> list[Charge]:
+        entries = self.world.call("XRANGE", self.world.keys("outbox"), "-", "+")
+        return [charge for _, fields in entries if (charge := read_charge(fields[1]))]
+
+
+def contents(world: World) -> dict[bytes, bytes]:
+    return {name: value for name, (_, value) in world.save().items()}
+
+
+@pytest.fixture
+def account(world: World) -> Account:
+    return Account(world)
+
+
+def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> None:
+    grant = account.run("a")
+    assert account.stands == (1000, 207)
+    account.pool.finish(grant, used=(80, 10, 40, 5, False))
+    cost = 7 + 40 + 20 + 10 + 15
+    assert account.stands == (1000 - cost, 0)
+    (charge,) = account.charges()
+    assert charge == Charge(
+        *("a", account.world.now_ms, "", "acme/ann", "k:acme", PRICE),
+        number=2, held=207, charged=cost, window="", window_held=0, window_charged=0,
+    )  # fmt: skip
+    audit(account.world, "a")
+
+
+def test_of_a_user_the_user_pays(world: World) -> None:
+    account = Account(world, subject="u:acme/ann")
+    assert account.submit("a", user="acme/bob", quota="u") == Refused(
+        "no_balance", unknown=("u:acme/bob", "")
+    )
+    account.submit("a", quota="u")
+    assert account.stands == (1000, 207)
+
+
+def test_what_is_not_enough_is_refused_and_takes_nothing(account: Account) -> None:
+    limits = {"key_limits": "100 0 0 0 0 0"}
+    for name in "abcd":
+        assert isinstance(account.submit(name, **limits), Submitted)
+    before = contents(account.world)
+    refused = account.submit("e", **limits)
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.short) == ("quota", Short(207, 1000 - 4 * 207))
+    assert refused.standing is not None
+    assert contents(account.world) == before
+    assert isinstance(account.submit("e", estimated_input=1, max_output=1, **limits), Submitted)
+
+
+def test_a_refusal_by_a_limit_or_a_full_queue_holds_nothing(account: Account) -> None:
+    assert isinstance(account.submit("a", key_limits="1 0 0 0 0 0"), Submitted)
+    assert account.submit("b", key_limits="1 0 0 0 0 0").reason == "rate_limited"  # type: ignore[union-attr]
+    account.pool.configure(max_length=1)
+    assert account.submit("c", user="acme/ann").reason == "full"  # type: ignore[union-attr]
+    assert account.stands == (1000, 207)
+
+
+def test_a_submit_whose_reply_was_lost_holds_once(account: Account) -> None:
+    for _ in range(3):
+        assert isinstance(account.submit("a", nonce="same"), Submitted)
+    assert account.stands == (1000, 207)
+
+
+def test_what_nobody_has_told_of_is_asked_for(world: World) -> None:
+    account = Account(world)
+    assert account.submit("a", user="other") == Refused("no_balance", unknown=("k:other", ""))
+    window = account.today
+    assert account.submit("a", quota=account.budget(500)) == Refused("no_balance", unknown=("k:acme", window))
+    assert account.fund(1000, window=window, windows={window: 450}) is False
+    assert account.submit("a", quota=account.budget(500), estimated_input=1000).short == Short(1107, 1050)  # type: ignore[union-attr]
+
+
+def test_a_model_without_a_price_costs_nothing_and_asks_nobody(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a", **{**PAID, "price": ""})
+    pool.finish(grant)
+    assert world.call("EXISTS", world.keys("balance", subject="k:acme")) == 0
+
+
+def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
+    account.pool.finish(account.run("a"), used=(2000, 0))
+    assert account.stands == (1000 - 2007, 0)
+    assert account.submit("b").short == Short(109, 0)  # type: ignore[union-attr]  # (users who wrote nothing)
+    account.fund(3000, 2)
+    assert account.stands == (3000 - 2007, 0)
+    assert isinstance(account.submit("b"), Submitted)
+
+
+def test_a_grant_counts_once_and_an_older_word_of_it_changes_nothing(account: Account) -> None:
+    for granted, grants in ((1500, 2), (1500, 2), (1000, 1), (400, 3)):
+        account.fund(granted, grants)
+    assert account.stands == (400, 0)
+    account.fund(-50, 4)
+    assert account.stands == (-50, 0)
+    account.fund(10**15 + 1, 5)
+    assert account.stands == (10**15 + 1, 0)
+
+
+def test_sums_beyond_what_scripts_count_exactly_are_exact(world: World) -> None:
+    far = 2**53 + 1
+    account = Account(world, granted=0)
+    account.fund(5 * far, 2)
+    account.pool.finish(account.run("a"), used=(100, 0))
+    account.fund(7 * far, 3)
+    assert account.stands == (7 * far - 107, 0)
+
+
+@pytest.mark.parametrize(
+    ("price", "used"),
+    [
+        (
+            "100000000000000 99999999999999 99999999999999 1 1000000000000000",
+            (4_194_304, 4_194_304, 17, 4_194_303),
+        ),
+        ("1 1 1 1 0", (1, 1, 0, 0)),
+        ("999999 0 999999 1000001 0", (999_999, 1, 5, 1)),
+        (PRICE, (-1, -1, -1, -1)),
+        (PRICE, (10**9, -1, 10**12, 5)),
+    ],
+)
+def test_a_price_is_exact_to_the_micro_credit_and_rounded_up_once(
+    account: Account, price: str, used: tuple[int, int, int, int]
+) -> None:
+    account.fund(4 * 10**15, 2)
+    input_, cached, output, reasoning, request = map(int, price.split())
+    account.pool.finish(account.run("a", price=price), used=(*used, False))
+    read, wrote = (min(max(tokens, 0), MOST_TOKENS) for tokens in used[:2])
+    from_cache, thought = min(max(used[2], 0), read), min(max(used[3], 0), wrote)
+    parts = (
+        (read - from_cache) * input_ + from_cache * cached + (wrote - thought) * output + thought * reasoning
+    )
+    assert account.stands == (4 * 10**15 - request - -(-parts // 10**6), 0)
+
+
+# ---- budgets ----------
+
+
+def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Account) -> None:
+    first = account.today
+    account.fund(1000, window=first)
+    grant = account.run("a", quota=account.budget(150))
+    assert account.stands == (1000, 57)
+    assert account.window(first) == (0, 150)
+    account.pool.finish(grant, used=(100, 20))
+    assert account.window(first) == (147, 0)
+    assert account.stands == (1000, 0)
+    (charge,) = account.charges()
+    assert (charge.held, charge.charged) == (57, 0)
+    assert (charge.window, charge.window_held, charge.window_charged) == (first, 150, 147)
+    account.world.advance(DAY_MS)
+    account.pool.offer("m")
+    account.submit("b", quota=account.budget(150))
+    assert account.window(account.today) == (0, 147), "its user is known to write less"
+    assert account.window(first) == (147, 0)
+    audit(account.world, "ab")
+
+
+def test_what_comes_back_goes_to_the_window_that_it_came_from(account: Account) -> None:
+    windows = [account.today]
+    account.fund(0, 2, window=windows[0])
+    for day, name in enumerate("abc"):
+        assert isinstance(account.submit(name, quota=account.budget(1000)), Submitted)
+        account.world.advance(DAY_MS)
+        account.pool.offer("m")
+        windows.append(account.today)
+        assert account.window(windows[day]) == (0, 207)
+    for name in "abc":
+        account.pool.cancel(name)
+    assert [account.window(window) for window in windows[1:3]] == [(0, 0), (0, 0)]
+    assert windows[0] not in str(drive(account.pool.scheduler.balance("k:acme")).fields)
+    assert [charge.window for charge in account.charges()] == windows[:3]
+    audit(account.world, "abc")
+
+
+def test_what_a_task_uses_beyond_its_hold_ends_with_its_window(account: Account) -> None:
+    account.fund(1000, window=account.today)
+    account.pool.finish(account.run("a", quota=account.budget(500)), used=(300, 0))
+    assert account.window(account.today) == (307, 0)
+    account.pool.finish(account.run("b", quota=account.budget(500)), used=(3000, 0))
+    assert account.window(account.today) == (500 + 3007 - 193 - 1000, 0)
+    assert account.stands == (0, 0)
+    account.world.advance(DAY_MS)
+    account.pool.offer("m")
+    assert isinstance(account.submit("c", quota=account.budget(500)), Submitted)
+
+
+def test_the_clock_of_the_store_says_which_window_it_is(account: Account) -> None:
+    text = account.budget(500)
+    _, _, _, before, this, following = text.split()
+    account.fund(0, 2, window=f"d{this}")
+    account.submit("a", quota=text)
+    assert account.window(f"d{this}") == (0, 207)
+    account.world.advance(DAY_MS)  # the gateway's is late
+    account.pool.offer("m")
+    account.submit("b", quota=text)
+    assert account.window(f"d{following}") == (0, 207)
+    account.world.advance(-DAY_MS)
+    account.pool.offer("m")
+    account.submit("c", quota=text)
+    assert account.window(f"d{this}") == (0, 414)
+    account.world.advance(-DAY_MS)
+    account.pool.offer("m")
+    assert account.submit("d", quota=text) == Refused("no_balance", unknown=("k:acme", f"d{before}"))
+
+
+def test_a_budget_of_another_kind_asks_what_was_used_of_it(account: Account) -> None:
+    account.fund(0, 2, window=account.today)
+    account.submit("a", quota=account.budget(500))
+    month = f"m{account.today[1:]}"
+    assert account.submit("b", quota=account.budget(500, "m")) == Refused(
+        "no_balance", unknown=("k:acme", month)
+    )
+    account.fund(0, 2, window=month, windows={month: 290})
+    refused = account.submit("b", quota=account.budget(500, "m"), estimated_input=200)
+    assert refused.short == Short(307, 210)  # type: ignore[union-attr]
+
+
+# ---- ends ----------
+
+
+def completes(account: Account) -> None:
+    account.pool.finish(account.run("a"), used=(10, 5))
+
+
+def is_cancelled_waiting(account: Account) -> None:
+    account.submit("a")
+    account.pool.cancel("a")
+
+
+def times_out_waiting(account: Account) -> None:
+    account.submit("a", wait_ms=1000)
+    account.pool.pass_time(1000)
+
+
+def fails_after_output(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.finish(grant, 3, state=State.FAILED, used=(10, 5))
+
+
+def is_cancelled_before_output(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.cancel("a")
+    assert account.stands == (1000, 207), "its worker goes on"
+    account.pool.finish(grant, used=(10, 5))
+
+
+def is_cancelled_after_output(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.cancel("a")
+    account.pool.finish(grant, used=(10, 5))
+
+
+def is_cancelled_after_output_and_its_worker_never_answers(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.renew(grant)
+    account.pool.append(grant, 2)
+    account.pool.cancel("a")
+    account.pool.pass_time(GRACE)
+
+
+def is_late_after_output(account: Account) -> None:
+    grant = account.run("a", timeout_ms=1000)
+    account.pool.renew(grant)
+    account.pool.append(grant, 2)
+    account.pool.pass_time(1000)
+    account.pool.finish(grant, used=(10, 5))
+
+
+def is_late_by_the_operators_word(account: Account) -> None:
+    grant = account.run("a", timeout_ms=100_000, run_ms=1000)
+    account.pool.renew(grant)
+    account.pool.append(grant, 2)
+    account.pool.pass_time(1000)
+    account.pool.finish(grant, used=(10, 5))
+
+
+def is_left_after_output(account: Account) -> None:
+    grant = account.run("a", linger_ms=1000)
+    account.pool.renew(grant)
+    account.pool.append(grant, 2)
+    account.pool.pass_time(1000)
+    account.pool.finish(grant, used=(10, 5))
+
+
+def is_lost_after_output(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.requeue(grant)
+
+
+def loses_its_lease_after_output(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.renew(grant)
+    account.pool.append(grant, 2)
+    account.pool.pass_time(20_000)
+
+
+def uses_up_its_tries(account: Account) -> None:
+    account.submit("a")
+    for _ in range(3):
+        assert account.stands == (1000, 207)
+        (grant,) = account.pool.take()
+        account.pool.requeue(grant, "failed", begun=True)
+
+
+def is_stopped_with_what_it_told_before(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.finish(grant, used=(10, 5, 4, 1, False), slot_ms=1000)
+    account.pool.pass_time(1000)
+
+
+COST = 7 + 10 + 2 * 5
+
+
+@pytest.mark.parametrize(
+    ("end", "cost"),
+    [
+        (completes, COST),
+        (is_cancelled_waiting, 0),
+        (times_out_waiting, 0),
+        (fails_after_output, 0),
+        (is_cancelled_before_output, 0),
+        (is_cancelled_after_output, COST),
+        (is_cancelled_after_output_and_its_worker_never_answers, 207),
+        (is_late_after_output, COST),
+        (is_late_by_the_operators_word, COST),
+        (is_left_after_output, COST),
+        (is_lost_after_output, 0),
+        (loses_its_lease_after_output, 0),
+        (uses_up_its_tries, 0),
+        (is_stopped_with_what_it_told_before, COST - 2 + 1),
+    ],
+)
+@pytest.mark.parametrize("budget", [0, 100])
+def test_however_a_task_ends_it_is_paid_or_given_back_once(
+    account: Account, end: Callable[[Account], None], cost: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if budget:
+        account.fund(1000, window=account.today)
+        monkeypatch.setitem(PAID, "quota", account.budget(budget))
+        monkeypatch.setattr(Account, "stands", property(lambda self: whole(self)))
+    end(account)
+    account.pool.pass_time(2000)
+    assert whole(account) == (1000 - cost, 0)
+    (charge,) = account.charges()
+    assert charge.charged + charge.window_charged == cost
+    assert charge.held + charge.window_held == 207
+    assert charge.window_held == budget
+    for _ in range(2):
+        account.pool.cancel("a")
+        account.pool.pass_time(2000)
+    assert whole(account) == (1000 - cost, 0)
+    audit(account.world, "a")
+
+
+def whole(account: Account) -> tuple[int, int]:
+    """What is there and held, of both."""
+    balance = drive(account.pool.scheduler.balance(account.subject))
+    return (
+        balance.balance - sum(balance.windows.values()),
+        balance.held + sum(balance.held_of(window) for window in balance.windows),
+    )
+
+
+def test_an_end_that_is_repeated_pays_once(account: Account) -> None:
+    grant = account.run("a")
+    for _ in range(3):
+        account.pool.finish(grant, used=(10, 5), nonce="same")
+        account.pool.cancel("a")
+        account.pool.requeue(grant)
+    assert account.stands == (1000 - COST, 0)
+    assert len(account.charges()) == 1
+
+
+def test_a_task_of_a_key_without_a_quota_tells_what_it_costs(world: World) -> None:
+    pool = Pool(world)
+    pool.finish(pool.run("a", user="acme", price=PRICE), used=(10, 5))
+    pool.finish(pool.run("b", user="acme"), used=(10, 5))
+    entries = [
+        msgspec.msgpack.decode(fields[1])
+        for _, fields in world.call("XRANGE", world.keys("outbox"), "-", "+")
+    ]
+    assert entries[0][22:] == [PRICE, str(COST), ""]
+    assert entries[1][22:] == []
+
+
+# ---- what SQL and the store say of each other ----------
+
+
+def test_a_balance_that_is_gone_is_charged_in_sql_alone(account: Account) -> None:
+    grant = account.run("a")
+    account.world.call("DEL", account.world.keys("balance", subject="k:acme"), account.world.keys("balances"))
+    account.pool.finish(grant, used=(10, 5))
+    (charge,) = account.charges()
+    assert (charge.number, charge.charged) == (0, COST)
+    assert drive(account.pool.scheduler.balance("k:acme")) is None
+
+
+def test_balances_are_due_in_turn(account: Account) -> None:
+    scheduler = account.pool.scheduler
+    newest, due = drive(scheduler.reckon(10, 60_000))
+    assert newest == ""
+    ((subject, balance, idle),) = due
+    assert (subject, balance.balance, idle) == ("k:acme", 1000, 0)
+    assert drive(scheduler.reckon(10, 60_000)) == ("", [])
+    account.pool.finish(account.run("a"))
+    account.world.advance(60_000)
+    newest, due = drive(scheduler.reckon(10, 60_000))
+    assert newest.endswith("-0")
+    assert [idle for _, _, idle in due] == [0]
+    account.world.advance(61_000)
+    assert drive(scheduler.reckon(10, 60_000))[1][0][2] == 61_000
+    account.world.advance(-3_600_000)
+    assert len(drive(scheduler.reckon(10, 60_000))[1]) == 1, "also when the clock went back"
+    assert len(drive(scheduler.reckon(10, 60_000, everybody=True))[1]) == 1
+
+
+def test_what_was_compared_is_put_right_once(account: Account) -> None:
+    account.fund(1000, window=account.today)
+    account.pool.finish(account.run("a", quota=account.budget(100)), used=(100, 50))
+    scheduler = account.pool.scheduler
+    _, ((_, compared, _),) = drive(scheduler.reckon(10, 60_000))
+    grant = account.run("b")
+    right = Funds(1300, 2, number=50)
+    for done in (True, False):
+        assert drive(scheduler.amend("k:acme", compared, right, 11, {account.today: -3, "d5": 9})) is done
+    assert account.stands == (1300 - 107 - 11, 207)
+    assert account.window(account.today) == (97, 0)
+    account.pool.finish(grant, used=(1, 0))
+    assert account.charges()[-1].number == 51
+    audit(account.world, "ab")
+
+
+def test_only_a_balance_at_rest_is_forgotten(account: Account) -> None:
+    scheduler = account.pool.scheduler
+
+    def look() -> Any:
+        (_, ((_, compared, _),)) = drive(scheduler.reckon(10, 1, everybody=True))
+        return compared
+
+    grant = account.run("a")
+    assert not drive(scheduler.forget_balance("k:acme", look()))
+    before = look()
+    account.pool.finish(grant)
+    assert not drive(scheduler.forget_balance("k:acme", before))
+    assert drive(scheduler.forget_balance("k:acme", look()))
+    audit(account.world, "a")
+    assert account.submit("b").reason == "no_balance"  # type: ignore[union-attr]

@@ -1,0 +1,279 @@
+"""What the outbox is told of tasks that end: one entry each, whoever ends them, with what their ends say."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane import queues
+from fairlane.gateway.records.entries import MOST_TOKENS, UsageRow, read_usage
+from fairlane.queues.scheduler import Limits
+from fairlane.queues.tasks import Refused, State, Submitted
+
+LUA = Path(queues.__file__).parent / "lua"
+GRACE = Limits().stop_grace_ms
+
+
+def rows(world: World) -> list[UsageRow]:
+    """What is in the outbox."""
+    entries = world.call("XRANGE", world.keys("outbox"), "-", "+")
+    assert all(fields[0] == b"usage" for _, fields in entries)
+    return [read_usage(fields[1], {"paid": "gold", "free": "tin"}.__getitem__) for _, fields in entries]
+
+
+def only(world: World) -> UsageRow:
+    (row,) = rows(world)
+    return row
+
+
+def test_a_task_that_ran_is_recorded_with_all_that_is_known_of_it(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("*")
+    trace = "0123456789abcdef0123456789abcdef"
+    pool.submit(
+        *("a", "gpt-x"),
+        queue="paid",
+        user="acme/ann",
+        key="acme",
+        task_type="openaiCompletion",
+        traceparent=f"00-{trace}-0123456789abcdef-01",
+        request_id="req-1",
+    )
+    begun = world.now_ms
+    world.advance(300)
+    (grant,) = pool.take("*")
+    pool.renew(grant)
+    world.advance(40)
+    pool.append(grant, 2)
+    world.advance(60)
+    pool.finish(grant, 3, used=(70, 8, 50, 2, False))
+    assert only(world) == UsageRow(
+        task="a",
+        ended=begun + 400,
+        enqueued=begun,
+        granted=begun + 300,
+        first_output=begun + 340,
+        state="completed",
+        code="",
+        key_id="acme",
+        user_name="acme/ann",
+        tier="gold",
+        queue="paid",
+        task_type="openaiCompletion",
+        model="gpt-x",
+        scheduled="*",
+        worker="w1",
+        attempts=1,
+        tries=1,
+        request="req-1",
+        trace=trace,
+        input=70,
+        output=8,
+        cached=50,
+        reasoning=2,
+        estimated=False,
+        cost=None,
+        price="",
+    )
+    assert (only(world).waited_ms, only(world).ran_ms) == (300, 100)
+
+
+def test_what_is_not_known_is_none_and_an_estimate_is_marked(world: World) -> None:
+    pool = Pool(world)
+    pool.finish(pool.run("a"), used=(12, 3, -1, -1, True))
+    pool.finish(pool.run("b"), used=(-1, -1))
+    a, b = rows(world)
+    assert (a.input, a.output, a.cached, a.reasoning, a.estimated) == (12, 3, None, None, True)
+    assert (b.input, b.output, b.cached, b.reasoning, b.estimated) == (None, None, None, None, False)
+    assert (b.key_id, b.request, b.trace, b.first_output) == ("", "", "", None)
+
+
+def test_a_worker_is_believed_no_more_tokens_than_can_be(world: World) -> None:
+    pool = Pool(world)
+    pool.finish(pool.run("a"), used=(12, 3, 13, 4, False))
+    pool.finish(pool.run("b"), used=(10**12, 5_000_000, 10**11, 7, False))
+    pool.finish(pool.run("c"), used=(-1, -1, 5, 6, False))
+    a, b, c = rows(world)
+    assert (a.input, a.output, a.cached, a.reasoning) == (12, 3, 12, 3)
+    assert (b.input, b.output, b.cached, b.reasoning) == (MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, 7)
+    assert (c.input, c.output, c.cached, c.reasoning) == (None, None, 5, 6)
+
+
+def test_no_more_tokens_are_recorded_than_are_settled() -> None:
+    settled = re.findall(r"math\.min\((?:input|output), (\d+)\)", (LUA / "shared" / "ending.lua").read_text())
+    assert max(int(most) for most in settled) == MOST_TOKENS  # (less where a cost is learned)
+
+
+def test_a_task_that_never_ran_is_recorded_too(world: World) -> None:
+    pool = Pool(world)
+    pool.submit("a")
+    world.advance(250)
+    pool.cancel("a")
+    row = only(world)
+    assert (row.state, row.granted, row.attempts, row.worker) == ("cancelled", None, 0, "")
+    assert (row.waited_ms, row.ran_ms) == (250, 0)
+
+
+def times_out_waiting(pool: Pool) -> None:
+    pool.submit("a", wait_ms=1000)
+    pool.pass_time(1000)
+
+
+def is_left_waiting(pool: Pool) -> None:
+    pool.submit("a", linger_ms=1000)
+    pool.pass_time(1000)
+
+
+def fails(pool: Pool) -> None:
+    pool.finish(pool.run("a"), state=State.FAILED)
+
+
+def is_lost_after_output(pool: Pool) -> None:
+    grant = pool.run("a")
+    pool.append(grant, 2)
+    pool.requeue(grant)
+
+
+def uses_up_its_tries(pool: Pool) -> None:
+    pool.submit("a")
+    for _ in range(3):
+        (grant,) = pool.take()
+        pool.requeue(grant, "failed", begun=True)
+
+
+def loses_its_lease_after_output(pool: Pool) -> None:
+    grant = pool.run("a")
+    pool.renew(grant)
+    pool.append(grant, 2)
+    pool.pass_time(20_000)
+
+
+def is_cancelled_and_its_worker_never_answers(pool: Pool) -> None:
+    grant = pool.run("a")
+    pool.renew(grant)
+    pool.cancel("a")
+    pool.pass_time(GRACE)
+    assert pool.finish(grant).outcome == "late"
+
+
+def is_cancelled_and_its_worker_is_lost(pool: Pool) -> None:
+    grant = pool.run("a")
+    pool.cancel("a")
+    pool.requeue(grant)
+
+
+def times_out_running(pool: Pool) -> None:
+    grant = pool.run("a", run_ms=1000)
+    pool.renew(grant)
+    pool.pass_time(1000 + GRACE)
+
+
+def is_left_while_it_runs(pool: Pool) -> None:
+    grant = pool.run("a", linger_ms=1000)
+    pool.renew(grant)
+    pool.pass_time(1000 + GRACE)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (times_out_waiting, ("failed", "QUEUE_TIMEOUT")),
+        (is_left_waiting, ("cancelled", "CANCELLED")),
+        (fails, ("failed", "X")),
+        (is_lost_after_output, ("failed", "WORKER_LOST")),
+        (uses_up_its_tries, ("failed", "WORKER_LOST")),
+        (loses_its_lease_after_output, ("failed", "WORKER_LOST")),
+        (is_cancelled_and_its_worker_never_answers, ("cancelled", "")),
+        (is_cancelled_and_its_worker_is_lost, ("cancelled", "")),
+        (times_out_running, ("failed", "TIMEOUT")),
+        (is_left_while_it_runs, ("cancelled", "CANCELLED")),
+    ],
+)
+def test_however_a_task_ends_it_is_recorded_once(
+    world: World, end: Callable[[Pool], None], outcome: tuple[str, str]
+) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    end(pool)
+    pool.pass_time(2000)
+    assert (only(world).state, only(world).code) == outcome
+    audit(world, "a")
+
+
+def test_a_call_that_is_repeated_records_nothing_more(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    for _ in range(3):
+        assert pool.finish(grant, nonce="same").outcome == "ok"
+        pool.cancel("a")
+        pool.requeue(grant)
+    assert only(world).state == "completed"
+
+
+def test_a_task_that_is_stopped_is_recorded_with_what_it_used_until_then(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.append(grant, 2)
+    pool.cancel("a")
+    assert rows(world) == [], "its worker goes on until it is told"
+    ended = world.now_ms
+    world.advance(500)
+    assert pool.finish(grant, used=(9, 40)).outcome == "late"
+    row = only(world)
+    assert (row.state, row.ended, row.input, row.output) == ("cancelled", ended, 9, 40)
+
+
+@pytest.mark.parametrize("later", [(9, 40), (-1, -1)])
+def test_a_failure_whose_worker_is_still_to_stop_is_recorded_with_what_was_told_last(
+    world: World, later: tuple[int, int]
+) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    pool.finish(grant, state=State.FAILED, used=(9, 30, -1, -1, True), slot_ms=1000)
+    assert rows(world) == []
+    pool.finish(grant, used=later)
+    row = only(world)
+    assert (row.state, row.code, row.input, row.output) == ("failed", "X", 9, 40 if later[1] > 0 else 30)
+    assert row.estimated == (later[1] < 0)
+
+
+def test_what_was_told_is_recorded_also_when_the_sweep_gives_the_slot_back(world: World) -> None:
+    pool = Pool(world)
+    pool.sweep()
+    grant = pool.run("a")
+    pool.finish(grant, state=State.FAILED, used=(9, 30, 4, -1, True), slot_ms=1000)
+    pool.pass_time(1000)
+    row = only(world)
+    assert (row.input, row.output, row.cached, row.reasoning, row.estimated) == (9, 30, 4, None, True)
+
+
+def test_a_refused_task_leaves_no_record(world: World) -> None:
+    pool = Pool(world)
+    pool.configure(max_length=1)
+    assert isinstance(pool.submit("a"), Submitted)
+    assert isinstance(pool.submit("b"), Refused)
+    assert isinstance(pool.submit("c", "nobody-offers-it"), Refused)
+    assert rows(world) == []
+
+
+def test_with_a_full_outbox_nothing_begins_and_everything_ends(world: World) -> None:
+    world.limits = Limits(max_outbox=2)
+    pool = Pool(world)
+    grants = [pool.run(name) for name in "abcd"]
+    for grant in grants[:2]:
+        pool.finish(grant)
+    assert pool.submit("e") == Refused("outbox_full")
+    for grant in grants[2:]:
+        pool.finish(grant)
+    assert [row.task for row in rows(world)] == ["a", "b", "c", "d"]
+    outbox = world.keys("outbox")
+    world.call("XGROUP", "CREATE", outbox, "sql", "0")
+    world.call("XREADGROUP", "GROUP", "sql", "c", "COUNT", 3, "STREAMS", outbox, ">")
+    ids = [entry[0] for entry in world.call("XRANGE", outbox, "-", "+", "COUNT", 3)]
+    assert drive(pool.scheduler._link.run("recorded", "sql", *ids)) == 3  # type: ignore[arg-type]
+    assert world.call("XPENDING", outbox, "sql")[0] == 0
+    assert isinstance(pool.submit("e"), Submitted)

@@ -1,0 +1,1 @@
+"""What happened in the last minutes to days, of all replicas together."""

@@ -1,0 +1,23 @@
+// What each limit is for. The gateway says it in English, from the settings' own texts; here it stands in Chinese.
+
+import { language } from "../common/i18n.js";
+
+export const CHINESE = {
+  weight: "争用模型时的份额，相对于其他有等待任务的队列。",
+  max_length: "此处最多可等待的任务数，所有模型合计；未设置时采用 max_queue_length。",
+  max_wait_ms: "任务在此最多等待的毫秒数。",
+  max_running: "此队列可同时运行的任务数，所有模型与副本合计；即使有空闲槽位，超出的任务也会等待。",
+  reserved: "在每个设有 concurrency 的模型上为此队列预留的槽位：未用满时其任务优先，未借出的保持空闲。",
+  lendable: "此队列不用时，其他队列可借用多少预留（reserved）槽位；不超过 reserved。",
+  borrow: "除预留槽位外，此队列还可使用设有 concurrency 的模型的多少槽位。",
+  admission: "何时立即拒绝任务而不排队。",
+  concurrency: "此模型可同时运行的任务数，所有副本合计。",
+  cost: "公平性按什么计量。",
+  requests_per_minute: "任意一分钟内可开始的此模型任务数，所有副本合计：即上游允许的数量。",
+  tokens_per_minute: "任意一分钟内此模型的任务可用的令牌数，输入与输出合计：开始时估算，结束时更正。",
+  max_running_per_user: "一个用户在此模型上可同时运行的任务数；其余任务等待，队列中后面的任务先行。",
+  max_waiting_per_user: "一个用户可为此模型等待的任务数，所有队列合计；超出的以 429 拒绝。",
+};
+
+/** What a setting is for, in the reader's language. */
+export const helpText = (setting, english) => (language() === "zh" && CHINESE[setting]) || english;

@@ -1,0 +1,36 @@
+// What the calculator says, in English and Chinese.
+
+export default {
+  en: {
+    "sizing.title": "Sizing",
+    "sizing.about": "How long so many users wait in front of so many slots.",
+    "sizing.slots": "Slots",
+    "sizing.seconds": "Seconds per answer",
+    "sizing.users": "Users",
+    "sizing.perHour": "Questions per user and hour",
+    "sizing.wait": "Mean wait",
+    "sizing.waits": "Time in which somebody waits",
+    "sizing.use": "Slots in use",
+    "sizing.perMinute": "Answers a minute",
+    "sizing.asked": "Questions that a user gets to ask an hour",
+    "sizing.burst": "If all ask at once, the last waits about",
+    "sizing.invalid": "Give numbers above 0; slots and users whole ones up to 100,000.",
+    "sizing.source": "The closed network M/M/c//N (Kleinrock, Queueing Systems, volume 1, 1975, section 3.8): who waits for an answer asks nothing else. Answers vary in length as an exponential distribution does; with equal lengths waits are shorter. All users count alike; queues with weights share the slots.",
+  },
+  zh: {
+    "sizing.title": "容量估算",
+    "sizing.about": "给定用户数和并发槽位，用户要等多久。",
+    "sizing.slots": "槽位",
+    "sizing.seconds": "每个回答的秒数",
+    "sizing.users": "用户数",
+    "sizing.perHour": "每位用户每小时的提问数",
+    "sizing.wait": "平均等待",
+    "sizing.waits": "有人等待的时间占比",
+    "sizing.use": "槽位使用率",
+    "sizing.perMinute": "每分钟回答数",
+    "sizing.asked": "每位用户每小时实际能提问的次数",
+    "sizing.burst": "所有人同时提问时，最后一位约等待",
+    "sizing.invalid": "请填写大于 0 的数字；槽位和用户数为不超过 100,000 的整数。",
+    "sizing.source": "封闭排队网络 M/M/c//N（Kleinrock，Queueing Systems 第一卷，1975，第 3.8 节）：等待回答的用户不会再提问。回答长度按指数分布变化；长度相同时等待更短。所有用户同等对待；带权重的队列共享槽位。",
+  },
+};

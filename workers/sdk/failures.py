@@ -1,0 +1,26 @@
+"""Lines in the worker's log that say why tasks failed: few where they are many, and without what may quote the request."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from fairlane.queues.logs.sentences import unquoted
+from fairlane.queues.logs.sums import Allowance
+from fairlane.workers.sdk.errors import TaskError
+
+
+class FailureLines:
+    """As many as an `Allowance` lets through; the next one says how many before it had none. `now` in seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._allowance = Allowance(now)
+        self._untold = 0
+
+    def tell(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger], error: TaskError) -> None:
+        """Write that a task failed with `error`; `log` names the task."""
+        if not self._allowance.take():
+            self._untold += 1
+            return
+        others = f" ({self._untold} others failed before it)" if self._untold else ""
+        self._untold = 0
+        log.info("failed with %s: %s%s", error.code, unquoted(error.message), others)

@@ -1,0 +1,83 @@
+"""Whether a worker of another replica takes a task, as far as the replicas tell."""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from fairlane.queues.keys import Keys
+from fairlane.queues.store.link import RedisLink
+from fairlane.queues.survey.presence import read_presence
+from fairlane.queues.tasks import Grant
+from fairlane.workers.server.pool import ANY, Mismatch
+
+SHARED_S = 0.05
+"""Tasks that look for a worker at other replicas wait so long for each other: one reading serves them all."""
+
+
+class Elsewhere:
+    """Reads what the other replicas tell of their workers, when somebody asks. `me`: this replica."""
+
+    def __init__(self, link: RedisLink, keys: Keys, me: str) -> None:
+        self._link = link
+        self._keys = keys
+        self._me = me
+        self._reading: asyncio.Task[set[_RemoteWorker]] | None = None
+
+    async def takes(self, grant: Grant, why: Mismatch) -> bool:
+        """Whether a worker elsewhere takes a task that those here do not. Raises StoreError."""
+        return any(
+            kind.takes(grant.model, grant.task_type) and (kind.version >= 2 or why is not Mismatch.SIZE)
+            for kind in await self._kinds()
+        )
+
+    async def others_do(self, models: Iterable[str], task_types: frozenset[str] | None, version: int) -> bool:
+        """As `Pool.others_do`, of the workers elsewhere. Raises StoreError."""
+        kinds = await self._kinds()
+        return all(any(kind.does(model, task_types, version) for kind in kinds) for model in models)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _kinds(self) -> set["_RemoteWorker"]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(), name="workers-elsewhere")
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> set["_RemoteWorker"]:
+        """The kinds of workers of other replicas; who asks within a moment shares the reading."""
+        try:
+            await asyncio.sleep(SHARED_S)
+            kinds: set[_RemoteWorker] = set()
+            for name in await self._link.command("ZRANGE", self._keys("replicas"), 0, -1):
+                replica = name.decode()
+                if replica != self._me:
+                    reply = await self._link.command("HGETALL", self._keys("presence", replica=replica))
+                    kinds.update(msgspec.convert(read_presence(reply), list[_RemoteWorker]))
+            return kinds
+        finally:
+            self._reading = None
+
+
+class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
+    """What another replica tells of one of its workers, as far as it counts for who takes a task."""
+
+    models: tuple[str, ...]
+    task_types: tuple[str, ...] | None = None
+    version: int = 1
+    draining: bool = False
+    unhealthy: str | None = None
+
+    def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
+        able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
+        offers = model in self.models or ANY in self.models
+        return able and offers and self.version >= version and not self.draining and not self.unhealthy
+
+    def takes(self, model: str, task_type: str) -> bool:
+        return (
+            not self.draining
+            and (model in self.models or ANY in self.models)
+            and (self.task_types is None or task_type in self.task_types)
+        )

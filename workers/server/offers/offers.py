@@ -1,0 +1,159 @@
+"""Says what the workers here offer, to the scheduler, and who they are, to the other replicas."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import structlog
+
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.survey.presence import AT_ONCE, Presence, Row
+from fairlane.workers.server.background import observe
+from fairlane.workers.server.pool import Pool, Worker
+from fairlane.workers.server.settings import DispatchSettings
+
+log = structlog.get_logger("fairlane.workers")
+
+OFFER_S = 5.0
+OFFER_HOLD_MS = 15_000
+PRESENT_S = 0.25
+"""At most one message about who the workers are in such a time."""
+
+
+class Offers:
+    """See the module. What has changed is told at once; all of it, when `tell_if_due` is called and it is time."""
+
+    def __init__(self, scheduler: Scheduler, pool: Pool, settings: DispatchSettings) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._settings = settings
+        self.hurry = asyncio.Event()
+        """Set when all is to be told again at the next opportunity."""
+        self._offered: set[str] = set()
+        self._due = 0.0
+        self._presence = Presence()
+        self._lines = FewLines()
+        self._present_timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Tell nothing more by itself."""
+        if self._present_timer is not None:
+            self._present_timer.cancel()
+
+    # ---- offers ----------
+
+    def offer_soon(self) -> None:
+        """Tell everything again at the next opportunity: what is offered here, and who the workers are."""
+        self._due = 0.0
+        self.hurry.set()
+
+    def offer(self, worker: Worker) -> None:
+        """A worker has come, changed or gone: say what that changes in what is offered, in order before whatever is asked next.
+
+        Who the workers are is told at once too, unless that was done a moment ago and others of its kind are known: thousands
+        who come together are a few messages.
+        """
+        pool = self._pool
+        self._presence.changed(worker.id)
+        try:
+            news = pool.take_news()
+            if news and not pool.draining:
+                self._tell([m for m, yes in news.items() if yes], [m for m, yes in news.items() if not yes])
+            if self._present_timer is None or pool.kinds_changed:
+                self._present()
+        except StoreUnavailable:
+            self.offer_soon()
+
+    def _tell(self, models: list[str], withdrawn: list[str]) -> asyncio.Future[Any]:
+        self._offered.difference_update(withdrawn)
+        self._offered.update(models)
+        grace_ms = self._settings.no_worker_grace_ms
+        reply = self._scheduler.offer(models, withdrawn, OFFER_HOLD_MS, grace_ms)
+        reply.add_done_callback(self._on_offered)
+        return reply
+
+    def _on_offered(self, reply: asyncio.Future[Any]) -> None:
+        observe(reply)
+        if not reply.cancelled() and reply.exception() is None and reply.result():
+            what = "too many model names: the store takes no more of them for now"
+            self._lines.tell(log.warning, what, refused=reply.result())
+
+    async def tell_if_due(self) -> None:
+        """Say again what is offered: it holds for OFFER_HOLD_MS. Raises StoreError."""
+        pool, now = self._pool, self._pool.time()
+        if now < self._due:
+            return
+        pool.take_news()
+        models = set() if pool.draining else pool.models()
+        withdrawn = sorted(self._offered - models)
+        offered = sorted(models)
+        self._due = now + OFFER_S
+        for at in range(0, max(len(offered), len(withdrawn), 1), AT_ONCE):
+            await self._tell(offered[at : at + AT_ONCE], withdrawn[at : at + AT_ONCE])
+        moving = {w.id: (len(w.attempts), pool.silent_ms(w)) for w in pool}
+        news = self._presence.live(moving)
+        expected = self._presence.fields
+        if await self._scheduler.present(news, OFFER_HOLD_MS) != expected:
+            self._forget_presence()
+        if self._present_timer is None:
+            self._present()
+
+    # ---- presence ----------
+
+    def presence(self) -> list[Row]:
+        """The connected workers as the admin view shows them."""
+        silent_ms = self._pool.silent_ms
+        return [
+            {**self._description(w), "running": len(w.attempts), "heartbeatAgeMs": silent_ms(w)}
+            for w in self._pool
+        ]
+
+    def changed(self, worker: Worker) -> None:
+        """A worker has changed: to be told with the next message."""
+        self._presence.changed(worker.id)
+
+    def _present(self) -> None:
+        """Tell what is new of the workers, and no more for a moment."""
+        self.close()
+        self._present_timer = None
+        self._pool.kinds_changed = False
+        if not self._presence:
+            return
+        try:
+            news = self._presence.news(self._describe)
+            self._scheduler.present(news, OFFER_HOLD_MS).add_done_callback(self._on_presented)
+        except StoreUnavailable:
+            self._forget_presence()
+            self.offer_soon()
+        self._present_timer = asyncio.get_running_loop().call_later(PRESENT_S, self._present)
+
+    def _on_presented(self, reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
+            self._forget_presence()
+
+    def _forget_presence(self) -> None:
+        """The store does not know what it was told: all of it again, with the next renewal."""
+        self._presence.forget([worker.id for worker in self._pool])
+
+    def _describe(self, worker_id: str) -> Row | None:
+        """What of a worker's presence stays as it is until the worker changes; None when it is not connected."""
+        worker = self._pool.get(worker_id)
+        return None if worker is None else self._description(worker)
+
+    def _description(self, worker: Worker) -> Row:
+        return {
+            "workerId": worker.id,
+            "name": worker.name,
+            "replica": self._scheduler.replica,
+            "version": worker.version,
+            "models": worker.models,
+            "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
+            "slots": worker.slots,
+            "draining": worker.draining,
+            "unhealthy": worker.ailment or None,
+            "modelInfo": msgspec.to_builtins(
+                {name: info for name, info in (worker.model_info or {}).items() if name in worker.models}
+            ),
+        }
