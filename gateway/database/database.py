@@ -60,6 +60,9 @@ class Database:
         self._engine = _engine(address, CONNECTIONS)
         self._reports = _engine(address, REPORTS)
         self._writing = self._engine.execution_options(**{_WRITES: True})
+        self._turn = asyncio.Lock() if isinstance(address, File) else None
+        """A file has one writer at a time. Ours come one after the other, without a connection until it is their turn: SQLite lets
+        those who wait look again now and then, so one that writes without a pause would keep others out."""
         self.dialect = self._engine.dialect.name
         """sqlite or postgresql."""
         self.trouble: Trouble | None = None
@@ -136,12 +139,16 @@ class Database:
         if self.trouble is not None and (engine is self._writing or not self.trouble.writes):
             self.trouble = None
 
+    def _turn_of(self, engine: AsyncEngine) -> contextlib.AbstractAsyncContextManager[None]:
+        writes = engine is self._writing
+        return self._turn if writes and self._turn is not None else contextlib.nullcontext()
+
     @contextlib.asynccontextmanager
     async def _begun(self, engine: AsyncEngine, deadline_s: float) -> AsyncIterator[AsyncConnection]:
         """One transaction, what the drivers raise told as DatabaseUnavailable."""
         connected = False
         try:
-            async with asyncio.timeout(deadline_s) as limit, engine.begin() as connection:
+            async with asyncio.timeout(deadline_s) as limit, self._turn_of(engine), engine.begin() as connection:
                 connected = True
                 yield connection
         except TimeoutError as error:
