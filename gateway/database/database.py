@@ -148,7 +148,11 @@ class Database:
         """One transaction, what the drivers raise told as DatabaseUnavailable."""
         connected = False
         try:
-            async with asyncio.timeout(deadline_s) as limit, self._turn_of(engine), engine.begin() as connection:
+            async with (
+                asyncio.timeout(deadline_s) as limit,
+                self._turn_of(engine),
+                engine.begin() as connection,
+            ):
                 connected = True
                 yield connection
         except TimeoutError as error:
