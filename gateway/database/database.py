@@ -61,7 +61,7 @@ class Database:
         self._reports = _engine(address, REPORTS)
         self._writing = self._engine.execution_options(**{_WRITES: True})
         self._turn = asyncio.Lock() if isinstance(address, File) else None
-        """A file has one writer at a time. Ours come one after the other, without a connection until it is their turn: SQLite lets
+        """A file has one writer at a time. Ours come one after the other, with a connection only in their turn: SQLite lets
         those who wait look again now and then, so one that writes without a pause would keep others out."""
         self.dialect = self._engine.dialect.name
         """sqlite or postgresql."""
