@@ -273,7 +273,7 @@ class App(FastAPI):
             )
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
             caller = request.caller
-            self.gateway.refusals.count(caller.key_id if caller else "", error.code)
+            self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
             whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
             metrics.refused_call(
                 error.code,

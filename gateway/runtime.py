@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from msgspec.structs import replace as replace_fields
@@ -38,23 +38,9 @@ from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
-from fairlane.gateway.records.archive import Archive, ArchiveReader
-from fairlane.gateway.records.archive import purge as purge_archive
-from fairlane.gateway.records.audit import AuditTable
-from fairlane.gateway.records.audit import purge as purge_audit
-from fairlane.gateway.records.balances import Balances
-from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
-from fairlane.gateway.records.ledger import PaidUsage
-from fairlane.gateway.records.ledger import purge as purge_ledger
-from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.reading import Reading
-from fairlane.gateway.records.reckoning import Reckoning
-from fairlane.gateway.records.refusals import Refusals, RefusalTable
-from fairlane.gateway.records.refusals import purge as purge_refusals
-from fairlane.gateway.records.reports import UsageReports
-from fairlane.gateway.records.retention import Retention
-from fairlane.gateway.records.usage import DAY_MS, UsageTable
-from fairlane.gateway.records.usage import purge as purge_usage
+from fairlane.gateway.parts import Part
+from fairlane.gateway.records.archive import Archive
+from fairlane.gateway.records.records import Records
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.configuration import ConfigurationWatch
@@ -106,14 +92,6 @@ ENDS = Ends(
     no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
     left=cancelled_end("client"),
 )
-
-
-class Part(Protocol):
-    """What begins and ends with a gateway."""
-
-    def start(self) -> Awaitable[None] | None: ...
-
-    def close(self) -> Awaitable[None] | None: ...
 
 
 class Gateway:
@@ -196,8 +174,9 @@ class Gateway:
         )
         minutes = Minutes(replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
         watch = QueueWatch(self.scheduler, self.hub)
-        self.balances = Balances(self.database, self.scheduler)
-        self.reckoning = Reckoning(self.database, self.scheduler, self.link, keys)
+        self.records = records = Records(
+            self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
+        )
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
@@ -206,25 +185,14 @@ class Gateway:
             current,
             going,
             minutes.refused,
-            self.balances.load,
+            records.balances.load,
         )
-        reading = Reading(self.database)
-        used = UsageTable(self._tier_of, lambda: current.settings.models)
-        forgotten = Forgotten(self.database)
-        self.refusals = Refusals(self.link, keys, replica)
-        tables: dict[str, Table] = {
-            "usage": PaidUsage(Careful(used, forgotten, UsageKind())),
-            "audit": Careful(AuditTable(as_shown), forgotten, AuditKind()),
-            "refusals": RefusalTable(),
-        }
-        records = Outbox(self.link, keys, self.database, tables, self.metrics, replica)
-        audit = AuditRecord(self.scheduler, reading, records.catch_up)
+        audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        archived = ArchiveReader(self.database)
-        poll = Poll(self.scheduler, results, archived.find, lambda: current.settings.archive != "off")
+        poll = Poll(self.scheduler, results, records.archived.find, lambda: current.settings.archive != "off")
         archive = Archive(
-            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, forgotten
+            self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
         )
         links = StreamLinks(tickets, self.scheduler, current)
         allowances = Allowances(self.scheduler)
@@ -254,7 +222,7 @@ class Gateway:
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
-        self.quota = QuotaAdmin(self.balances, key_store, current, audit)
+        self.quota = QuotaAdmin(records.balances, key_store, current, audit)
         self.operator = Operator(
             current=current,
             bodies=bodies,
@@ -268,20 +236,9 @@ class Gateway:
             poll=poll,
             cancel=cancel,
             links=links,
-            forget=Forget(self.database, forgotten, self.scheduler, audit),
+            forget=Forget(self.database, records.forgotten, self.scheduler, audit),
             keys=KeyAdmin(key_store, self.keyring.read, current, audit, self.key_tasks, allowances),
             quota=self.quota,
-        )
-        self.usage = UsageReports(reading)
-        retention = Retention(
-            self.database,
-            [
-                (purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
-                (purge_archive, lambda: current.settings.archive_ttl_ms),
-                (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
-                (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
-                (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
-            ],
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -318,12 +275,8 @@ class Gateway:
             self.configuration,
             self.replicas,
             audit,
-            records,
+            *records.parts,
             archive,
-            self.reckoning,
-            self.balances,
-            self.refusals,
-            retention,
             minutes,
             self.dispatcher,
         ]
@@ -416,10 +369,6 @@ class Gateway:
             "heartbeatMs": self.current.settings.heartbeat_ms,
         }
 
-    def _tier_of(self, queue: str) -> str:
-        settings = self.current.settings.queues.get(queue)
-        return settings.tier if settings else ""
-
     def _drain_worker(self, worker_id: str) -> bool:
         """Give a worker that is connected here no more tasks, and tell it to go when it is done. False: it is not connected here.
 
@@ -445,7 +394,7 @@ class Gateway:
 
     def _begin_anew(self) -> None:
         self.dispatcher.store_is_back()
-        self.reckoning.look_at_everybody()
+        self.records.reckoning.look_at_everybody()
         self.hub.check_soon(store_lost=True)
 
     def _channel_changed(self, up: bool) -> None:

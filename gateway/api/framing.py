@@ -55,7 +55,7 @@ async def _scrape(request: Framed) -> Scrape:
 
 
 async def _usage(request: Framed) -> UsageReports:
-    usage: UsageReports = request.app.gateway.usage
+    usage: UsageReports = request.app.gateway.records.usage
     return usage
 
 

@@ -719,6 +719,11 @@ class Settings(BaseModel):
                 return name
         raise KeyError(f"no queue for tier {tier!r} and mode {mode!r}")
 
+    def tier_of(self, queue: str) -> str:
+        """The tier of a queue; '' where there is none of this name."""
+        settings = self.queues.get(queue)
+        return settings.tier if settings else ""
+
     def queue_max_length(self, queue: str) -> int:
         """How many tasks may wait in `queue`."""
         return self.queues[queue].max_length or self.max_queue_length

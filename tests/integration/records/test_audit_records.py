@@ -313,7 +313,7 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
         async with talk.client(secret("acme")) as acme:
             for _ in range(3):
                 await acme.post("/api/openai", json={"model": "m", "async": True})
-        await talk.served.gateway.refusals.bring(2**60)
+        await talk.served.gateway.records.refusals.bring(2**60)
 
         async def there() -> bool:
             return bool((await told(talk, "refusals"))["refusals"])

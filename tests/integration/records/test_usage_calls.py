@@ -400,7 +400,7 @@ async def test_a_key_has_one_report_at_a_time(talk: Talk, monkeypatch: pytest.Mo
         answers += await asyncio.gather(*(client.get("/api/usage") for client in (acme, site, talk.http) * 4))
         assert max(seen) <= 2
     assert {answer.status_code for answer in answers} == {200}
-    assert not list(talk.served.gateway.usage._reading._of_key)
+    assert not list(talk.served.gateway.records.reading._of_key)
 
 
 async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""All that outlives Redis, wired: carried from there to SQL, read there, and forgotten when its time is over."""
+
+from collections.abc import Callable
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.parts import Part
+from fairlane.gateway.records.archive import ArchiveReader
+from fairlane.gateway.records.archive import purge as purge_archive
+from fairlane.gateway.records.audit import AuditTable, Values
+from fairlane.gateway.records.audit import purge as purge_audit
+from fairlane.gateway.records.balances import Balances
+from fairlane.gateway.records.forgetting import AuditKind, Careful, Forgotten, UsageKind
+from fairlane.gateway.records.ledger import PaidUsage
+from fairlane.gateway.records.ledger import purge as purge_ledger
+from fairlane.gateway.records.outbox import Outbox, Table
+from fairlane.gateway.records.reading import Reading
+from fairlane.gateway.records.reckoning import Reckoning
+from fairlane.gateway.records.refusals import Refusals, RefusalTable
+from fairlane.gateway.records.refusals import purge as purge_refusals
+from fairlane.gateway.records.reports import UsageReports
+from fairlane.gateway.records.retention import Retention
+from fairlane.gateway.records.usage import DAY_MS, UsageTable
+from fairlane.gateway.records.usage import purge as purge_usage
+from fairlane.queues.keys import Keys
+from fairlane.queues.metrics import Metrics
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.store.link import RedisLink
+
+
+class Records:
+    """The records of a gateway. `parts` begin and end with it."""
+
+    def __init__(
+        self,
+        database: Database,
+        scheduler: Scheduler,
+        link: RedisLink,
+        keys: Keys,
+        replica: str,
+        current: Current,
+        metrics: Metrics,
+        as_shown: Callable[[str, Values], Values],
+    ) -> None:
+        """`as_shown`: see `AuditTable`."""
+        self.reading = Reading(database)
+        self.forgotten = Forgotten(database)
+        self.balances = Balances(database, scheduler)
+        self.reckoning = Reckoning(database, scheduler, link, keys)
+        self.refusals = Refusals(link, keys, replica)
+        self.usage = UsageReports(self.reading)
+        self.archived = ArchiveReader(database)
+        used = UsageTable(lambda queue: current.settings.tier_of(queue), lambda: current.settings.models)
+        tables: dict[str, Table] = {
+            "usage": PaidUsage(Careful(used, self.forgotten, UsageKind())),
+            "audit": Careful(AuditTable(as_shown), self.forgotten, AuditKind()),
+            "refusals": RefusalTable(),
+        }
+        self.outbox = Outbox(link, keys, database, tables, metrics, replica)
+        retention = Retention(
+            database,
+            [
+                (purge_usage, lambda: current.settings.usage_retention_days * DAY_MS),
+                (purge_archive, lambda: current.settings.archive_ttl_ms),
+                (purge_ledger, lambda: current.settings.ledger_retention_days * DAY_MS),
+                (purge_audit, lambda: current.settings.audit_retention_days * DAY_MS),
+                (purge_refusals, lambda: current.settings.refusals_retention_days * DAY_MS),
+            ],
+        )
+        self.parts: list[Part] = [self.outbox, self.reckoning, self.balances, self.refusals, retention]
