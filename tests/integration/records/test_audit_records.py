@@ -134,6 +134,13 @@ async def test_what_an_older_release_wrote_down_is_taken_over_once(
             entry += ["before", '{"paused":null}', "after", f'{{"weight":"{number}.0"}}']
             await link.command("XADD", KEYS("audit"), f"1790000000000-{number}", *entry)
         async with talking(redis_url, tmp_path, database_url=database_url) as talk:
+
+            async def carried() -> bool:
+                return not await link.command("EXISTS", KEYS("audit")) + await link.command(
+                    "XLEN", KEYS("outbox")
+                )
+
+            await until(carried, "the old entries to reach SQL")
             page = await told(talk, limit=1000)
             newest = page["entries"][0]
             assert newest | {"id": ""} == {

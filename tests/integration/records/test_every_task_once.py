@@ -107,7 +107,16 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(database_url)
-    with running_server(any_binary(), "--appendonly", "yes", port=free_port()) as server:
+    # a server that is killed again and again never comes to rewrite its file by itself, and would read it for longer and longer
+    options = (
+        "--appendonly",
+        "yes",
+        "--auto-aof-rewrite-percentage",
+        "5",
+        "--auto-aof-rewrite-min-size",
+        "8mb",
+    )
+    with running_server(any_binary(), *options, port=free_port()) as server:
         settings = {"database_url": database_url, **SETTINGS}
         one, two = (tmp_path / name for name in ("one", "two"))
         one.mkdir(), two.mkdir()
