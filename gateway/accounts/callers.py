@@ -28,7 +28,8 @@ from fairlane.gateway.accounts.signing import (
 )
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, model_not_found
-from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey, is_loopback
+from fairlane.gateway.hosts import is_loopback
+from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
 from fairlane.queues.limits import pack
 from fairlane.streaming.jsontext import kind_of
 

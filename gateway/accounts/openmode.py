@@ -12,7 +12,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fairlane.gateway.settings import Settings, is_loopback
+from fairlane.gateway.hosts import is_loopback
+from fairlane.gateway.settings import Settings
 
 FORWARDING_HEADERS = (
     b"forwarded",

@@ -3,7 +3,7 @@
 import datetime
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, get_origin
 from urllib.parse import quote, urlencode
 
@@ -12,6 +12,7 @@ import typer
 
 from fairlane.gateway.durations import duration
 from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.new_key_cli import new
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
 
@@ -175,14 +176,17 @@ def revoke(
         _print_notes(told)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "create": create,
-    "list": show_all,
-    "show": show,
-    "change": change,
-    "rotate": rotate,
-    "revoke": revoke,
-}
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make keys for callers and tokens for workers, in a running gateway or for its configuration.",
+)
+app.command("new")(new)
+app.command("create")(create)
+app.command("list")(show_all)
+app.command("show")(show)
+app.command("change")(change)
+app.command("rotate")(rotate)
+app.command("revoke")(revoke)
 
 
 def _read(values: list[str]) -> dict[str, Any]:

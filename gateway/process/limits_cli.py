@@ -1,6 +1,7 @@
 """`fairlane queues` and `fairlane models`: their limits as a running gateway knows them, and changes of them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
@@ -29,6 +30,12 @@ AdminKey = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="FAIRLANE_CONFIG", help="YAML file with settings. [default: ./fairlane.yaml, if any]"
+    ),
+]
 Kind = Literal["queue", "model"]
 
 _BLOCKED = {

@@ -19,6 +19,20 @@ MOST_WIDE = 100
 """Characters of a failure's sentence in a table."""
 
 
+def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Show queues, models and workers. A gateway with keys wants a viewer's or an admin's."""
+    from fairlane.gateway.process.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
+
+    try:
+        raw, state = fetch_state(gateway, key)
+    except StatusError as error:
+        stop(str(error))
+    if as_json:
+        typer.echo(raw)
+    else:
+        print_state(state)
+
+
 def users(
     limit: Annotated[int, typer.Option(min=1, max=200, help="Show no more than so many.")] = 20,
     gateway: Url = HERE,

@@ -2,7 +2,7 @@
 
 import datetime
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -143,7 +143,12 @@ def ledger(
         typer.echo(f"there are more: --after {told['next']}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"grant": grant, "show": show, "ledger": ledger}
+app = typer.Typer(
+    no_args_is_help=True, help="See and grant what keys and users of a running gateway can pay with."
+)
+app.command("grant")(grant)
+app.command("show")(show)
+app.command("ledger")(ledger)
 
 
 def _of(whom: str, user: bool) -> dict[str, str]:

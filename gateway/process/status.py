@@ -8,9 +8,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.process.tables import add_row, make_table, print_table
-from fairlane.gateway.settings import is_loopback
-from fairlane.workers.sdk.address import check_secret
+from fairlane.workers.secrets import check_secret
 
 TIMEOUT_S = 10.0
 

@@ -7,7 +7,6 @@ Pure values. Where they come from (flags, environment, file) is in `loading.py`;
 import contextlib
 import datetime
 import functools
-import ipaddress
 import re
 import time
 import zoneinfo
@@ -37,6 +36,7 @@ from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import ANY_MODEL, Period, overlapping, price
 from fairlane.gateway.credits.quota import Per
 from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.hosts import is_loopback
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -1030,16 +1030,6 @@ def _unusable_quota(key: CallerKey, quota: KeyQuota, tiers: Collection[str]) -> 
 
 
 @functools.lru_cache(1024)
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address, without port, means this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def hide_password(url: str) -> str:
     """`url` without its user name, password and query, fit for logs and terminals."""
     parts = urlsplit(url)

@@ -33,9 +33,9 @@ from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
 from fairlane.workers.adapters.steering import steering_member
 from fairlane.workers.adapters.watch import Watch
 from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage, Worker
-from fairlane.workers.sdk.address import check_secret
 from fairlane.workers.sdk.backoff import requested_pause
 from fairlane.workers.sdk.handlers import ANY_MODEL
+from fairlane.workers.secrets import check_secret
 
 PATHS = {
     "openaiLike": "/chat/completions",

@@ -1,4 +1,4 @@
-"""Where the gateway listens for workers, and what proves who they are."""
+"""Where the gateway listens for workers."""
 
 from urllib.parse import urlsplit, urlunsplit
 
@@ -33,12 +33,3 @@ def websocket_url(gateway: str) -> str:
 def without_query(url: str) -> str:
     """A URL as the log tells it: what stands behind the question mark may be a secret."""
     return url.partition("?")[0]
-
-
-def check_secret(secret: str, what: str) -> None:
-    """Raise `ValueError` with a sentence for a key or token that no header can carry: it was copied with an ellipsis in it."""
-    for character in secret:
-        if not (character.isascii() and character.isprintable()):
-            raise ValueError(
-                f"{what} holds {character!r}, but secrets are plain ASCII: put the whole secret there, as it was given to you."
-            )

@@ -17,10 +17,11 @@ from typing import TypeVar
 import msgspec
 
 from fairlane.workers import protocol
-from fairlane.workers.sdk.address import DEFAULT_GATEWAY, check_secret, websocket_url
+from fairlane.workers.sdk.address import DEFAULT_GATEWAY, websocket_url
 from fairlane.workers.sdk.errors import shorten
 from fairlane.workers.sdk.handlers import Handler, Registry
 from fairlane.workers.sdk.supervisor import Supervisor
+from fairlane.workers.secrets import check_secret
 from fairlane.workers.tracing import ENDPOINT_VARIABLE, Tracer, TracingUnavailable, open_tracer
 
 Hook = Callable[[SimpleNamespace], Awaitable[None]]

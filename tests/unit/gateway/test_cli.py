@@ -220,7 +220,9 @@ def test_serve_hands_settings_and_a_way_to_read_them_again_to_the_server(
 
     logged: list[tuple[str, str]] = []
     monkeypatch.setattr("fairlane.gateway.process.start.run", run)
-    monkeypatch.setattr(cli, "configure_logging", lambda *how: logged.append(how))
+    monkeypatch.setattr(
+        "fairlane.gateway.process.serve_cli.configure_logging", lambda *how: logged.append(how)
+    )
     answer = fairlane(
         "serve", "--port", "0", "--log-format", "json", "--data-dir", "d", FAIRLANE_PROCESSES="2"
     )

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fairlane.gateway.settings import CallerKey, QueueSettings, Settings, hide_password, is_loopback
+from fairlane.gateway.hosts import is_loopback
+from fairlane.gateway.settings import CallerKey, QueueSettings, Settings, hide_password
 
 SHA = "a" * 64
 
