@@ -351,6 +351,19 @@ async def test_a_key_signs_from_its_next_secret_on(talk: Talk, open_browser: Ope
     assert (await talk.http.get("/api/caller", headers={"Authorization": f"Bearer {new}"})).status_code == 401
 
 
+async def test_who_would_shut_this_very_page_out_is_warned(talk: Talk, open_browser: OpenBrowser) -> None:
+    boss = await create(talk, "boss", scopes=["admin"])
+    browser = await open_browser(talk.served.url)
+    await browser.context.add_init_script(f"sessionStorage.setItem('fairlane.key', '{boss}')")
+    page = await browser.open("/dashboard#/keys/boss")
+    await page.locator("[data-action=change-signing]").click()
+    await expect(page.locator("dialog .notice")).to_contain_text("This page uses this very key")
+    await page.keyboard.press("Escape")
+    await page.locator("[data-action=revoke-key]").click()
+    await submit(page)
+    await expect(page.locator("#toasts")).to_contain_text("this very key")
+
+
 async def test_who_may_only_look_is_shown_nothing_to_do_and_keys_of_the_file_stay_as_they_are(
     talk: Talk, open_browser: OpenBrowser
 ) -> None:

@@ -94,7 +94,7 @@ const limitTable = part =>
       {
         name: "limits.left",
         class: "num",
-        sign: row => (row.left ? number(row.left.remaining) : "–"),
+        sign: row => (row.left ? `${row.left.remaining} of ${row.left.limit}` : "–"),
         draw: row => (row.left ? gauge(number(row.left.remaining), row.left.remaining / row.left.limit) : "–"),
       },
       { name: "limits.back", class: "num", sign: row => (row.left?.resetMs ? duration(row.left.resetMs) : row.left ? "" : "–") },

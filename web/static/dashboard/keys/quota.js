@@ -108,12 +108,13 @@ export class Quota {
   _ask() {
     const { settings } = this._row;
     const before = settings.quota;
+    const tiers = [...new Set([before?.otherwise, ...this._tiers()])].filter(Boolean); // also one that no queue has any more
     const part = (name, control) => field(`quota.${name}`, control, t(`quota.${name}`), t(`quota.${name}.hint`));
     const fields = [
       part("of", choice("quota-of", ["key", "user"].map(name => [name, t(`quota.of.${name}`)]), before?.of)),
       part("budget", line("quota-budget", { inputmode: "decimal", value: before?.budget ?? "", maxlength: 40 })),
       part("per", choice("quota-per", [["", t("value.none")], ...["day", "month"].map(name => [name, t(`quota.per.${name}`)])], before?.per ?? "")),
-      part("otherwise", choice("quota-otherwise", [["", t("quota.otherwise.none")], ...this._tiers().map(name => [name, t("quota.otherwise.tier", { tier: name })])], before?.otherwise ?? "")),
+      part("otherwise", choice("quota-otherwise", [["", t("quota.otherwise.none")], ...tiers.map(name => [name, t("quota.otherwise.tier", { tier: name })])], before?.otherwise ?? "")),
     ];
     openForm({
       title: t("quota.ask", { id: this._id }),
