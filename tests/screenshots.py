@@ -10,20 +10,24 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from playwright.async_api import Page, expect
+from tests.integration.native.keys import key, secret
 from tests.integration.web.conftest import DEADLINE_MS, PHONE
 from tests.support.browser import chromium
 from tests.support.rawworkers import RawWorker
+from tests.support.records import entry
 from tests.support.servers import running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.settings import PriceSettings
 from fairlane.web.history.buckets import Bucket, Series
 from fairlane.web.history.ranges import BUCKET_MS, FINE_MS
 
@@ -181,6 +185,81 @@ async def write_an_hour(talk: Talk) -> None:
         await gateway.link.command("XADD", gateway.keys("history"), "*", *fields)
 
 
+PRICES = [
+    {"model": "deepseek-chat", "input": 0.27, "cached_input": 0.07, "output": 1.1},
+    {"model": "qwen3-32b", "input": 0.1, "output": 0.4},
+]
+ACCOUNTS: dict[str, Any] = {
+    "keys": [key("ops", admin=True), key("grafana", scopes=["metrics"])],
+    "prices": [PriceSettings.model_validate(price) for price in PRICES],
+}
+
+
+async def signed_in(page: Page, talk: Talk) -> None:
+    """The page and who speaks beside it are the operator's from now on."""
+    talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
+    await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", secret("ops"))
+    await page.reload()
+
+
+async def what_was_used(page: Page, talk: Talk) -> None:
+    """A month of two models, two keys and a few users."""
+    await signed_in(page, talk)
+    rng, packed = random.Random(7), []
+    now = time.time_ns() // 1_000_000
+    prices = {"deepseek-chat": "270000 70000 1100000 1100000 0", "qwen3-32b": "100000 100000 400000 400000 0"}
+    for day in range(30):
+        for number in range(rng.randrange(30, 60)):
+            model = rng.choice(["deepseek-chat", "deepseek-chat", "qwen3-32b"])
+            whose, user = rng.choice([("site", "site/ann"), ("site", "site/ben"), ("shop", "shop")])
+            failed = rng.random() < 0.03
+            tokens = (rng.randrange(500, 4000), 0 if failed else rng.randrange(500, 3000))
+            each = (270, 1100) if model == "deepseek-chat" else (100, 400)
+            cost = (
+                "0" if failed else str(sum(n * price for n, price in zip(tokens, each, strict=True)) // 1000)
+            )
+            ended = {"state": "failed", "code": "UPSTREAM_ERROR"} if failed else {}
+            told = {
+                "model": model,
+                "key": whose,
+                "user": user,
+                "tokens": tokens,
+                "price": prices[model],
+                "cost": cost,
+            }
+            packed.append(entry(f"{day}-{number}", ended=now - day * 86_400_000, **told, **ended))  # type: ignore[arg-type]
+    async with talk.served.gateway.database.writing() as connection:
+        await UsageTable(lambda queue: "paid").write(connection, packed)
+    await page.reload()
+    await expect(page.locator("#usage tbody tr")).to_have_count(2)
+
+
+async def one_key(page: Page, talk: Talk) -> None:
+    """A back end's key with limits and a quota, of which some is used."""
+    await signed_in(page, talk)
+    limits = {"requests_per_minute": 600, "tokens_per_day": 5_000_000, "max_running": 20}
+    made = {"id": "shop", "tier": "paid", "note": "the shop's back end", "limits": limits, "signing": True}
+    quota = {"budget": 20, "per": "month", "otherwise": "free"}
+    shop = (await talk.http.post("/api/admin/keys", json={**made, "quota": quota})).json()["secret"]
+    for number, credits in ((17, 50), (18, 25.5)):
+        said = {
+            "key": "shop",
+            "credits": credits,
+            "id": f"invoice-{number}",
+            "note": f"invoice {number} is paid",
+        }
+        await talk.http.post("/api/admin/quota/grants", json=said)
+    async with talk.worker2([MODEL]) as worker, talk.client(shop) as caller:
+        for number in range(5):
+            call = talk.later(
+                caller.post("/api/openai", json={"model": MODEL, "messages": [], "max_tokens": 4000})
+            )
+            usage = {"inputTokens": 1900 + 40 * number, "outputTokens": 3000 - 270 * number}
+            await worker.answer(await worker.take(), {"content": "ok"}, usage=usage)
+            await call
+    await expect(page.locator("#ledger tbody tr")).to_have_count(7)
+
+
 @dataclass(frozen=True)
 class Shot:
     """One page in one state. `scene` brings it there."""
@@ -189,12 +268,15 @@ class Shot:
     path: str
     scene: Callable[[Page, Talk], Awaitable[None]]
     looks: Sequence[str] = tuple(LOOKS)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 SHOTS = [
     Shot("playground", "/", watched_task),
     Shot("burst", "/", fair_burst, ["light", "dark"]),
     Shot("dashboard", "/dashboard", operators_view),
+    Shot("usage", "/dashboard#/usage", what_was_used, ["light", "dark"], ACCOUNTS),
+    Shot("key", "/dashboard#/keys/shop", one_key, ["light", "dark"], ACCOUNTS),
 ]
 
 
@@ -205,7 +287,7 @@ async def take(shots: Sequence[Shot]) -> None:
         for shot in shots:
             for look in shot.looks:
                 with running_server() as redis, tempfile.TemporaryDirectory() as folder:
-                    async with talking(redis.url, Path(folder)) as talk:
+                    async with talking(redis.url, Path(folder), **shot.settings) as talk:
                         context = await browser.new_context(**LOOKS[look], locale="en-GB")
                         page = await context.new_page()
                         page.set_default_timeout(DEADLINE_MS)

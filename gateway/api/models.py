@@ -699,6 +699,7 @@ class KeySecret(Answer):
 
     created: Ms
     valid_until: Ms | None = Field(description="null: as long as the key")
+    signs: bool = Field(description="what it signs is taken: the key had `signing` when the secret was made")
 
 
 class KeyShown(Answer):

@@ -234,7 +234,11 @@ class KeyAdmin:
             "revoked": key.revoked_ms,
             "lastUsed": key.last_used_ms,
             "secrets": [
-                {"created": secret.created_ms, "validUntil": secret.until_ms}
+                {
+                    "created": secret.created_ms,
+                    "validUntil": secret.until_ms,
+                    "signs": secret.signing_key is not None,
+                }
                 for secret in key.secrets
                 if key.revoked_ms is None and (secret.until_ms is None or secret.until_ms > now)
             ],

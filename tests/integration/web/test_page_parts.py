@@ -38,7 +38,7 @@ async def test_every_string_exists_in_both_languages(talk: Talk, open_browser: O
             for other in _forms(strings["zh"][key]):
                 assert set(re.findall(r"\{(\w+)\}", other)) == set().union(*values), key
         files = [
-            *(STATIC / name).glob("*.js"),
+            *(STATIC / name).rglob("*.js"),
             *(STATIC / "common").glob("*.js"),
             STATIC / name / "index.html",
         ]

@@ -22,6 +22,9 @@ export const compact = value => (value < 10_000 ? number(value, 2) : formatter({
 /** Credits: small ones to the last digit, others as money is told. */
 export const credits = value => number(value, Math.abs(value) < 1 ? 6 : 2);
 
+/** The same to the last digit that they have: what somebody pays with. `sign` as of Intl.NumberFormat. */
+export const exactCredits = (value, sign = "auto") => formatter({ maximumFractionDigits: 6, signDisplay: sign }).format(value);
+
 function unit(value, name, digits = 0) {
   const options = { style: "unit", unit: name, unitDisplay: "narrow", maximumFractionDigits: digits };
   return formatter(digits ? { ...options, minimumFractionDigits: digits } : options).format(value);

@@ -5,6 +5,7 @@ import { h, replace } from "../common/dom.js";
 import { dateTime } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { settingName, valueText } from "./actions.js";
+import { panel } from "./parts.js";
 import { Refusals } from "./refusals.js";
 import { LiveTable } from "./table.js";
 
@@ -24,15 +25,7 @@ export class Audit {
     this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._read(this._next) } }, t("load.more"));
     this._table = auditTable();
     this._refusals = new Refusals();
-    const acts = h(
-      "section",
-      { class: "panel", id: "audit", "aria-labelledby": "audit-title" },
-      h("div", { class: "panel-head" }, h("h2", { id: "audit-title", dataset: { t: "audit.title" } }, t("audit.title")), h("span", { class: "muted small", dataset: { t: "audit.hint" } }, t("audit.hint"))),
-      this._problem,
-      this._empty,
-      this._table.element,
-      h("div", { class: "more-row" }, this._more),
-    );
+    const acts = panel("audit", "audit.title", { hint: "audit.hint" }, this._problem, this._empty, this._table.element, h("div", { class: "more-row" }, this._more));
     this.element = h("div", { class: "grid" }, acts, this._refusals.element);
     this._forget = onLanguage(() => this._draw());
     this._read();

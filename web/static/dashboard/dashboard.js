@@ -7,7 +7,8 @@ import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
 import { Audit } from "./audit.js";
-import { Keys } from "./keys.js";
+import { Key } from "./keys/key.js";
+import { Keys } from "./keys/keys.js";
 import { Overview } from "./overview.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
@@ -184,7 +185,7 @@ function leave() {
 
 const VIEWS = ["tasks", "usage", "keys", "audit"];
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/audit. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/audit. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -192,7 +193,13 @@ function route() {
   if (state.shown === location.hash && state.view) return;
   const wanted = new URLSearchParams(query ?? "");
   const same =
-    name === "tasks" ? !id && state.view instanceof Tasks : name === "usage" ? state.view instanceof Usage : !VIEWS.includes(name) && state.view instanceof Overview;
+    name === "tasks"
+      ? !id && state.view instanceof Tasks
+      : name === "keys"
+        ? state.view instanceof Key && state.view.id === id
+        : name === "usage"
+          ? state.view instanceof Usage
+          : !VIEWS.includes(name) && state.view instanceof Overview;
   if (same) {
     state.shown = location.hash;
     state.view.use(wanted);
@@ -202,6 +209,7 @@ function route() {
   state.shown = location.hash;
   if (name === "tasks" && id) state.view = new Task(id);
   else if (name === "tasks") state.view = new Tasks(wanted, { names });
+  else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh, own: () => page.me?.key });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name === "usage") state.view = new Usage(wanted);
   else if (name === "audit") state.view = new Audit();
@@ -220,7 +228,7 @@ function route() {
 /** The document's title says which view it shows: it names the entries of the browser's history. */
 function entitle() {
   const [name, id] = state.shown.replace(/^#\/?/, "").split("?", 1)[0].split("/");
-  const what = name === "tasks" && id ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
+  const what = id && ["tasks", "keys"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
   document.title = `${what} · ${t("dashboard.title")} · Fairlane`;
 }
 

@@ -6,6 +6,7 @@ import { h, later, replace } from "../common/dom.js";
 import { credits, dayMonth, duration, number, percent } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { DaysPlot, USED_TASKS, USED_TOKENS } from "./charts.js";
+import { panel } from "./parts.js";
 import { segmented } from "./period.js";
 import { LiveTable } from "./table.js";
 
@@ -41,7 +42,7 @@ export class Usage {
       h("div", { class: "period" }, this._ranges, h("span", { class: "muted small", dataset: { t: "usage.hint" } }, t("usage.hint")), this._chips),
       this._problem,
       this._figures.element,
-      h("div", { class: "grid plots two" }, panel("usage-tokens", "plot.tokens", this._tokens.element), panel("usage-tasks", "usage.tasks", this._tasks.element)),
+      h("div", { class: "grid plots two" }, panel("usage-tokens", "plot.tokens", {}, this._tokens.element), panel("usage-tasks", "usage.tasks", {}, this._tasks.element)),
       h(
         "section",
         { class: "panel", "aria-labelledby": "usage-title" },
@@ -169,9 +170,6 @@ export class Usage {
     }
   }
 }
-
-const panel = (id, key, element) =>
-  h("section", { class: "panel", "aria-labelledby": `${id}-title` }, h("div", { class: "panel-head" }, h("h2", { id: `${id}-title`, dataset: { t: key } }, t(key))), element);
 
 /** Every day of the period, those without a row too; a day of UTC stands where the reader's day of that name begins. */
 function filled({ from, to, rows }, range) {
