@@ -197,7 +197,7 @@ class Gateway:
         minutes = Minutes(replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
         watch = QueueWatch(self.scheduler, self.hub)
         self.balances = Balances(self.database, self.scheduler)
-        self.reckoning = Reckoning(self.database, self.scheduler, self.link, keys)
+        self.reckoning = Reckoning(self.database, self.scheduler, self.link, keys, self.metrics)
         submit = Submit(
             self.dispatcher.slots.submit,
             self.hub,
