@@ -269,7 +269,7 @@ class Gateway:
             cancel=cancel,
             links=links,
             forget=Forget(self.database, forgotten, self.scheduler, audit),
-            keys=KeyAdmin(key_store, self.keyring.read, current, audit, self.key_tasks, allowances),
+            keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
         )
         self.usage = UsageReports(reading)

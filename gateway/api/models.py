@@ -701,6 +701,11 @@ class KeySecret(Answer):
     valid_until: Ms | None = Field(description="null: as long as the key")
 
 
+DATABASE_AWAY: Any = Field(
+    description="why the SQL database could not be asked: then it is what the gateway and Redis know; null: it was"
+)
+
+
 class KeyShown(Answer):
     id: str
     kind: Literal["caller", "worker"]
@@ -720,12 +725,14 @@ class KeyDetail(KeyShown):
         description="what is left of the key's; null: the store does not answer; so below"
     )
     user_limits: LimitsLeft | None = Field(description="and of the user's that is asked for")
+    database_away: str | None = DATABASE_AWAY
 
 
 class KeyPage(Answer):
     now: Ms
     keys: list[KeyShown]
     next: str | None
+    database_away: str | None = DATABASE_AWAY
 
 
 class KeyChanged(KeyShown):
@@ -776,6 +783,7 @@ class QuotaPage(Answer):
     now: Ms
     rows: list[QuotaShown]
     next: str | None
+    database_away: str | None = DATABASE_AWAY
 
 
 class QuotaGranted(QuotaShown):

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
 
@@ -91,6 +91,7 @@ def show_all(
             ),
             *(_date(row["expires"]), _date(row["lastUsed"]), row["source"], row["note"]),
         )
+    print_away(told)
     if told["keys"]:
         print_table(table)
     else:
@@ -112,6 +113,7 @@ def show(
     whose = f"?{urlencode({'user': user})}" if user else ""
     told = _ask(gateway, key, f"/{quote(key_id, safe='')}{whose}", as_json)
     if told is not None:
+        print_away(told)
         _print_key(told)
 
 

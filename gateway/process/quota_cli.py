@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 WHOM = "Who pays: a key, by its id, or a user of a delegating key, as the task list names it: site/ann."
@@ -94,9 +94,10 @@ def show(
         name = (row["user"] or row["key"]) + ("" if row["active"] else " (pays nothing)")
         amounts = (row[column] for column in ("available", "balance", "granted", "spent", "held"))
         add_row(table, name, *amounts, *spans, anew, row["otherwise"] or "-")
+    print_away(told)
     if told["rows"]:
         print_table(table)
-    else:
+    elif not told["databaseAway"]:
         typer.echo("nobody was granted anything or has paid" + (" who is called so" if text else ""))
     if told["next"]:
         typer.echo(f"there are more: --after {told['next']}")
