@@ -183,7 +183,7 @@ class Gateway:
             SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: current.callers.refuse_worker(scope),
             unknown_token=lambda scope: self.metrics.unknown_key(
-                route="/ws", address=(scope.get("client") or ("",))[0]
+                "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
             ),
         )
         self.surveyor = Surveyor(
