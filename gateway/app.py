@@ -36,7 +36,7 @@ from fairlane.gateway.api import (
     users,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, invalid
+from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
 from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -112,6 +112,7 @@ class App(FastAPI):
         document = super().openapi()
         schemas = document["components"]["schemas"]
         schemas |= hot.stream_schemas()
+        describe_proofs(document)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         for path in document["paths"].values():

@@ -65,10 +65,12 @@ class NativeError(Answer):
     model: str = Field("", description="with NO_WORKER: the model that nobody runs")
     task_id: str = ""
     retry_after_ms: Ms = 0
-    why: str = Field("", description="for operators: what is wrong with Redis")
+    why: str = Field("", description="for operators: what is wrong with Redis or the database")
     fields: dict[str, str] = Field({}, description="for operators: setting -> what is wrong with it")
     rate_limited: bool = Field(False, description="with RATE_LIMITED: true")
     retry_after: int = Field(0, description="with RATE_LIMITED: seconds until it would be accepted")
+    needed: float = Field(0, description="with INSUFFICIENT_QUOTA: credits that the task may cost")
+    available: float = Field(0, description="and that are left")
 
 
 class OpenAIErrorBody(BaseModel):
