@@ -681,6 +681,9 @@ class Forgotten(Answer):
     archived: int
     audit: int
     results: int
+    ledger: int = Field(
+        description="rows that keep the name: what was granted to this user and what tasks have cost them"
+    )
     more: bool
 
 

@@ -296,7 +296,8 @@ def db_adopt(config: Config = None) -> None:
 for name, key_command in keys_cli.COMMANDS.items():
     key_app.command(name)(key_command)
 for name, quota_command in quota_cli.COMMANDS.items():
-    quota_app.command(name)(quota_command)
+    # a number less than 0 is no option
+    quota_app.command(name, context_settings={"ignore_unknown_options": name == "grant"})(quota_command)
 for command in (
     *(operator_cli.users, operator_cli.tasks, operator_cli.cancel, operator_cli.drain),
     *(usage_cli.usage, audit_cli.audit, audit_cli.refusals),

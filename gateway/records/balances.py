@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
@@ -217,7 +218,10 @@ class Balances:
             if not new:
                 known = await grant_of(connection, grant_id)
                 if known is None or (known.subject, known.amount) != (subject, amount):
-                    raise ApiError(409, "GRANT_EXISTS", "There is another grant of this id")
+                    sentence = "There is another grant of this id"
+                    if known is not None:
+                        sentence += f": {credits_of(known.amount):f} credits for {known.subject[2:]}"
+                    raise ApiError(409, "GRANT_EXISTS", sentence)
             funds = (await read_funds(connection, {subject: []}))[subject]
             if abs(funds.granted) > MOST_GRANTED:
                 raise bad_request("all grants together would be too much", "credits")
