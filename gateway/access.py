@@ -7,6 +7,7 @@ import structlog
 
 from fairlane.gateway.accounts.callers import Caller, SignedAsWhole
 from fairlane.gateway.accounts.opencalls import OpenCalls
+from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.accounts.tickets import Tickets
 from fairlane.gateway.calls.http import CROWDED, Request
 from fairlane.gateway.connections.lines import Connections
@@ -155,4 +156,8 @@ def _check_scope(caller: Caller, access: Access) -> None:
     sentence = (
         "a key with admin: true" if scope == "admin" else f"a key with the scope {scope}, or with admin: true"
     )
-    raise ApiError(403, "FORBIDDEN", f"This call needs {sentence}")
+    refused = ApiError(403, "FORBIDDEN", f"This call needs {sentence}")
+    if caller.claims:
+        refused = TokenForbids(refused.message)
+        refused.facts = {"key_id": caller.key_id, "user": caller.user}
+    raise refused

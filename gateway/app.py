@@ -20,7 +20,7 @@ from fastapi.routing import iter_route_contexts
 from fairlane import __version__
 from fairlane.gateway.access import Access
 from fairlane.gateway.accounts.callers import Caller
-from fairlane.gateway.accounts.signing import NONCE_MS, BadSignature, Signature
+from fairlane.gateway.accounts.signing import NONCE_MS, BadSignature, Signature, TokenForbids
 from fairlane.gateway.api import (
     account,
     archive,
@@ -36,7 +36,7 @@ from fairlane.gateway.api import (
     users,
 )
 from fairlane.gateway.api.calls import Call, Calls
-from fairlane.gateway.api.framing import REQUEST, invalid
+from fairlane.gateway.api.framing import REQUEST, describe_proofs, invalid
 from fairlane.gateway.calls.http import JSON, BrokenOff, Message, Receive, Request, Scope, Send
 from fairlane.gateway.calls.tracing import end_request, trace_request
 from fairlane.gateway.database.errors import DatabaseUnavailable
@@ -112,6 +112,7 @@ class App(FastAPI):
         document = super().openapi()
         schemas = document["components"]["schemas"]
         schemas |= hot.stream_schemas()
+        describe_proofs(document)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         for path in document["paths"].values():
@@ -260,21 +261,19 @@ class App(FastAPI):
         return ApiError(500, "INTERNAL", "Internal error")
 
     def _log_refusal(self, request: Request, error: ApiError) -> None:
-        """A call that may come again later has a line in the log, and one with an unknown key: a failed task has one of its own,
-        another wrong call none."""
-        metrics = self.gateway.metrics
+        """A call that may come again later has a line in the log, one with an unknown key, and one beyond its token: a failed
+        task has one of its own, another wrong call none."""
+        metrics, caller = self.gateway.metrics, request.caller
+        whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
         badly_signed = isinstance(error, BadSignature)
-        if badly_signed or (
-            error.status == 401 and request.caller is None and request.header(b"authorization")
-        ):
+        where = {"request_id": request.id.decode(), "route": request.route, "address": request.address}
+        if badly_signed or (error.status == 401 and caller is None and request.header(b"authorization")):
             why = {"why": error.message} if badly_signed else {}
-            metrics.unknown_key(
-                request_id=request.id.decode(), route=request.route, address=request.address, **why
-            )
+            metrics.unknown_key(error.code, **where, **why, **error.facts)
+        if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
+            metrics.beyond_token(error.code, **where, why=error.message, **{**error.facts, **whose})
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
-            caller = request.caller
             self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
-            whose = {} if caller is None else {"key_id": caller.key_id, "user": caller.user}
             metrics.refused_call(
                 error.code,
                 status=error.status,

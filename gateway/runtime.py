@@ -161,7 +161,7 @@ class Gateway:
             SessionSettings(settings.heartbeat_ms, settings.dead_after_ms, settings.max_worker_message_bytes),
             refusal=lambda scope: current.callers.refuse_worker(scope),
             unknown_token=lambda scope: self.metrics.unknown_key(
-                route="/ws", address=(scope.get("client") or ("",))[0]
+                "UNAUTHORIZED", route="/ws", address=(scope.get("client") or ("",))[0]
             ),
         )
         self.surveyor = Surveyor(
@@ -237,7 +237,7 @@ class Gateway:
             cancel=cancel,
             links=links,
             forget=Forget(self.database, records.forgotten, self.scheduler, audit),
-            keys=KeyAdmin(key_store, self.keyring.read, current, audit, self.key_tasks, allowances),
+            keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
         )
         loop_watch = LoopWatch(self.metrics, replica)

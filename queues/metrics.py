@@ -104,6 +104,9 @@ class Metrics(Protocol):
     def recorded(self, number: int) -> None:
         """Records were written to SQL that were not there before."""
 
+    def put_right(self, credits: float) -> None:
+        """A balance differed from the ledger by so many credits, and was put right."""
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """An HTTP answer is over, streams included. `status`: 499 when the caller left before it began."""
 
@@ -242,11 +245,21 @@ class Recorder:
             "fairlane_results_dropped_total",
             (),
             "Ended tasks that were dropped before their time, as together they took more than max_retained_bytes",
+            {(): 0},  # a first one is seen to be one more, here and below
         )
         self.written_records = Counter(
             "fairlane_records_written_total",
             (),
-            "Records of ended tasks that were written to the SQL database",
+            "Records that were written to the SQL database: ended tasks, archived results, what operators did, refusals",
+        )
+        self.balances_put_right = Counter(
+            "fairlane_balances_put_right_total",
+            (),
+            "Balances in Redis that were not what the ledger says, and were put right",
+            {(): 0},
+        )
+        self.credits_put_right = Counter(
+            "fairlane_credits_put_right_total", (), "Credits by which they differed, up or down", {(): 0}
         )
         self.waiting_time = Histogram(
             "fairlane_task_queue_seconds", task, "Time from a task's submission to its first grant", _WAITS
@@ -294,7 +307,7 @@ class Recorder:
             "fairlane_loop_stalls_total",
             ("cause",),
             "Times that the event loop stood still for more than 250 ms: computing, or waiting for the processor",
-            {("computing",): 0, ("waiting",): 0},  # a first one is seen to be one more
+            {("computing",): 0, ("waiting",): 0},
         )
         self.refused_connections = Counter(
             "fairlane_connections_refused_total", ("reason",), "Connections that were turned away"
@@ -307,6 +320,8 @@ class Recorder:
             self.model_holds,
             self.dropped_results,
             self.written_records,
+            self.balances_put_right,
+            self.credits_put_right,
             self.waiting_time,
             self.run_time,
             self.request_duration,
@@ -368,6 +383,10 @@ class Recorder:
     def recorded(self, number: int) -> None:
         if number:
             self.written_records.add((), number)
+
+    def put_right(self, credits: float) -> None:
+        self.balances_put_right.add(())
+        self.credits_put_right.add((), credits)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.answers.observe((method, route, str(status)), seconds)

@@ -20,6 +20,7 @@ from fairlane.gateway.accounts.signing import (
     BadSignature,
     Claims,
     Signature,
+    Token,
     TokenForbids,
     is_signature,
     looks_like_token,
@@ -327,9 +328,16 @@ class Callers:
         proof = next((proof for proof in proofs if token.is_signed_by(proof.signing_key)), None)
         if proof is None:
             raise BadSignature(f"The token's signature is not the one of the key {token.key_id!r}")
+        try:
+            return self._holder(token, proof.who, header)
+        except (BadSignature, TokenForbids) as error:
+            error.facts = {"key_id": token.key_id}
+            raise
+
+    def _holder(self, token: Token, key: Caller, header: Headers) -> Caller:
+        """Who comes with a token that this key has signed. Raises BadSignature and TokenForbids."""
         now_s = self._now()
         claims = token.claims(now_s)
-        key = proof.who
         if not key.delegating:
             raise BadSignature(
                 f"The key {token.key_id!r} signs requests, and no tokens: those name users, so it would have to be delegating"

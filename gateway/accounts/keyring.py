@@ -6,7 +6,7 @@ within a second, whatever message is lost; where it was made, at once.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -48,6 +48,11 @@ class Keyring:
         self._away = False
         self._reading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def keys(self) -> Mapping[str, StoredKey]:
+        """The keys by their ids, as they were read last; when they were used may be long out of date."""
+        return self._keys
 
     async def start(self) -> None:
         """Read all keys, and begin to look. Raises DatabaseUnavailable: without its keys no gateway starts."""

@@ -6,11 +6,9 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.operators import Count
-from fairlane.gateway.api.usage import ALWAYS, Filter, Plain, Since, Until
+from fairlane.gateway.api.usage import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
-from fairlane.gateway.records.reports import read_time
 
 router = APIRouter(
     tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
@@ -36,9 +34,7 @@ async def audit(
     within a second; while the database is away it waits, and this call is 503.
     """
     request.check_query("who", "action", "target", "from", "to", "after", "limit")
-    wanted = WantedActs(
-        read_time(since or "0", "from"), read_time(until or ALWAYS, "to"), who, action, target
-    )
+    wanted = WantedActs(*between(since, until), who, action, target)
     return answer(await operator.audit.read(wanted, after or None, limit, caller.key_id))
 
 
@@ -59,5 +55,5 @@ async def refused(
     Told when a minute is over. A process tells a thousand keys and codes of a minute apart; others are of the key `(other)`.
     """
     request.check_query("key", "code", "from", "to", "after", "limit")
-    wanted = WantedRefusals(read_time(since or "0", "from"), read_time(until or ALWAYS, "to"), key, code)
+    wanted = WantedRefusals(*between(since, until), key, code)
     return answer(await operator.audit.refusals(wanted, after, limit, caller.key_id))

@@ -1,7 +1,7 @@
 """What FastAPI's routes are given, and how the hot calls appear in its document."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -28,12 +28,38 @@ REQUEST = "fairlane.request"
 """Where the ASGI scope of a framed call holds our `Request`."""
 NO_STORE = {"cache-control": "no-store"}
 
-KEY = HTTPBearer(
-    auto_error=False,
-    scheme_name="key",
-    description="A key, or a token that one has signed; an open gateway asks for none.",
-)
+KEY = HTTPBearer(auto_error=False, scheme_name="key", description="A key; an open gateway asks for none.")
 """Named in the document; who may call, `access` has found before."""
+SIGNED_TOKEN = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "A token that a back end has signed with its key, for one of its users: docs/signing.md.",
+}
+SIGNED_REQUEST = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "Authorization",
+    "description": "The request is signed as a whole, which is good once: "
+    "`Fairlane-HMAC-SHA256 keyid=…,ts=…,nonce=…,body=…,signature=…`: docs/signing.md.",
+}
+
+
+def describe_proofs(document: dict[str, Any]) -> None:
+    """Say in a document what stands in place of a key, at each call that wants one."""
+    document["components"]["securitySchemes"] |= {
+        "signedToken": SIGNED_TOKEN,
+        "signedRequest": SIGNED_REQUEST,
+    }
+    for path in document["paths"].values():
+        for operation in path.values():
+            if "security" in operation:
+                others = (
+                    ["signedRequest"]
+                    if "operators" in operation["tags"]
+                    else ["signedToken", "signedRequest"]
+                )
+                operation["security"] += [{name: []} for name in others]
 
 
 # (coroutines: FastAPI calls what is none in a thread)
@@ -93,9 +119,32 @@ def answer(body: Any, headers: Mapping[str, str] = NO_STORE, status: int = 200) 
     return Response(encoded, status, media_type="application/json", headers=dict(headers))
 
 
-def refusals(*statuses: int, openai: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The answers of a call that are refusals, for the document."""
-    return {status: {"model": OpenAIError if openai else NativeError} for status in sorted(statuses)}
+CODES: Mapping[int, Sequence[str]] = {
+    401: ("UNAUTHORIZED", "TOKEN_EXPIRED"),
+    403: ("FORBIDDEN",),
+    429: ("TOO_MANY_CALLS", "TOO_MANY_AHEAD"),
+    503: ("STORE_UNAVAILABLE", "DATABASE_UNAVAILABLE", "TOO_MANY_CONNECTIONS"),
+}
+"""Of the refusals of any call."""
+CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
+    403: ("TOKEN_USED_UP",),
+    429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL"),
+    503: ("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "OUTBOX_FULL", "GATEWAY_STOPPING", "BUSY"),
+}
+"""And of a submission besides."""
+OPENAI_CODES = {"RATE_LIMITED": "rate_limit_exceeded", "INSUFFICIENT_QUOTA": "insufficient_quota"}
+"""What these are called on /v1."""
+
+
+def refusals(*statuses: int, openai: bool = False, submits: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The answers of a call that are refusals, for the document: of some the codes, too."""
+    model = OpenAIError if openai else NativeError
+    told: dict[int | str, dict[str, Any]] = {status: {"model": model} for status in sorted(statuses)}
+    for status in told.keys() & CODES.keys():
+        codes = [*CODES[int(status)], *(CODES_OF_SUBMIT.get(int(status), ()) if submits else ())]
+        names = (OPENAI_CODES.get(code, code) if openai else code for code in codes)
+        told[status]["description"] = f"`code`: {', '.join(names)}"
+    return told
 
 
 def invalid(error: RequestValidationError) -> ApiError:

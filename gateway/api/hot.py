@@ -82,7 +82,7 @@ EVENT_STREAM = _stream({"$ref": REF.format(model="NativeEvent")})
 
 
 def _openai(path: str, call: Any, body: Any, whole: Any, chunk: str | None, says: str) -> HotRoute:
-    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True)
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, openai=True, submits=True)
     if chunk:
         responses[200] = {"content": _chunks(chunk)}
     return HotRoute(
@@ -104,7 +104,7 @@ def _with_limits(responses: dict[int | str, dict[str, Any]]) -> dict[int | str, 
 
 
 def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
-    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT)
+    responses: dict[int | str, dict[str, Any]] = refusals(*SUBMIT, submits=True)
     responses[200] = {
         "description": "The result, any JSON; or with `stream` the task's events",
         "content": {"application/json": {"schema": {}}, **EVENT_STREAM},

@@ -65,10 +65,12 @@ class NativeError(Answer):
     model: str = Field("", description="with NO_WORKER: the model that nobody runs")
     task_id: str = ""
     retry_after_ms: Ms = 0
-    why: str = Field("", description="for operators: what is wrong with Redis")
+    why: str = Field("", description="for operators: what is wrong with Redis or the database")
     fields: dict[str, str] = Field({}, description="for operators: setting -> what is wrong with it")
     rate_limited: bool = Field(False, description="with RATE_LIMITED: true")
     retry_after: int = Field(0, description="with RATE_LIMITED: seconds until it would be accepted")
+    needed: float = Field(0, description="with INSUFFICIENT_QUOTA: credits that the task may cost")
+    available: float = Field(0, description="and that are left")
 
 
 class OpenAIErrorBody(BaseModel):
@@ -679,6 +681,9 @@ class Forgotten(Answer):
     archived: int
     audit: int
     results: int
+    ledger: int = Field(
+        description="rows that keep the name: what was granted to this user and what tasks have cost them"
+    )
     more: bool
 
 
@@ -702,6 +707,11 @@ class KeySecret(Answer):
     signs: bool = Field(description="what it signs is taken: the key had `signing` when the secret was made")
 
 
+DATABASE_AWAY: Any = Field(
+    description="why the SQL database could not be asked: then it is what the gateway and Redis know; null: it was"
+)
+
+
 class KeyShown(Answer):
     id: str
     kind: Literal["caller", "worker"]
@@ -721,12 +731,14 @@ class KeyDetail(KeyShown):
         description="what is left of the key's; null: the store does not answer; so below"
     )
     user_limits: LimitsLeft | None = Field(description="and of the user's that is asked for")
+    database_away: str | None = DATABASE_AWAY
 
 
 class KeyPage(Answer):
     now: Ms
     keys: list[KeyShown]
     next: str | None
+    database_away: str | None = DATABASE_AWAY
 
 
 class KeyChanged(KeyShown):
@@ -777,6 +789,7 @@ class QuotaPage(Answer):
     now: Ms
     rows: list[QuotaShown]
     next: str | None
+    database_away: str | None = DATABASE_AWAY
 
 
 class QuotaGranted(QuotaShown):

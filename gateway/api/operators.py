@@ -1,14 +1,14 @@
 """The operators' calls: what they see, search, change, cancel and drain."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as Framed
-from pydantic import BeforeValidator
 
 from fairlane.gateway.access import Entrance
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.api.usage import Count
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
@@ -34,14 +34,6 @@ router = APIRouter(
 )
 
 
-def _count(text: Any) -> Any:
-    """A number as people write it: digits alone. An empty one is none."""
-    if isinstance(text, str) and not (text.isascii() and text.isdigit() and len(text) <= 4):
-        raise ValueError("must be a number")
-    return text
-
-
-Count = BeforeValidator(_count)
 Filter = Annotated[str, Query(max_length=MAX_VALUE)]
 TIME = r"^[0-9]{0,15}$"
 

@@ -8,7 +8,6 @@ from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
 from fairlane.gateway.api.usage import (
-    ALWAYS,
     CSV,
     LIST,
     PLAIN,
@@ -20,11 +19,11 @@ from fairlane.gateway.api.usage import (
     Since,
     Until,
     as_csv,
+    between,
     wants_csv,
 )
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.operator.quota import NewGrant, read_subject
-from fairlane.gateway.records.reports import read_time
 from fairlane.gateway.tasks.poll import now_ms
 
 MOST_ROWS = 200
@@ -114,8 +113,9 @@ async def ledger(
     header `x-next`).
     """
     request.check_query("key", "user", "kind", *TIMES, "after", *LIST)
-    begin, end = read_time(since or "0", "from"), read_time(until or ALWAYS, "to")
-    rows, more = await operator.quota.ledger(read_subject(key, user), kind, begin, end, after, limit)
+    rows, more = await operator.quota.ledger(
+        read_subject(key, user), kind, *between(since, until), after, limit
+    )
     if wants_csv(request, form):
         told: dict[str, Any] = {"x-next": more} if more else {}
         return await as_csv(COLUMNS, rows, "ledger", told)

@@ -19,6 +19,7 @@ from fairlane.gateway.records.reports import (
     FILTERS,
     MEASURED,
     SHOWN,
+    TASK_FILTERS,
     UsageReports,
     Wanted,
     in_pieces,
@@ -107,6 +108,7 @@ async def tasks(
     request: TheRequest,
     since: Since = "",
     until: Until = "",
+    task: Filter = "",
     key: Filter = "",
     user: Filter = "",
     model: Filter = "",
@@ -121,9 +123,9 @@ async def tasks(
 
     `next` is the `after` that goes on, null at the end (of CSV: the header `x-next`). What is not known is null.
     """
-    request.check_query(*TIMES, *FILTERS, "after", *LIST)
-    filters = _given(dict(zip(FILTERS, (key, user, model, tier, state, code), strict=True)))
-    wanted = Wanted(read_time(since or "0", "from"), read_time(until or ALWAYS, "to"), filters)
+    request.check_query(*TIMES, *TASK_FILTERS, "after", *LIST)
+    filters = _given(dict(zip(TASK_FILTERS, (task, key, user, model, tier, state, code), strict=True)))
+    wanted = Wanted(*between(since, until), filters)
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
     if wants_csv(request, form):
         return await as_csv([*SHOWN.values()], rows, "tasks", {"x-next": more} if more else {})
@@ -152,6 +154,11 @@ async def own_usage(
     request.check_query("by", *TIMES, "user", "model", "tier", *LIST)
     filters = {**_whose(caller, user), **_given({"model": model, "tier": tier})}
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
+
+
+def between(since: str, until: str) -> tuple[int, int]:
+    """From when to before when, ms; what is not said is no bound. Raises ApiError."""
+    return read_time(since or "0", "from"), read_time(until or ALWAYS, "to")
 
 
 def _given(filters: Mapping[str, str]) -> dict[str, str]:

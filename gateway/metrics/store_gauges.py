@@ -59,10 +59,9 @@ STORE_GAUGES = (
     StoreGauge(
         "fairlane_retained_bytes", (), "Bytes of the results and event logs that are kept of ended tasks"
     ),
-    StoreGauge(
-        "fairlane_outbox_entries", (), "Records of ended tasks that wait in Redis for the SQL database"
-    ),
+    StoreGauge("fairlane_outbox_entries", (), "Records of any kind that wait in Redis for the SQL database"),
     StoreGauge("fairlane_outbox_oldest_seconds", (), "How long the oldest of them has waited"),
+    StoreGauge("fairlane_archive_entries", (), "Ended tasks that wait in Redis for the archive"),
     StoreGauge(
         "fairlane_replica_info",
         ("replica", "host", "pid", "version"),
@@ -134,6 +133,7 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
     put("fairlane_retained_bytes", (), survey.retained_bytes)
     put("fairlane_outbox_entries", (), survey.outbox)
     put("fairlane_outbox_oldest_seconds", (), survey.outbox_age_ms / 1000)
+    put("fairlane_archive_entries", (), survey.archive)
     in_force = survey.configuration.hash if survey.configuration else ""
     put(
         "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())

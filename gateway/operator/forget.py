@@ -9,6 +9,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.records.forgetting import FORGOTTEN, PARTS, Forgotten
+from fairlane.gateway.records.ledger import rows_of_user
 from fairlane.queues.actor import Actor
 from fairlane.queues.scheduler import Scheduler
 
@@ -38,8 +39,8 @@ class Forget:
         self._audit = audit
 
     async def __call__(self, user: str, actor: Actor) -> dict[str, Any]:
-        """How many rows of each kind it were, and whether there are more: then call again. Written down, without the name.
-        Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
+        """How many rows of each kind it were, in how many of the ledger the name stays, and whether there are more: then call
+        again. Written down, without the name. Raises ApiError, StoreError, DatabaseUnavailable: what is done stays done."""
         if user == FORGOTTEN:
             raise bad_request(f"{FORGOTTEN} stands for all who were forgotten", "user")
         end = time.monotonic() + FORGET_S
@@ -56,6 +57,8 @@ class Forget:
                 if not rows:
                     break
                 more = time.monotonic() >= end
-        told = {**done, "results": results, "more": more}
+        async with self._database.reading() as connection:
+            ledger = await rows_of_user(connection, user)
+        told = {**done, "results": results, "ledger": ledger, "more": more}
         await self._audit.note(actor, "forget", "user", {}, told)
         return told

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.accounts.callers import Caller, Kind, Unauthorized
+from fairlane.gateway.accounts.keyring import Keyring
 from fairlane.gateway.accounts.keystore import Change, KeyStore, now_ms
 from fairlane.gateway.accounts.secrets import FIRST_ID, first_file, new_secret
 from fairlane.gateway.accounts.signing import signing_key
@@ -156,15 +158,15 @@ class KeyAdmin:
     def __init__(
         self,
         store: KeyStore,
-        take_over: Callable[[], Awaitable[None]],
+        keyring: Keyring,
         current: Current,
         audit: AuditRecord,
         tasks: KeyTasks,
         allowances: Allowances,
     ) -> None:
-        """`take_over`: `Keyring.read`, so that a change holds here at once."""
+        """`keyring`: hears of a change here at once, and knows the keys while the database is away."""
         self._store = store
-        self._take_over = take_over
+        self._keyring = keyring
         self._current = current
         self._audit = audit
         self._tasks = tasks
@@ -173,24 +175,38 @@ class KeyAdmin:
     # ---- what there is ----------
 
     async def page(self, after: str, limit: int, kind: Kind | None, text: str) -> dict[str, Any]:
-        """About `limit` keys behind the id `after`, by id, of the configuration and of the database; and where to go on."""
-        now = now_ms()
+        """About `limit` keys behind the id `after`, by id, of the configuration and of the database; and where to go on.
+
+        While the database is away, those that this replica has read (`databaseAway`: why)."""
+        now, away = now_ms(), None
         rows = [
             self._configured(of, entry)
             for of, entry in self._entries()
             if entry.id > after and kind in (None, of) and text in entry.id.lower()
         ]
-        rows += [self._shown(key, now) for key in await self._store.page(after, limit + 1, kind, text)]
+        try:
+            stored = await self._store.page(after, limit + 1, kind, text)
+        except DatabaseUnavailable as error:
+            away = str(error)
+            stored = [
+                key
+                for key in map(_without_use, self._keyring.keys.values())
+                if key.id > after
+                and kind in (None, key.kind)
+                and (text in key.id.lower() or text in key.note.lower())
+            ]
+        rows += [self._shown(key, now) for key in stored]
         rows.sort(key=lambda row: (row["id"], row["kind"], row["source"]))
         end = limit
         while end < len(rows) and rows[end]["id"] == rows[end - 1]["id"]:
             end += 1  # those of one id stand on one page
-        return {"now": now, "keys": rows[:end], "next": rows[end - 1]["id"] if end < len(rows) else None}
+        more = rows[end - 1]["id"] if end < len(rows) else None
+        return {"now": now, "keys": rows[:end], "next": more, "databaseAway": away}
 
     async def show(self, key_id: str, kind: Kind | None, user: str = "") -> dict[str, Any]:
         """A key, and what is left of its limits and of those of one of its users; where there are several keys of its id, the one
-        that holds, and a caller's first."""
-        row = await self._find(key_id, kind)
+        that holds, and a caller's first. While the database is away as this replica has read it (`databaseAway`: why)."""
+        row, away = await self._find(key_id, kind)
         settings = row["settings"]
         if user and not settings.get("delegating"):
             raise bad_request(f"{key_id} is no delegating key, so it has no users", "user")
@@ -200,15 +216,23 @@ class KeyAdmin:
             left = await self._allowances.told(f"{key_id}/{user}" if user else key_id, of_key, of_user)
         except StoreError:  # the key is shown all the same
             left = {"limits": None, "userLimits": None}
-        return {**row, **left}
+        return {**row, **left, "databaseAway": away}
 
-    async def _find(self, key_id: str, kind: Kind | None) -> dict[str, Any]:
+    async def _find(self, key_id: str, kind: Kind | None) -> tuple[dict[str, Any], str | None]:
+        """The key, and why the database could not be asked."""
+        away = None
+        try:
+            key = await self._store.get(key_id)
+        except DatabaseUnavailable as error:
+            away = str(error)
+            known = self._keyring.keys.get(key_id)
+            key = known and _without_use(known)
         rows = [self._configured(of, entry) for of, entry in self._entries() if entry.id == key_id]
-        if (key := await self._store.get(key_id)) is not None:
+        if key is not None:
             rows.append(self._shown(key, now_ms()))
         for row in sorted(rows, key=lambda row: (row["kind"], row["source"])):
             if kind in (None, row["kind"]):
-                return row
+                return row, away
         raise no_key(key_id)
 
     def _entries(self) -> list[tuple[Kind, CallerKey | WorkerKey]]:
@@ -481,7 +505,7 @@ class KeyAdmin:
     async def _done(self, key_id: str) -> dict[str, Any]:
         """Let a change hold here at once; the key as it is now."""
         with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
-            await self._take_over()
+            await self._keyring.read()
         key = await self._store.get(key_id)
         assert key is not None  # none is ever removed
         return self._shown(key, now_ms())
@@ -510,6 +534,11 @@ class KeyAdmin:
             await self._audit.note(actor, action, f"key {key_id}", before, after)
         except ApiError as error:
             notes.append(error.message)
+
+
+def _without_use(key: StoredKey) -> StoredKey:
+    """A key of which nobody knows when it was used last."""
+    return replace(key, last_used_ms=None)
 
 
 def _would_be_admins(key_id: str, settings: Mapping[str, Any]) -> bool:

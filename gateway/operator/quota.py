@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -13,6 +13,7 @@ from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.credits.amounts import MOST_CREDITS, credits_of, plain_credits, read_credits
 from fairlane.gateway.credits.prices import unpack
 from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.keys import Note, no_key, read_body
@@ -20,6 +21,8 @@ from fairlane.gateway.records.balances import Balances, Standing
 from fairlane.gateway.records.ledger import GRANTED, LedgerRow
 from fairlane.queues.actor import Actor
 
+Find = Callable[[str, str, str, int], Awaitable[tuple[list[str], str]]]
+"""`Balances.subjects`, and the same without SQL."""
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _Credits = Annotated[
     int,
@@ -103,24 +106,40 @@ class QuotaAdmin:
     async def page(self, wanted: Subject | None, text: str, after: str, limit: int) -> dict[str, Any]:
         """How those stand who were granted something or have paid: all, those of a key, or one user; and where to go on.
 
-        Who is named is always there. Raises ApiError(404) for a key of which nobody knows anything.
+        Who is named is always there. Raises ApiError(404) for a key of which nobody knows anything. While the database is away
+        it is told of those whom Redis knows (`databaseAway`: why); who is named and is not known there is DatabaseUnavailable.
         """
-        first: list[str] = []
-        if wanted is not None and wanted.user:
-            names, more = [wanted.name], ""
-        else:
-            of_key = wanted.key_id if wanted else ""
-            names, more = await self._balances.subjects(of_key, text, after, limit)
-            if wanted is not None and not after:
-                first = [wanted.name]
-        names = [*first, *(name for name in names if name not in first)]
-        if wanted is not None and not await self._known(wanted.key_id):
-            funded = await self._balances.known(names)
-            if not funded:
+        balances, away = self._balances, None
+        try:
+            names, more = await self._names(balances.subjects, wanted, text, after, limit)
+            if (
+                wanted is not None
+                and not await self._known(wanted.key_id)
+                and not await balances.known(names)
+            ):
                 raise no_key(wanted.key_id)
-        standings = await self._balances.standings({name: self._text(subject_of(name)) for name in names})
+            standings = await balances.standings(self._texts(names))
+        except DatabaseUnavailable as error:
+            away = str(error)
+            names, more = await self._names(balances.subjects_in_redis, wanted, text, after, limit)
+            standings = await balances.standings_in_redis(self._texts(names))
+            if wanted is not None and not standings:
+                raise
         rows = [self._shown(standing) for standing in standings]
-        return {"now": _now_ms(), "rows": rows, "next": more or None}
+        return {"now": _now_ms(), "rows": rows, "next": more or None, "databaseAway": away}
+
+    async def _names(
+        self, find: Find, wanted: Subject | None, text: str, after: str, limit: int
+    ) -> tuple[list[str], str]:
+        """Of whom a page tells, who is named first; and behind whom the next one begins."""
+        if wanted is not None and wanted.user:
+            return [wanted.name], ""
+        names, more = await find(wanted.key_id if wanted else "", text, after, limit)
+        first = [wanted.name] if wanted is not None and not after else []
+        return [*first, *(name for name in names if name not in first)], more
+
+    def _texts(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self._text(subject_of(name)) for name in names}
 
     async def grant(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
         """Grant credits, or take some back; once for each id."""
@@ -169,7 +188,7 @@ class QuotaAdmin:
         if caller.quota is None or not caller.sees_quota:
             return None
         subject = caller.quota.subject(caller.key_id, caller.user)
-        (standing,) = await self._balances.standings({subject: self._text(subject_of(subject))})
+        (standing,) = await self._balances.standings(self._texts([subject]))
         shown = self._shown(standing)
         return {name: value for name, value in shown.items() if name not in ("key", "user", "active")}
 

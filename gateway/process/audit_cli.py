@@ -12,6 +12,7 @@ from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, 2026-11-01.")]
 Until = Annotated[str, typer.Option("--to", help="Before this day (UTC).")]
+After = Annotated[str, typer.Option(help="Go on behind this one.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show no more than so many.")]
 
 
@@ -26,6 +27,7 @@ def audit(
     ] = "",
     since: Since = "",
     until: Until = "",
+    after: After = "",
     limit: Limit = 20,
     gateway: Url = HERE,
     key: AdminKey = None,
@@ -38,7 +40,8 @@ def audit(
 
     fairlane audit --who ops --from 2026-11-01
     """
-    wanted = {"who": who, "action": action, "target": target, "from": since, "to": until, "limit": str(limit)}
+    wanted = {"who": who, "action": action, "target": target, "from": since, "to": until}
+    wanted |= {"after": after, "limit": str(limit)}
     told = _ask(gateway, key, "audit", wanted, as_json)
     if told is None:
         return
@@ -62,6 +65,7 @@ def refusals(
     code: Annotated[str, typer.Option(help="Only with this code, such as RATE_LIMITED.")] = "",
     since: Since = "",
     until: Until = "",
+    after: After = "",
     limit: Limit = 20,
     gateway: Url = HERE,
     key: AdminKey = None,
@@ -72,7 +76,8 @@ def refusals(
 
     fairlane refusals --of-key acme --code RATE_LIMITED
     """
-    wanted = {"key": caller, "code": code, "from": since, "to": until, "limit": str(limit)}
+    wanted = {"key": caller, "code": code, "from": since, "to": until}
+    wanted |= {"after": after, "limit": str(limit)}
     told = _ask(gateway, key, "refusals", wanted, as_json)
     if told is None:
         return
@@ -105,7 +110,7 @@ def _print(table: Any, rows: list[Any], more: str | None, nothing: str) -> None:
         return
     print_table(table)
     if more:
-        typer.echo(f"there are more: --limit, or --json and the call's `after` ({more})")
+        typer.echo(f"there are more: --after {more}")
 
 
 def _ask(gateway: str, key: str | None, page: str, wanted: dict[str, str], as_json: bool) -> Any:

@@ -11,9 +11,9 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
 from fairlane.gateway.process.new_key_cli import new
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
 
 _LISTS = {name for name, field in CallerKey.model_fields.items() if get_origin(field.annotation) is list}
@@ -90,8 +90,9 @@ def show_all(
                 settings.get("tier", "-"),
                 " ".join(scopes) or "-",
             ),
-            *(_date(row["expires"]), _date(row["lastUsed"]), row["source"], row["note"]),
+            *(time_of(row["expires"]), time_of(row["lastUsed"]), row["source"], row["note"]),
         )
+    print_away(told)
     if told["keys"]:
         print_table(table)
     else:
@@ -113,6 +114,7 @@ def show(
     whose = f"?{urlencode({'user': user})}" if user else ""
     told = _ask(gateway, key, f"/{quote(key_id, safe='')}{whose}", as_json)
     if told is not None:
+        print_away(told)
         _print_key(told)
 
 
@@ -235,12 +237,6 @@ def _time(text: str) -> int:
     return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
-def _date(ms: int | None) -> str:
-    if ms is None:
-        return "-"
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
-
-
 def _print_key(row: Mapping[str, Any]) -> None:
     table = make_table("what", "value")
     for name in ("id", "kind", "state", "source", "note"):
@@ -261,13 +257,13 @@ def _print_key(row: Mapping[str, Any]) -> None:
         ("revoked", "revoked"),
         ("lastUsed", "last used"),
     ):
-        add_row(table, title, _date(row[name]))
+        add_row(table, title, time_of(row[name]))
     for title, left in (("left", row.get("limits")), ("left of the user's", row.get("userLimits"))):
         for name, one in (left or {}).items():
             add_row(table, title, f"{name} {one['remaining']} of {one['limit']}{_back(one)}")
     for secret in row["secrets"]:
-        until = "" if secret["validUntil"] is None else f", valid until {_date(secret['validUntil'])}"
-        add_row(table, "secret", f"of {_date(secret['created'])}{until}")
+        until = "" if secret["validUntil"] is None else f", valid until {time_of(secret['validUntil'])}"
+        add_row(table, "secret", f"of {time_of(secret['created'])}{until}")
     print_table(table)
 
 

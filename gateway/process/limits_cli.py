@@ -1,6 +1,6 @@
 """`fairlane queues` and `fairlane models`: their limits as a running gateway knows them, and changes of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -115,6 +115,13 @@ def stop(sentence: str) -> NoReturn:
     """End the command: a mistake of the user, or nobody answers."""
     typer.echo(f"fairlane: {sentence}", err=True)
     raise typer.Exit(USAGE_EXIT)
+
+
+def print_away(told: Mapping[str, Any]) -> None:
+    """Say where an answer is not the database's, as that is away."""
+    if told["databaseAway"]:
+        sentence = "the SQL database is away; this is what the gateway and Redis know"
+        typer.echo(f"fairlane: {sentence} ({told['databaseAway']})", err=True)
 
 
 def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:

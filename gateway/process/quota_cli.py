@@ -1,6 +1,5 @@
 """`fairlane quota grant|show|ledger`: what keys and users of a running gateway can pay with."""
 
-import datetime
 import secrets
 from collections.abc import Mapping
 from decimal import Decimal
@@ -10,8 +9,8 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
+from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
 WHOM = "Who pays: a key, by its id, or a user of a delegating key, as the task list names it: site/ann."
 Whom = Annotated[str, typer.Argument(help=WHOM)]
@@ -43,7 +42,7 @@ def grant(
 
     fairlane quota grant site/ann 2.5
 
-    fairlane quota grant app --id invoice-17-back -- -50
+    fairlane quota grant app -50 --id invoice-17-back
     """
     own = grant_id or f"grant-{secrets.token_hex(8)}"
     body = {**_of(whom, user), "credits": credits, "id": own, **({"note": note} if note else {})}
@@ -90,13 +89,14 @@ def show(
     for row in told["rows"]:
         budget = row["budget"] or {}
         spans = [budget.get(name, "-") for name in ("limit", "used", "per")]
-        anew = _date(budget["ends"]) if budget else "-"
+        anew = time_of(budget["ends"]) if budget else "-"
         name = (row["user"] or row["key"]) + ("" if row["active"] else " (pays nothing)")
         amounts = (row[column] for column in ("available", "balance", "granted", "spent", "held"))
         add_row(table, name, *amounts, *spans, anew, row["otherwise"] or "-")
+    print_away(told)
     if told["rows"]:
         print_table(table)
-    else:
+    elif not told["databaseAway"]:
         typer.echo("nobody was granted anything or has paid" + (" who is called so" if text else ""))
     if told["next"]:
         typer.echo(f"there are more: --after {told['next']}")
@@ -130,11 +130,11 @@ def ledger(
         return
     table = make_table(*("at", "who", "what", "fund", "amount", "held", "refunded", "note"))
     for row in told["rows"]:
-        fund = row["fund"] + (f" to {_date(row['ends'])}" if row["ends"] else "")
+        fund = row["fund"] + (f" to {time_of(row['ends'])}" if row["ends"] else "")
         what = f"{row['kind']} {row['id']}"
         amounts = (row["amount"], row["held"], row["refunded"])
         note = " ".join(filter(None, (row["who"] and f"by {row['who']}", row["note"])))
-        add_row(table, _date(row["at"]), row["user"] or row["key"], what, fund, *amounts, note or "-")
+        add_row(table, time_of(row["at"]), row["user"] or row["key"], what, fund, *amounts, note or "-")
     if told["rows"]:
         print_table(table)
     else:
@@ -146,7 +146,8 @@ def ledger(
 app = typer.Typer(
     no_args_is_help=True, help="See and grant what keys and users of a running gateway can pay with."
 )
-app.command("grant")(grant)
+# a number less than 0 is no option
+app.command("grant", context_settings={"ignore_unknown_options": True})(grant)
 app.command("show")(show)
 app.command("ledger")(ledger)
 
@@ -158,10 +159,6 @@ def _of(whom: str, user: bool) -> dict[str, str]:
 
 def _query(wanted: Mapping[str, str]) -> str:
     return "?" + urlencode({name: value for name, value in wanted.items() if value})
-
-
-def _date(ms: int) -> str:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _ask(

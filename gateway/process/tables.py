@@ -1,5 +1,6 @@
 """Tables for people and pipes: a name is never broken, and in a pipe nothing is."""
 
+from datetime import UTC, datetime
 from typing import Literal
 
 from rich.console import Console
@@ -25,6 +26,11 @@ _NUMERIC = frozenset(
         *("available", "balance", "granted", "spent", "held", "budget", "used", "amount", "refunded"),
     }
 )
+
+
+def time_of(ms: int | None) -> str:
+    """2026-11-23 16:00Z, in UTC."""
+    return "-" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def make_table(*columns: str) -> Table:

@@ -27,7 +27,8 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Forget a user, for good: what is archived of their tasks and their results are removed, and their name is taken out of
-    usage and audit records. Tasks that wait or run go on: cancel them first. Written to the audit record, without the name.
+    usage and audit records. Tasks that wait or run go on: cancel them first. What a user with a quota of their own was granted
+    and has paid stays in the ledger, with the name. Written to the audit record, without the name.
 
     fairlane cancel --user site/ann
 
@@ -44,12 +45,16 @@ def forget(
             told = call(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
         except StatusError as error:
             stop(str(error))
-        done = {name: count + told[name] for name, count in done.items()}
+        done = {name: count + told[name] for name, count in done.items()} | {"ledger": told["ledger"]}
         more = told["more"]
     if as_json:
         import json  # noqa: PLC0415 (here alone)
 
         typer.echo(json.dumps(done))
         return
-    for name, count in done.items():
-        typer.echo(f"{count} {TOLD[name]}")
+    for name, sentence in TOLD.items():
+        typer.echo(f"{done[name]} {sentence}")
+    if done["ledger"]:
+        typer.echo(
+            f"The ledger keeps the name in {done['ledger']} rows: what they were granted and have paid"
+        )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
@@ -38,6 +39,7 @@ LOAD_S = 5.0
 LOADS = 2
 """So many are read at once: keys and records need connections, too."""
 CHANGE_S = 5.0
+MOST_IN_REDIS = 10_000
 MOST_GRANTED = 10**18
 """Micro-credits of one subject, all grants together: what SQL and Redis add up stays within 64 bits."""
 
@@ -160,6 +162,30 @@ class Balances:
             for subject, budget in budgets.items()
         ]
 
+    async def standings_in_redis(self, wanted: Mapping[str, str]) -> list[Standing]:
+        """The same by what Redis alone knows: without those whom it does not know, and without budgets that it does not."""
+        asked = await asyncio.gather(*map(self._scheduler.balance, wanted))
+        found = []
+        for (subject, quota), balance in zip(wanted.items(), asked, strict=True):
+            if balance is not None:
+                budget = _budget(quota)
+                known = budget if budget[2] in balance.windows else _budget("")
+                found.append(_standing(subject, known, balance, Funds()))
+        return found
+
+    async def subjects_in_redis(
+        self, of_key: str, text: str, after: str, limit: int
+    ) -> tuple[list[str], str]:
+        """As `subjects`, of MOST_IN_REDIS whom Redis knows."""
+        found = sorted(
+            name
+            for name in await self._scheduler.subjects(MOST_IN_REDIS)
+            if name > after
+            and text in name.lower()
+            and (not of_key or name[2:] == of_key or name.startswith(f"u:{of_key}/"))
+        )
+        return found[:limit], found[limit - 1] if len(found) > limit else ""
+
     async def subjects(self, of_key: str, text: str, after: str, limit: int) -> tuple[list[str], str]:
         """Names of those who were granted something or have paid, in their order: all ('') or those of a key, with a part (in
         small letters) of their names; and behind which the next page begins, '' = there is none."""
@@ -192,7 +218,10 @@ class Balances:
             if not new:
                 known = await grant_of(connection, grant_id)
                 if known is None or (known.subject, known.amount) != (subject, amount):
-                    raise ApiError(409, "GRANT_EXISTS", "There is another grant of this id")
+                    sentence = "There is another grant of this id"
+                    if known is not None:
+                        sentence += f": {credits_of(known.amount):f} credits for {known.subject[2:]}"
+                    raise ApiError(409, "GRANT_EXISTS", sentence)
             funds = (await read_funds(connection, {subject: []}))[subject]
             if abs(funds.granted) > MOST_GRANTED:
                 raise bad_request("all grants together would be too much", "credits")

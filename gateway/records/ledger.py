@@ -66,7 +66,10 @@ def rows_of(charge: Charge) -> list[LedgerRow]:
         funds.append((fund, ends, charge.window_held, charge.window_charged))
     for fund, ends, held, charged in funds:
         if held or charged:
-            whose = (charge.subject, charge.key_id, charge.user_name)
+            user = (
+                charge.user_name if charge.subject.startswith("u:") else ""
+            )  # as of grants: who pays is named
+            whose = (charge.subject, charge.key_id, user)
             amounts = (held, -charged, charge.number)
             rows.append(
                 LedgerRow("task", charge.task, fund, ends, *whose, *amounts, charge.price, charge.ended)
@@ -206,6 +209,12 @@ def subjects_of(of_key: str, text: str, after: str, dialect: str) -> Select[Any]
     if text:
         query = query.where(func.lower(balances.c.subject).contains(text, autoescape=True))
     return query
+
+
+async def rows_of_user(connection: AsyncConnection, user: str) -> int:
+    """In how many rows a user is named."""
+    number = select(func.count()).select_from(ledger).where(ledger.c.subject == f"u:{user}")
+    return int(await connection.scalar(number) or 0)
 
 
 def place(row: LedgerRow) -> str:

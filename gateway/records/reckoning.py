@@ -8,6 +8,9 @@ looked at once a minute, by whichever replica comes first, and all of them when 
 has every task that Redis had paid then, and maybe later ones, which have higher numbers. 3 What the others have cost by SQL
 is what Redis had paid; if not, the difference is added, which is right whatever has happened to the subject meanwhile. SQL
 may also have numbers that Redis has not given yet: what was lost. Redis goes on behind them, and is compared anew.
+
+Entries may stay in the outbox: those of whom are known are compared when SQL has them. With more than MOST_LEFT of them nobody
+is, and the log says so.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.loops import end_tasks
+from fairlane.queues.metrics import Metrics
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 
@@ -38,6 +42,8 @@ CARRIED_S = 10.0
 """How long it is waited for the entries of the outbox."""
 POLL_S = 0.3
 PAGE = 500
+MOST_LEFT = 10_000
+"""Entries that are still in the outbox then, and are looked at."""
 DAY_MS = 86_400_000
 """A balance that was not used for so long is forgotten in Redis: SQL knows it."""
 
@@ -45,12 +51,17 @@ DAY_MS = 86_400_000
 class Reckoning:
     """Every replica does it. `start` begins, `close` ends."""
 
-    def __init__(self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys) -> None:
+    def __init__(
+        self, database: Database, scheduler: Scheduler, link: RedisLink, keys: Keys, metrics: Metrics
+    ) -> None:
         self._database = database
         self._scheduler = scheduler
         self._link = link
         self._outbox = keys("outbox")
+        self._metrics = metrics
         self._everybody = False
+        self._too_many = False
+        """The log has said that too much waits in the outbox."""
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -96,25 +107,37 @@ class Reckoning:
                 await self._compare([one for one in due if one[0] not in under_way])
 
     async def _under_way(self, newest: str) -> set[str] | None:
-        """Waits until SQL has all entries until this one; of whom it still has not, None: of how many is not known."""
+        """Waits until SQL has all entries until this one; of whom it still has not, None: of too many."""
         if not newest:
+            self._too_many = False
             return set()
         end = asyncio.get_running_loop().time() + CARRIED_S
-        while True:
-            entries: list[Any] = await self._link.command("XRANGE", self._outbox, "-", newest, "COUNT", PAGE)
-            if not entries:
-                return set()
+        while await self._link.command("XRANGE", self._outbox, "-", newest, "COUNT", 1):
             if asyncio.get_running_loop().time() >= end:
                 break
             await asyncio.sleep(POLL_S)
-        if len(entries) == PAGE:
-            return None
-        found = set()
-        for _, fields in entries:
-            with contextlib.suppress(Exception):  # an entry that cannot be read: the outbox tells of it
-                charge = read_charge(fields[1]) if fields[0] == b"usage" else None
-                found |= {charge.subject} if charge else set()
-        return found
+        found, first = set(), b"-"
+        for _ in range(MOST_LEFT // PAGE):
+            entries: list[Any] = await self._link.command(
+                "XRANGE", self._outbox, first, newest, "COUNT", PAGE
+            )
+            for _, fields in entries:
+                with contextlib.suppress(Exception):  # an entry that cannot be read: the outbox tells of it
+                    charge = read_charge(fields[1]) if fields[0] == b"usage" else None
+                    found |= {charge.subject} if charge else set()
+            if len(entries) < PAGE:
+                self._too_many = False
+                return found
+            first = b"(" + entries[-1][0]
+        if not self._too_many:
+            self._too_many = True
+            log.warning(
+                "balances are not compared with the ledger: too many records wait in the outbox."
+                " They are compared when SQL has these; other lines say why it has not",
+                waiting=await self._link.command("XLEN", self._outbox),
+                most=MOST_LEFT,
+            )
+        return None
 
     async def _compare(self, due: list[tuple[str, Balance, int]]) -> None:
         wanted = {subject: list(balance.windows) for subject, balance, _ in due}
@@ -146,10 +169,12 @@ class Reckoning:
             known = await self._scheduler.amend(subject, balance, funds, more, windows)
             lost = funds.granted < balance.granted  # more of it is a grant that only now is told here
             if known and (more or windows or lost):
+                added = funds.granted - balance.granted - more - sum(windows.values())
+                self._metrics.put_right(float(credits_of(abs(added))))
                 log.warning(
                     "a balance was not what the ledger says, and was put right",
                     subject=subject,
-                    credits=_credits(funds.granted - balance.granted - more - sum(windows.values())),
+                    credits=_credits(added),
                     balance=_credits(funds.granted - funds.spent),
                 )
         elif idle_ms > DAY_MS:

@@ -46,7 +46,7 @@ class Records:
         self.reading = Reading(database)
         self.forgotten = Forgotten(database)
         self.balances = Balances(database, scheduler)
-        self.reckoning = Reckoning(database, scheduler, link, keys)
+        self.reckoning = Reckoning(database, scheduler, link, keys, metrics)
         self.refusals = Refusals(link, keys, replica)
         self.usage = UsageReports(self.reading)
         self.archived = ArchiveReader(database)

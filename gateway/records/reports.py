@@ -27,6 +27,8 @@ DIMENSIONS = {
 }
 """By what tasks can be added up, and the column."""
 FILTERS = ("key", "user", "model", "tier", "state", "code")
+TASK_FILTERS = ("task", *FILTERS)
+"""Of the records themselves."""
 SPANS = {"day": DAY_MS, "hour": HOUR_MS}
 USUAL_DAYS, USUAL_HOURS = 30, 48
 """How far back it goes where nobody says."""
@@ -76,7 +78,7 @@ SHOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by the names of FILTERS."""
+    """Which tasks, by when they ended: from `since` to before `until`, ms. `filters`: by names of FILTERS or TASK_FILTERS."""
 
     since: int
     until: int
@@ -212,7 +214,8 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
 
 
 def _filters(table: Table, wanted: Wanted) -> list[Any]:
-    return [table.c[DIMENSIONS[name]] == value for name, value in wanted.filters.items()]
+    columns = {**DIMENSIONS, "task": "task"}
+    return [table.c[columns[name]] == value for name, value in wanted.filters.items()]
 
 
 def _shown(by: Sequence[str], row: Any) -> dict[str, Any]:

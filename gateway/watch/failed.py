@@ -86,6 +86,7 @@ class TellingRecorder(HistoryRecorder):
         self._cancelled = FailedTasks(what="cancelled")
         self._refused = Lines("call refused", "more calls refused")
         self._unknown = Lines("call with an unknown key", "more calls with unknown keys")
+        self._beyond = Lines("call beyond its token", "more calls beyond their tokens")
 
     def failed(self, end: TaskEnd) -> None:
         super().failed(end)
@@ -100,11 +101,15 @@ class TellingRecorder(HistoryRecorder):
         """A call was refused that may come again later: for want of room, of a worker, or of Redis."""
         self._refused.tell(code, **facts)
 
-    def unknown_key(self, **facts: object) -> None:
-        """A call came with a key that is none, or none any more."""
-        self._unknown.tell("UNAUTHORIZED", **facts)
+    def unknown_key(self, code: str, **facts: object) -> None:
+        """A call came with a key that is none, or none any more, or with a token or signature that is not valid."""
+        self._unknown.tell(code, **facts)
+
+    def beyond_token(self, code: str, **facts: object) -> None:
+        """A call asked for something else than its token is for."""
+        self._beyond.tell(code, **facts)
 
     def take(self) -> Bucket:
-        for lines in (self._failed, self._cancelled, self._refused, self._unknown):
+        for lines in (self._failed, self._cancelled, self._refused, self._unknown, self._beyond):
             lines.add_up()
         return super().take()

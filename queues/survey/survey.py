@@ -214,6 +214,8 @@ class Survey:
     """Records that wait for SQL."""
     outbox_age_ms: int = 0
     """How long the oldest of them has waited."""
+    archive: int = 0
+    """Ended tasks that wait for the archive."""
 
 
 class Shares:
@@ -352,7 +354,7 @@ class Surveyor:
 
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, present, pool, overrides, versions, hosts, info, outbox, oldest = await _all(
+        time, known, present, pool, overrides, versions, hosts, info, outbox, oldest, archive = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             self._replicas(),
@@ -363,6 +365,7 @@ class Surveyor:
             _if_allowed(command("INFO", "memory")),
             command("XLEN", keys("outbox")),
             command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
+            command("XLEN", keys("archive")),
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
@@ -415,6 +418,7 @@ class Surveyor:
             _memory(info),
             outbox,
             max(now_ms - int(oldest[0][0].partition(b"-")[0]), 0) if oldest else 0,
+            archive,
         )
 
 

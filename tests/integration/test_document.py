@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.hostile import cast
 from tests.hostile.cast import LAB, WORKING, secret
 from tests.hostile.corpus import NOBODYS
-from tests.hostile.document import narrowed
+from tests.hostile.document import application, narrowed
 from tests.support.talk import Talk, talking
 
 from fairlane.workers.adapters.echo import echo
@@ -168,6 +169,38 @@ async def test_the_document_names_the_headers_of_limits_where_they_are(
     }
     assert told == {(path, status) for path, status in on_v1 if status not in ("401", "403")}
     assert ("/v1/models", "200") in told
+
+
+def test_the_document_names_the_codes_of_refusals_and_what_stands_in_place_of_a_key() -> None:
+    document = application().openapi()
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    refused = page.partition("### Refused: no task was made")[2].partition("### Failed")[0]
+    told = set(re.findall(r"^\| (429|503) `(\w+)`", refused, re.MULTILINE))
+    for status, cell in re.findall(r"^\| (401|403|429, 503) \| (.*) \|$", refused, re.MULTILINE):
+        told |= {(status, code) for code in re.findall(r"`([A-Z_]+)`", cell) if "," not in status}
+    assert {("401", "TOKEN_EXPIRED"), ("403", "TOKEN_USED_UP"), ("503", "OUTBOX_FULL")} <= told
+    submits = document["paths"]["/api/openai"]["post"]
+    named = {
+        (status, code)
+        for status, answer in submits["responses"].items()
+        if answer["description"].startswith("`code`")
+        for code in re.findall(r"[A-Z_]{4,}", answer["description"])
+    }
+    assert told <= named
+    assert {code for _, code in named - told} == {"TOO_MANY_AHEAD", "BUSY"}
+    on_v1 = document["paths"]["/v1/chat/completions"]["post"]["responses"]["429"]["description"]
+    assert (
+        on_v1
+        == "`code`: TOO_MANY_CALLS, TOO_MANY_AHEAD, rate_limit_exceeded, insufficient_quota, USER_QUEUE_FULL"
+    )
+    for path, calls in document["paths"].items():
+        for call in calls.values():
+            proofs = [name for one in call.get("security", ()) for name in one]
+            wants = ["key", "signedToken", "signedRequest"]
+            if "operators" in call["tags"]:
+                wants.remove("signedToken")
+            assert proofs == (wants if "401" in call["responses"] else []), path
+    assert {"needed", "available"} <= document["components"]["schemas"]["NativeError"]["properties"].keys()
 
 
 async def test_the_document_is_made_once_for_all_who_ask_at_the_same_time(

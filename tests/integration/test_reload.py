@@ -152,7 +152,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         assert refused.status_code == 401
         [line] = lines(one, "call with an unknown key")
         assert line["request_id"] == refused.headers["x-request-id"]
-        assert (line["route"], line["address"]) == ("/v1/models", "127.0.0.1")
+        assert (line["route"], line["address"], line["code"]) == ("/v1/models", "127.0.0.1", "UNAUTHORIZED")
 
         there.write_text("keys: [")
         other.signal(signal.SIGHUP)

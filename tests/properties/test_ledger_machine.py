@@ -88,7 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         link: Any = self.world.link
         scheduler = self.replicas[0].scheduler
         self.balances = Balances(self.database, scheduler)
-        self.reckoning = Reckoning(self.database, scheduler, link, self.world.keys)
+        self.reckoning = Reckoning(self.database, scheduler, link, self.world.keys, Recorder())
         tables = {"usage": PaidUsage(UsageTable(tier_of))}
         self.outboxes = [
             Outbox(link, self.world.keys, self.database, tables, Recorder(), name) for name in ("r1", "r2")

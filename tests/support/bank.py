@@ -40,7 +40,8 @@ class Bank:
         self.outbox = Outbox(
             link, KEYS, database, {"usage": PaidUsage(UsageTable(tier_of))}, Recorder(), replica
         )
-        self.reckoning = Reckoning(database, self.scheduler, link, KEYS)
+        self.metrics = Recorder()
+        self.reckoning = Reckoning(database, self.scheduler, link, KEYS, self.metrics)
         self._numbers = itertools.count(1)
 
     async def set_up(self) -> None:

@@ -57,6 +57,8 @@ NOT_RUN = {
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
     "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/troubleshooting.md: fairlane key change shop limits.requests_per",
+    "docs/troubleshooting.md: fairlane quota show app",
+    "docs/troubleshooting.md: fairlane quota ledger site/ann --from 2026-1",
 }
 """Page and beginning of each block that cannot run in the tests; the page says why."""
 

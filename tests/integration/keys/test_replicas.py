@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from tests.integration.admin.test_commands import fairlane
 from tests.integration.keys.operating import (
     KEYS,
     OPS,
@@ -266,13 +267,20 @@ async def test_without_the_database_keys_hold_and_changes_are_refused(
         await create(talk, id="leaked")
         own_postgres.stop()
         try:
-            for method, path in (("POST", ""), ("PATCH", "/app"), ("POST", "/leaked/revoke"), ("GET", "")):
-                refused = await talk.http.request(
-                    method, f"{KEYS}{path}", json={} if method != "GET" else None
-                )
+            for method, path in (("POST", ""), ("PATCH", "/app"), ("POST", "/leaked/revoke")):
+                refused = await talk.http.request(method, f"{KEYS}{path}", json={})
                 assert refused.status_code == 503, refused.text
                 assert refused.json()["code"] == "DATABASE_UNAVAILABLE"
                 assert refused.headers["retry-after"] == "1"
+            page = (await talk.http.get(KEYS, params={"text": "L"})).json()
+            assert [(row["id"], row["lastUsed"]) for row in page["keys"]] == [("leaked", None)]
+            assert "fl-pg-" in page["databaseAway"]
+            for key_id, source in (("app", "database"), ("ops", "configuration")):
+                shown = (await talk.http.get(f"{KEYS}/{key_id}")).json()
+                assert (shown["source"], shown["databaseAway"]) == (source, page["databaseAway"])
+            done = await fairlane(talk, "key", "show", "app", FAIRLANE_ADMIN_KEY=secret("ops"))
+            assert done.returncode == 0
+            assert done.stderr.startswith("fairlane: the SQL database is away; this is what")
             said: list[str] = []
 
             def away() -> bool:

@@ -46,7 +46,7 @@ async def test_credits_are_granted_and_shown_in_a_shell(talk: Talk) -> None:
     assert done == "app: 50.5 credits granted (invoice-17), the balance is 50.5\n"
     again = await run(talk, "grant", "app", "50.5", "--id", "invoice-17")
     assert "granted before: nothing more was granted (invoice-17), the balance is 50.5" in again
-    assert "-0.5 credits granted" in await run(talk, "grant", "app", "--id", "back", "--", "-0.5")
+    assert "-0.5 credits granted" in await run(talk, "grant", "app", "-0.5", "--id", "back")
     assert "site/ann: 2 credits granted (grant-" in await run(talk, "grant", "site/ann", "2")
     assert "site: 1 credits granted" in await run(talk, "grant", "site", "1", "--user")
     assert "fairlane: The key plain has no quota" in await run(talk, "grant", "plain", "1")
@@ -54,7 +54,7 @@ async def test_credits_are_granted_and_shown_in_a_shell(talk: Talk) -> None:
     assert re.search(r"^app +50 +50 +50 +0 +0 +- +- +- +- +free *$", shown, re.MULTILINE), shown
     assert re.search(r"^plain \(pays nothing\) +1 +1 +1 ", shown, re.MULTILINE), shown
     assert re.search(
-        r"^site/ann +4 +2 +2 +0 +0 +2 +0 +day +20\d\d-\d\d-\d\d 00:00 +- *$", shown, re.MULTILINE
+        r"^site/ann +4 +2 +2 +0 +0 +2 +0 +day +20\d\d-\d\d-\d\d 00:00Z +- *$", shown, re.MULTILINE
     ), shown
     assert json.loads(await run(talk, "show", "site/ann", "--json"))["rows"][0]["available"] == 4
 
@@ -86,6 +86,10 @@ async def test_a_mistake_is_one_sentence(talk: Talk) -> None:
     await run(talk, "grant", "nosuch", "1", problem="fairlane: There is no key 'nosuch'\n")
     await run(talk, "grant", "app", "1.2.3", problem="credits should be a number of credits, such as 12.5")
     await run(talk, "grant", "app", "0", problem="credits must not be 0")
+    await run(talk, "grant", "app", "1", "--notes", "x", problem="Got unexpected extra argument")
+    await run(talk, "grant", "app", "-1", "--id", "a")
+    other = "There is another grant of this id: -1 credits for app"
+    await run(talk, "grant", "site/ann", "1", "--id", "a", problem=other)
     await run(talk, "show", "nosuch", problem="There is no key 'nosuch'")
     await run(talk, "ledger", "--kind", "hold", problem="kind")
 

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.rawworkers import RawWorker
@@ -423,6 +425,47 @@ async def test_viewers_see_and_do_not_grant_and_callers_do_neither(talk: Talk) -
             refused = await client.post(f"{QUOTA}/grants", json={"key": "app", "credits": 1})
             assert refused.status_code == 403
     assert (await row_of(talk, key="app"))["balance"] == 0
+
+
+async def test_while_the_database_is_away_operators_see_what_redis_knows(
+    redis_url: str, tmp_path: Path
+) -> None:
+    with running_postgres() as server:
+        url = server.new("quota")
+        async with talking(redis_url, tmp_path, keys=KEYS, database_url=url, prices=[M]) as talk:
+            talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+            await grant(talk, key="app", credits=3)
+            for user in ("site/ann", "site/bob", "site/cat"):
+                await grant(talk, user=user, credits=1)
+            async with (
+                talk.worker2(["m"]) as worker,
+                talk.client(secret("site"), **{"X-Fairlane-User": "ann"}) as ann,
+            ):
+                await run(talk, worker, ann)
+            before = await told(talk.http, QUOTA)
+            assert before["databaseAway"] is None
+            server.stop()
+            page = await told(talk.http, QUOTA)
+            assert "fl-pg-" in page["databaseAway"]
+            assert [row["user"] or row["key"] for row in page["rows"]] == [
+                "app",
+                "site/ann",
+                "site/bob",
+                "site/cat",
+            ]
+            assert page["rows"][:2] == before["rows"][:2]
+            assert page["rows"][1]["budget"]["used"] == Decimal("0.5")
+            assert (page["rows"][2]["balance"], page["rows"][2]["budget"]) == (1, None), "SQL alone knows it"
+            assert (await row_of(talk, user="site/ann")) == before["rows"][1]
+            first = await told(talk.http, QUOTA, key="site", limit=2)
+            assert [row["user"] for row in first["rows"]] == ["site/ann", "site/bob"]
+            rest = await told(talk.http, QUOTA, key="site", limit=2, after=first["next"])
+            assert ([row["user"] for row in rest["rows"]], rest["next"]) == (["site/cat"], None)
+            assert [row["user"] for row in (await told(talk.http, QUOTA, text="BOB"))["rows"]] == ["site/bob"]
+            assert (await told(talk.http, QUOTA, 503, key="cheap"))["code"] == "DATABASE_UNAVAILABLE"
+            done = await fairlane(talk, "quota", "show", "app", FAIRLANE_ADMIN_KEY=secret("ops"))
+            assert re.search(r"^app +3 +3 +3 ", done.stdout, re.MULTILINE), done.stdout
+            assert done.stderr.startswith("fairlane: the SQL database is away; this is what")
 
 
 async def test_while_the_database_is_away_nothing_is_granted_or_guessed(

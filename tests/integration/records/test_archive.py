@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import func, select
+from tests.integration.metrics.scraping import scrape_when
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
 from tests.support.records import KEYS, NOON
@@ -182,6 +183,16 @@ async def test_killed_between_writing_and_forgetting_it_is_there_once(
         assert await number(gateway.database) == 1
         await gateway.link.command("UNLINK", KEYS("task", id=task_id), KEYS("log", id=task_id))
         assert await talk.poll(task_id) == before
+
+
+async def test_metrics_tell_how_many_wait_for_it(talk: Talk) -> None:
+    await archive_of(talk).close()
+    async with talk.worker2(["m"]) as worker:
+        for _ in range(2):
+            await talk.submit(model="m")
+            await worker.answer(await worker.take(), result={})
+    async with talk.client(secret("ops")) as ops:
+        await scrape_when(ops, 2, "fairlane_archive_entries")
 
 
 async def test_taken_and_not_written_it_is_taken_again(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

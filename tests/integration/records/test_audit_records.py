@@ -204,6 +204,10 @@ async def test_the_record_is_found_by_who_what_where_and_when(
         assert "create" in shown
         assert "127.0.0.1" in shown
         assert "model m" not in shown
+        *first, more = (await command(talk, "audit", "--limit", "1")).splitlines()
+        assert more.startswith("there are more: --after ")
+        shown = await command(talk, "audit", "--limit", "1", "--after", more.split()[-1])
+        assert ("model m" in first[-1], "model m" in shown, "key newer" in shown) == (True, False, True)
         assert "nobody has done anything that matches" in await command(talk, "audit", "--who", "nobody")
 
 
@@ -340,6 +344,8 @@ async def test_who_is_refused_is_told_by_the_call_and_the_command(
             "after must be the `next` of a page before",
         )
         assert "RATE_LIMITED" in await command(talk, "refusals", "--of-key", "acme")
+        behind = f"{row['minute']}.RATE_LIMITED.acme"
+        assert "nothing was refused that matches" in await command(talk, "refusals", "--after", behind)
 
 
 async def test_refusals_come_in_pages_that_miss_none(database: Database, redis_url: str) -> None:

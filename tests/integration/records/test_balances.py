@@ -10,7 +10,7 @@ from sqlalchemy import delete
 from structlog.testing import capture_logs
 from tests.support.bank import Bank, banking
 from tests.support.databases import running_postgres
-from tests.support.records import KEYS
+from tests.support.records import KEYS, entry, put
 from tests.support.servers import Server
 from tests.support.talk import talking
 
@@ -280,6 +280,43 @@ async def test_a_database_that_was_brought_back_is_right(redis_url: str, databas
         assert [line["credits"] for line in logs] == ["-0.00046"]  # 40 paid, and 500 granted
         assert await stands(bank) == (1000, 0, 0)
         await bank.check(ACME)
+
+
+async def test_entries_that_stay_in_the_outbox_keep_back_those_whom_they_are_of_and_no_others(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with banking(redis_url, database_url) as bank:
+        lost = []
+        for name in ("acme", "other"):
+            await bank.balances.grant(f"k:{name}", 1000, grant_id=name, who="ops")
+            whose = (f"k:{name}", name, "")
+            lost.append(LedgerRow("task", f"lost-{name}", GRANTED, 0, *whose, 0, -30, 0, "", 1))
+        async with bank.database.writing() as connection:
+            await add_rows(connection, lost)
+        await put(bank.link, *(entry(f"{n:04}") for n in range(1203)))
+        await bank.pay(40)  # behind them
+        with capture_logs() as logs:
+            await bank.reckon()
+        assert [(line["subject"], line["credits"]) for line in logs] == [("k:other", "-0.00003")]
+        counted = bank.metrics.balances_put_right.values, bank.metrics.credits_put_right.values
+        assert counted == ({(): 1}, {(): 0.00003})
+
+        monkeypatch.setattr(reckoning_module, "MOST_LEFT", 1000)
+        with capture_logs() as logs:
+            await bank.reckon()
+        (told,) = logs
+        assert told["event"].startswith("balances are not compared with the ledger: too many records wait")
+        assert (told["waiting"], told["most"]) == (1204, 1000)
+
+        with capture_logs() as logs:
+            await bank.carry()
+            await bank.reckon()
+        assert [(line["subject"], line["credits"]) for line in logs] == [(ACME, "-0.00003")]
+        await bank.check(ACME)
+        await put(bank.link, *(entry(f"later-{n:04}") for n in range(1000)))
+        with capture_logs() as logs:
+            await bank.reckon()
+        assert len(logs) == 1, "it is told anew"
 
 
 async def test_what_was_not_used_for_a_day_is_forgotten_in_redis_and_known_again(

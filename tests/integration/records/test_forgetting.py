@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from tests.integration.admin.test_commands import fairlane
 from tests.integration.native.keys import key, secret
 from tests.support.records import KEYS, entry, put
 from tests.support.serving import until
@@ -15,6 +16,7 @@ from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import archive, metadata, usage, usage_users
 from fairlane.gateway.records.forgetting import FORGOTTEN
 from fairlane.gateway.records.usage import UsageTable
+from fairlane.gateway.settings import KeyQuota, PriceSettings
 from fairlane.queues.actor import Actor
 
 pytestmark = pytest.mark.anyio
@@ -174,6 +176,40 @@ async def test_many_rows_are_changed_by_parts_and_the_sums_stay(talk: Talk) -> N
         assert await connection.scalar(select(func.sum(usage_users.c.output))) == before
         assert set(await connection.scalars(select(usage_users.c.user_name))) == {FORGOTTEN}
         assert await connection.scalar(select(func.count()).select_from(archive)) == 0
+
+
+async def test_where_a_key_pays_the_ledger_names_no_user_and_a_users_own_stays(
+    redis_url: str, tmp_path: Path, database_url: str
+) -> None:
+    keys = [
+        key("ops", admin=True),
+        key("site", delegating=True, quota=KeyQuota()),
+        key("own", delegating=True, quota=KeyQuota.model_validate({"of": "user"})),
+    ]
+    prices = [PriceSettings.model_validate({"model": "m", "input": 0, "output": 0, "request": 1})]
+    settings = {"keys": keys, "prices": prices, "database_url": database_url}
+    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
+        talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
+        for whom in ({"key": "site"}, {"user": "own/zebra-fish"}):
+            body = {**whom, "credits": 5}
+            assert (await talk.http.post("/api/admin/quota/grants", json=body)).status_code == 201
+        for name in ("site", "own"):
+            async with talk.client(secret(name), **{"X-Fairlane-User": "zebra-fish"}) as zebra:
+                call = talk.later(zebra.post("/api/openai", json={"model": "m", "messages": []}))
+                await worker.answer(await worker.take(), result={})
+                assert (await call).status_code == 200
+        await carried(talk)
+        assert (await forget(talk))["ledger"] == 0
+        assert NAME not in repr(await everything(talk.served.gateway.database))
+        done = await fairlane(
+            talk, "user", "forget", "own/zebra-fish", "--yes", FAIRLANE_ADMIN_KEY=secret("ops")
+        )
+        assert "The ledger keeps the name in 2 rows: what they were granted and have paid" in done.stdout
+        rows = (await talk.http.get("/api/admin/quota")).json()["rows"]
+        assert [(row["user"] or row["key"], row["balance"]) for row in rows] == [
+            ("site", 4),
+            ("own/zebra-fish", 4),
+        ]
 
 
 async def test_it_is_an_admins_call_and_bad_input_is_a_sentence(talk: Talk) -> None:

@@ -163,6 +163,9 @@ async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     assert seen == [f"{n:02}" for n in reversed(range(25))]
     some = await told(talk.http, "/api/admin/usage/tasks", **{"from": NOON + 2, "to": NOON + 3})
     assert [row["taskId"] for row in some["tasks"]] == ["11", "10", "09", "08"]
+    for user, found in (("", ["07"]), ("nobody", [])):
+        one = await told(talk.http, "/api/admin/usage/tasks", task="07", user=user)
+        assert ([row["taskId"] for row in one["tasks"]], one["next"]) == (found, None)
     none = await told(talk.http, "/api/admin/usage/tasks", user="nobody", state="failed")
     assert none["tasks"] == []
 
@@ -291,7 +294,7 @@ async def test_what_cannot_be_told_is_a_sentence(
 async def test_control_characters_are_refused(talk: Talk, held: str) -> None:
     calls = {
         "/api/admin/usage": ("key", "user", "model", "tier", "state", "code"),
-        "/api/admin/usage/tasks": ("key", "user", "model", "tier", "state", "code", "after"),
+        "/api/admin/usage/tasks": ("task", "key", "user", "model", "tier", "state", "code", "after"),
         "/api/usage": ("user", "model", "tier"),
     }
     for path, names in calls.items():

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.keys.operating import (
     KEYS,
     OPS,
@@ -306,3 +307,35 @@ async def test_limits_and_usage_are_those_of_the_user(gateway: Start) -> None:
                 return bool(rows["total"]["tasks"] == 1)
 
             await until(recorded, "the usage to be told to its user")
+
+
+async def test_the_log_tells_which_tokens_are_refused_and_why(gateway: Start) -> None:
+    async with gateway(keys=OPS) as talk, talk.worker2(["m"], slots=2):
+        key = await site(talk)
+        chat: dict[str, Any] = {"model": "m", "async": True, "messages": []}
+        ann, once = token(key, user="ann", models=["m"]), token(key, user="bob", jti="b", uses=1)
+        with capture_logs() as logs:
+            async with holder(talk, once) as bob, holder(talk, ann) as caller:
+                assert (await bob.post("/api/openai", json=chat)).status_code == 202
+                assert (await bob.post("/api/openai", json=chat)).status_code == 403
+                assert (await caller.post("/api/openai", json={**chat, "model": "x"})).status_code == 403
+                assert (await caller.get("/api/admin/state")).status_code == 403
+                named = {"X-Fairlane-User": "cat"}
+                assert (await caller.get("/api/caller", headers=named)).status_code == 403
+            assert (await who(talk, token(key, user="ann", ends_s=-61))).status_code == 401
+            assert (await who(talk, token("wrong", user="ann"))).status_code == 401
+            assert (await who(talk, secret("ops"))).status_code == 200
+        beyond = [line for line in logs if line["event"] == "call beyond its token"]
+        assert [(line["code"], line["key_id"], line.get("user")) for line in beyond] == [
+            ("TOKEN_USED_UP", "site", "site/bob"),
+            ("FORBIDDEN", "site", "site/ann"),
+            ("FORBIDDEN", "site", "site/ann"),
+            ("FORBIDDEN", "site", None),
+        ]
+        assert [line["route"] for line in beyond[2:]] == ["/api/admin/state", "/api/caller"]
+        assert "leave X-Fairlane-User out" in beyond[3]["why"]
+        unknown = [line for line in logs if line["event"] == "call with an unknown key"]
+        assert [(line["code"], line.get("key_id")) for line in unknown] == [
+            ("TOKEN_EXPIRED", "site"),
+            ("UNAUTHORIZED", None),
+        ]
