@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
@@ -20,6 +23,9 @@ from fairlane.streaming.jsontext import kind_of
 
 OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
 """Fields of a native body that are the gateway's; everything else is the worker's."""
+
+OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
+"""Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
 MAX_MODEL_CHARS = 200
 MAX_CHOICES = 128
@@ -80,6 +86,22 @@ def read_model(fields: Members, default: str | None) -> str:
     return model
 
 
+def holds_model(fields: Members, model: str) -> bool:
+    """Whether a payload of these members names its task's model. Raises ApiError(400) for another one, also beside it in other
+    case (servers written in Go take that): a version 1 worker, and the server behind it, may run what the payload says, while
+    the task is let through, limited and paid as `model`."""
+    named = False
+    for member in fields:
+        if len(member) == 5 and member.casefold() == "model":
+            value = value_of(fields, member)
+            if isinstance(value, str):
+                if value != model:
+                    sentence = f"The payload's {member} must be the task's model ({model}): name it once, or the same twice"
+                    raise bad_request(sentence, "model")
+                named = named or member == "model"
+    return named
+
+
 def check_model_name(model: str) -> None:
     """Raise ApiError(400) for what cannot be the name of a model."""
     if not is_name(model, MAX_MODEL_CHARS) or model == "*":
@@ -137,10 +159,16 @@ def make_task(
     options: Options,
     terms: Terms = FREE,
     own: tuple[str, ...] = (),
+    tell_model: bool = False,
 ) -> TaskSpec:
     """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
-    does not allow. `own`: members of `fields` that are no part of the payload."""
+    does not allow. `own`: members of `fields` that are no part of the payload. `tell_model`: a payload of OpenAI's that names
+    no model is given the task's, so that whoever reads the payload alone runs no other."""
     claims = caller.claims
+    if kind_of(payload) == "{" and not holds_model(fields, model):
+        if tell_model and task_type in OPENAI_TYPES:
+            fields["model"] = Raw(msgspec.json.encode(model))
+            payload = object_of(fields, own)
     if claims is not None:
         options.priority = fixed("priority", options.priority, claims.priority)
         options.mode = fixed("mode", options.mode, claims.mode)
