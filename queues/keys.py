@@ -110,6 +110,7 @@ RECORD = {
     "pr": "priority",
     "ei": "input tokens, estimated from the request",
     "mo": "output tokens the caller asks for at most",
+    "na": "answers it asks for, if more than one and not how long they may be",
     "w": "weight of the flow, unless 1",
     "dl": "total deadline, ms",
     "wd": "deadline of the wait, ms",

@@ -15,6 +15,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import at_most, fixed, hold_output, object_of
+from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
 from fairlane.gateway.credits.quota import FREE, Terms
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import MODES, Settings
@@ -28,7 +29,6 @@ OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
 MAX_MODEL_CHARS = 200
-MAX_CHOICES = 128
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
 MAX_TYPE_CHARS = 100
@@ -199,6 +199,7 @@ def make_task(
             timeout = settings.max_task_timeout_ms
         else:
             timeout = settings.task_timeout_ms
+    output = output_of(fields)
     return TaskSpec(
         id=task_id,
         model=model,
@@ -210,7 +211,8 @@ def make_task(
         priority=_priority(options.priority),
         weight=caller.weight,
         estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-        max_output=_max_output(fields),
+        max_output=output.most,
+        answers=output.answers,
         timeout_ms=timeout,
         wait_ms=wait_ms,
         run_ms=run_ms,
@@ -290,18 +292,6 @@ def _linger(settings: Settings, options: Options) -> int:
         return 0
     resumable = options.stream and not options.on_v1
     return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
-
-
-def _max_output(fields: Members) -> int:
-    most = 0
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = value_of(fields, name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10_000_000:
-            most = max(most, value)  # which of them the model looks at, is not known
-    choices = value_of(fields, "n")
-    if most and isinstance(choices, int) and 1 < choices <= MAX_CHOICES:
-        most *= choices
-    return most
 
 
 def check_metadata(raw: bytes) -> bytes:
