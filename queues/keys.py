@@ -152,7 +152,8 @@ RECORD = {
     "co": "failure code",
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
-    "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known",
+    "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
+    "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",
     "ra": "how long it is kept when its caller has read its end, ms, until then",
     "by": "bytes of record and log as they were noted at its end, of a task with ar or ra",
@@ -174,6 +175,7 @@ MODEL = {
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",
     "out": "mean output, tokens",
+    "top": "longest output of late, tokens: it fades as shorter ones come",
     "pace": "mean pace of a task, tokens a second",
     "ms": "mean duration of an attempt, ms",
     "used": "last grant, us",

@@ -163,7 +163,7 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   if stop_until then
     call('ZADD', keys.slots(t.m), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
-    if used then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
+    if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
   else
     expire(id, t, num(t.tl))
     record_usage(id, used)

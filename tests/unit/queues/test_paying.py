@@ -323,6 +323,22 @@ def is_cancelled_after_output_and_its_worker_never_answers(account: Account) -> 
     account.pool.pass_time(GRACE)
 
 
+def is_cancelled_after_output_that_was_told_and_its_worker_never_answers(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.renew(grant, output=10)
+    account.pool.cancel("a")
+    account.pool.pass_time(GRACE)
+
+
+def stops_without_a_word_after_output_that_was_told(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.renew(grant, output=10)
+    account.pool.cancel("a")
+    account.pool.finish(grant, used=(-1, -1))
+
+
 def is_late_after_output(account: Account) -> None:
     grant = account.run("a", timeout_ms=1000)
     account.pool.renew(grant)
@@ -387,6 +403,8 @@ COST = 7 + 10 + 2 * 5
         (is_cancelled_before_output, 0),
         (is_cancelled_after_output, COST),
         (is_cancelled_after_output_and_its_worker_never_answers, 207),
+        (is_cancelled_after_output_that_was_told_and_its_worker_never_answers, 7 + 100 + 2 * 10),
+        (stops_without_a_word_after_output_that_was_told, 7 + 100 + 2 * 10),
         (is_late_after_output, COST),
         (is_late_by_the_operators_word, COST),
         (is_left_after_output, COST),
