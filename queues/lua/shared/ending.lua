@@ -119,8 +119,15 @@ local function settle(t, input, output, completed)
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
-    if known and (unit ~= 'requests' or paced) then
+    if known then -- the longest answer of late: it fades as shorter ones come
       output = math.min(output, 131072)
+      local top = output > books.top and output or books.top - math.floor((books.top - output) / 64)
+      if top ~= books.top then
+        changed[#changed + 1] = 'top'
+        changed[#changed + 1] = whole(top)
+      end
+    end
+    if known and (unit ~= 'requests' or paced) then
       local mean = keys.mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'

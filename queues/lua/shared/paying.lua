@@ -2,15 +2,16 @@
 -- each day or month. Amounts are whole micro-credits. A subject is one of limiting.lua; what it has lies in its hash (keys.py,
 -- BALANCE), as far as SQL has told (fund.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
 --
--- A task is held the price of what it is expected to use, from the budget's window first, and its record says what from where (`qt`):
+-- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its record says what from where (`qt`):
 -- whose, from what was granted, from the window, that window and its budget (none: -). Its one end gives that back and takes what it
 -- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
-local cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
+local cost_of, most_cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
+local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
 -- beyond what numbers here hold exactly; and the price of a task.
@@ -21,6 +22,8 @@ local parse_price = keeping(function(text)
     price[#price + 1], price[#price + 2] = (number - over) / 1000000, over
     price.request = number + 0 -- the last
   end
+  local function dearer(a, b) return price[a] > price[b] or price[a] == price[b] and price[a + 1] > price[b + 1] end
+  price.cached_is_dear, price.thought_is_dear = dearer(3, 1), dearer(7, 5)
   return price
 end)
 
@@ -38,6 +41,14 @@ function cost_of(pc, input, output, cached, reasoning)
   input, output = input - cached, output - reasoning
   return p.request + input * p[1] + cached * p[3] + output * p[5] + reasoning * p[7]
     + math.ceil((input * p[2] + cached * p[4] + output * p[6] + reasoning * p[8]) / 1000000)
+end
+
+-- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
+-- answer of its model of late (`top`, 0: none is known), for each that it asks for.
+function most_cost_of(t, top)
+  local p, output = parse_price(t.pc), num(t.mo)
+  if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
+  return cost_of(t.pc, t.ei, output, p.cached_is_dear and t.ei, p.thought_is_dear and output)
 end
 
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before

@@ -16,7 +16,7 @@ from fairlane.queues.tasks import Refused, Short, State, Submitted
 
 GRACE = Limits().stop_grace_ms
 CREDIT = 1_000_000
-PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {3 * CREDIT} 7"
+PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {CREDIT} 7"
 """Micro-credits of a million tokens: so a token of input is one, of output two."""
 DAY_MS = 86_400_000
 PAID = {"user": "acme/ann", "price": PRICE, "quota": "k", "estimated_input": 100, "max_output": 50}
@@ -78,7 +78,7 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
     grant = account.run("a")
     assert account.stands == (1000, 207)
     account.pool.finish(grant, used=(80, 10, 40, 5, False))
-    cost = 7 + 40 + 20 + 10 + 15
+    cost = 7 + 40 + 20 + 10 + 5
     assert account.stands == (1000 - cost, 0)
     (charge,) = account.charges()
     assert charge == Charge(
@@ -86,6 +86,44 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
         number=2, held=207, charged=cost, window="", window_held=0, window_charged=0,
     )  # fmt: skip
     audit(account.world, "a")
+
+
+def test_a_burst_cannot_spend_more_than_is_there_where_it_says_how_much_it_may_use(account: Account) -> None:
+    """However little the same user wrote so far: the sum of what they may cost is held, not that of what they are likely to."""
+    for number in range(5):
+        account.pool.finish(account.run(f"short{number}", price="0 0 0 0 0"), used=(0, 1))
+    grants, task = [], 0
+    while isinstance(account.submit(f"t{task}"), Submitted):
+        grants += account.pool.take()
+        task += 1
+    assert (task, account.stands) == (4, (1000, 4 * 207))
+    for grant in grants:
+        account.pool.finish(grant, used=(100, 50))
+    assert account.stands == (1000 - 4 * 207, 0)
+
+
+def test_who_does_not_say_how_much_is_held_the_longest_answer_of_late_for_each(account: Account) -> None:
+    account.fund(100_000, 2)
+
+    def held(**more: Any) -> int:
+        before = account.stands[1]
+        name = f"asks{len(account.charges())}"
+        assert isinstance(account.submit(name, max_output=0, **more), Submitted)
+        amount = account.stands[1] - before
+        account.pool.cancel(name)
+        return amount
+
+    assert held() == 107 + 2 * 4096, "nobody knows"
+    account.pool.finish(account.run("long"), used=(0, 2000))
+    account.pool.finish(account.run("short", user="other", quota=""), used=(0, 720))
+    assert held() == 107 + 2 * (2000 - (2000 - 720) // 64)
+    assert held(answers=3) == 107 + 3 * 2 * 1980
+    assert held(answers=2, user="acme/new") == 107 + 2 * 2 * 1980, "whoever asks"
+
+
+def test_what_is_dearer_when_it_is_thought_or_comes_from_a_cache_is_held_as_that(account: Account) -> None:
+    account.submit("a", price=f"{CREDIT} {2 * CREDIT} {CREDIT} {5 * CREDIT} 0")
+    assert account.stands == (1000, 2 * 100 + 5 * 50)
 
 
 def test_of_a_user_the_user_pays(world: World) -> None:
@@ -143,7 +181,7 @@ def test_a_model_without_a_price_costs_nothing_and_asks_nobody(world: World) -> 
 def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
     account.pool.finish(account.run("a"), used=(2000, 0))
     assert account.stands == (1000 - 2007, 0)
-    assert account.submit("b").short == Short(109, 0)  # type: ignore[union-attr]  # (users who wrote nothing)
+    assert account.submit("b").short == Short(207, 0)  # type: ignore[union-attr]  # (though its user wrote nothing)
     account.fund(3000, 2)
     assert account.stands == (3000 - 2007, 0)
     assert isinstance(account.submit("b"), Submitted)
@@ -213,7 +251,7 @@ def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Accoun
     account.world.advance(DAY_MS)
     account.pool.offer("m")
     account.submit("b", quota=account.budget(150))
-    assert account.window(account.today) == (0, 147), "its user is known to write less"
+    assert account.window(account.today) == (0, 150), "its user wrote less, but may write as much as it says"
     assert account.window(first) == (147, 0)
     audit(account.world, "ab")
 
@@ -411,7 +449,7 @@ COST = 7 + 10 + 2 * 5
         (is_lost_after_output, 0),
         (loses_its_lease_after_output, 0),
         (uses_up_its_tries, 0),
-        (is_stopped_with_what_it_told_before, COST - 2 + 1),
+        (is_stopped_with_what_it_told_before, COST - 2 - 1),
     ],
 )
 @pytest.mark.parametrize("budget", [0, 100])
