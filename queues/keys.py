@@ -231,6 +231,7 @@ BALANCE = {
     "s{window}": "what tasks that have ended have cost of a window",
     "h{window}": "held of it",
     "n": "tasks that have been paid or given back, as they are numbered in SQL",
+    "gn": "generation: when it was made of what SQL knew, us; holds of an earlier one are none of its own",
     "tk": "mark of what SQL has said of it last: the time, us, and larger than any before",
     "rn": "n when it was last reckoned up",
     "ra": "since when that is so and nothing is held, ms",

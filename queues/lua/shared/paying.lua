@@ -3,7 +3,8 @@
 -- BALANCE), as far as SQL has told (fund.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
 --
 -- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its record says what from where (`qt`):
--- whose, from what was granted, from the window, that window and its budget (none: -). Its one end gives that back and takes what it
+-- whose, from what was granted, from the window, that window and its budget (none: -), and of which generation the balance was: one
+-- that was lost and made anew is of another. Its one end gives that back and takes what it
 -- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
@@ -74,21 +75,23 @@ function funds_of(u, text)
     while number < 3 and quota.ends[number] + 0 <= NOW do number = number + 1 end
     funds.window = quota.kind .. quota.ends[number]
   end
-  local balance, s = keys.balance(funds.subject), nil
+  local s
   if quota.ends then
-    s = call('HMGET', balance, 'b', 'h', 'w1', 's' .. funds.window, 'h' .. funds.window)
+    s = call('HMGET', keys.balance(funds.subject), 'b', 'h', 'gn', 'w1', 's' .. funds.window, 'h' .. funds.window)
   else
-    s = call('HMGET', balance, 'b', 'h')
+    s = call('HMGET', keys.balance(funds.subject), 'b', 'h', 'gn')
   end
   if not s[1] then return nil, funds.subject, funds.window end
-  funds.granted = math.max(s[1] - num(s[2]), 0)
+  funds.held, funds.generation = num(s[2]), s[3] or '0'
+  funds.granted = math.max(s[1] - funds.held, 0)
   if quota.ends then
-    if not s[4] then
-      local kind, ends = string.match(s[3] or '', '^(%l)(%d+)$')
+    if not s[5] then
+      local kind, ends = string.match(s[4] or '', '^(%l)(%d+)$')
       if kind ~= quota.kind or ends + 0 > string.sub(funds.window, 2) + 0 then return nil, funds.subject, funds.window end
       funds.begins = true
     end
-    funds.room = math.max(quota.budget - num(s[4]) - num(s[5]), 0)
+    funds.window_held = num(s[6])
+    funds.room = math.max(quota.budget - num(s[5]) - funds.window_held, 0)
   end
   return funds
 end
@@ -110,49 +113,60 @@ function hold_credits(funds, amount)
   if funds.begins then begin_window(balance, funds.window, '0') end
   local of_window = math.min(amount, funds.room)
   local of_granted = amount - of_window
-  if of_window > 0 then call('HINCRBY', balance, 'h' .. funds.window, whole(of_window)) end
-  if of_granted > 0 then call('HINCRBY', balance, 'h', whole(of_granted)) end
+  local held = of_granted > 0 and whole(funds.held + of_granted)
+  if of_window == 0 then
+    if held then call('HSET', balance, 'h', held) end
+  elseif held then
+    call('HSET', balance, 'h' .. funds.window, whole(funds.window_held + of_window), 'h', held)
+  else
+    call('HSET', balance, 'h' .. funds.window, whole(funds.window_held + of_window))
+  end
   local from = funds.quota.ends and funds.window .. ' ' .. whole(funds.quota.budget) or '- 0'
-  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. ' ' .. from
-end
-
--- A hold is over. (Somebody may have removed the hash meanwhile.)
-local function release_hold(balance, field, amount, known)
-  local left = amount > 0 and call('HINCRBY', balance, field, whole(0 - amount)) or 1
-  if left < 0 or left == 0 and not known then call('HDEL', balance, field) end
+  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. ' ' .. from .. ' ' .. funds.generation
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
 -- the window's budget, of what is granted, and then the window, of which the overrun ends with it; or where there is none, what is
--- granted, as a debt. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
+-- granted, as a debt. What a balance held that was lost since, and made anew of what SQL knows, comes back to nobody: what it cost is
+-- taken all the same. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
 -- of the window, and that.
 function settle_credits(u, qt, cost)
-  local whose, granted, of_window, window, budget = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+)$')
+  local whose, granted, of_window, window, budget, generation = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+) (%d+)$')
   granted, of_window = granted + 0, of_window + 0
   if granted + of_window + cost == 0 then return '' end
   local balance = keys.balance(payer(u, whose))
-  local number = call('HINCRBY', balance, 'n', '1')
-  local by_window = math.min(cost, of_window)
-  local by_granted = math.min(cost - by_window, granted)
-  if number == 1 then -- it is not known any more: SQL tells all of it when it is asked for
-    call('DEL', balance)
-    by_granted, number = cost - by_window, 0
+  local in_window, s = window ~= '-', nil
+  if in_window then
+    s = call('HMGET', balance, 'b', 'h', 'gn', 'n', 's' .. window, 'h' .. window)
   else
-    local known = window ~= '-' and call('HEXISTS', balance, 's' .. window) == 1
-    release_hold(balance, 'h', granted, true)
-    release_hold(balance, 'h' .. window, of_window, known)
+    s = call('HMGET', balance, 'b', 'h', 'gn', 'n')
+  end
+  local by_window = math.min(cost, of_window)
+  local by_granted, number = cost - by_window, 0
+  if s[1] then -- else it is not known any more: SQL tells all of it when it is asked for
+    number = num(s[4]) + 1
+    by_granted = math.min(by_granted, granted)
+    local known, held, window_held, used = in_window and s[5], num(s[2]), num(s[6]), num(s[5])
+    local fields, last = { 'n', whole(number) }, 2
+    local function put(name, value) fields[last + 1], fields[last + 2], last = name, whole(value), last + 2 end
+    if (s[3] or '0') == generation then
+      held, window_held = held - granted, window_held - of_window
+      if granted > 0 then put('h', held) end
+      if of_window > 0 then
+        if known or window_held > 0 then put('h' .. window, window_held) else call('HDEL', balance, 'h' .. window) end
+      end
+    end
     local more = cost - by_window - by_granted
     if more > 0 then
-      local s = call('HMGET', balance, 'b', 'h', 's' .. window, 'h' .. window)
-      local room = known and math.max(budget - num(s[3]) - num(s[4]) - by_window, 0) or 0
+      local room = known and math.max(budget - used - window_held - by_window, 0) or 0
       by_window, more = by_window + math.min(more, room), more - math.min(more, room)
-      local left = math.max(num(s[1]) - num(s[2]) - by_granted, 0)
-      if window == '-' then left = more end
+      local left = in_window and math.max(s[1] - held - by_granted, 0) or more
       by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
       by_window = by_window + more
     end
+    if known and by_window > 0 then put('s' .. window, used + by_window) end
+    call('HSET', balance, unpack(fields))
     if by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
-    if known and by_window > 0 then call('HINCRBY', balance, 's' .. window, whole(by_window)) end
   end
   return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
 end

@@ -233,6 +233,30 @@ def test_a_price_is_exact_to_the_micro_credit_and_rounded_up_once(
     assert account.stands == (4 * 10**15 - request - -(-parts // 10**6), 0)
 
 
+@pytest.mark.parametrize("budget", [0, 300])
+def test_a_balance_that_was_lost_and_made_anew_keeps_what_it_holds_itself(
+    account: Account, budget: int
+) -> None:
+    """What tasks hold of the one before comes back to nobody: it would free what others hold now."""
+    more = {"quota": account.budget(budget) if budget else "k"}
+    account.fund(1000, window=account.today)
+    grants = [account.run(name, **more) for name in "ab"]
+    account.world.call("DEL", account.world.keys("balance", subject="k:acme"))
+    account.world.call("DEL", account.world.keys("balances"))
+    account.world.advance(1)
+    account.fund(1000, window=account.today)
+    for name in "cd":
+        assert isinstance(account.submit(name, **more), Submitted)
+    account.pool.finish(grants[0], used=(80, 10))
+    account.pool.finish(grants[1], state=State.FAILED)
+    assert whole(account) == (1000 - 107, 414)
+    audit(account.world, "abcd")
+    for name in "cd":
+        account.pool.cancel(name)
+    assert whole(account) == (1000 - 107, 0)
+    audit(account.world, "abcd")
+
+
 # ---- budgets ----------
 
 
