@@ -13,6 +13,7 @@ local cost_of, most_cost_of, funds_of, begin_window, hold_credits, settle_credit
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
+local MOST_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
 -- beyond what numbers here hold exactly; and the price of a task.
@@ -53,47 +54,57 @@ function most_cost_of(t, top)
 end
 
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before
--- this one, of this one and of the next, as the gateway's clock says.
+-- this one, of this one and of the next, as the gateway's clock says. `windows`: of each when it ends, its name, those of the fields
+-- of what was spent and is held of it, and what a record's hold says of it. Without a budget there is one, of which nothing is.
 local parse_quota = keeping(function(text)
   local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
-  if not whose then return { whose = text, budget = 0 } end
-  return { whose = whose, budget = budget + 0, kind = kind, ends = { before, this, next } }
+  if not whose then return { whose = text, budget = 0, windows = { { name = '', told = ' - 0 ' } } } end
+  local quota = { whose = whose, budget = budget + 0, kind = kind, windows = {} }
+  for i, ends in ipairs({ before, this, next }) do
+    local name = kind .. ends
+    quota.windows[i] = { ends = ends + 0, name = name, s = 's' .. name, h = 'h' .. name, told = ' ' .. name .. ' ' .. budget .. ' ' }
+  end
+  return quota
 end)
 
 local function payer(u, whose)
-  local key, user = subjects_of(u)
-  return whose == 'k' and key or user
+  if whose == 'u' then return 'u:' .. u end -- as in subjects_of
+  local slash = string.find(u, '/', 1, true)
+  return slash and 'k:' .. string.sub(u, 1, slash - 1) or 'k:' .. u
 end
 
--- What a user's task can be paid from: {subject, quota, window, what is left of `granted` and of its budget as `room`, and whether the
--- window `begins`}. nil, subject and window ('' if there is none): SQL must be asked for it.
+-- What a user's task can be paid from: {quota, window (of parse_quota), the `balance`'s key, its generation, what is `held`, what is
+-- left of `granted`, and of its budget as `room`, and whether the window `begins`}. nil, subject and window ('' if there is none): SQL
+-- must be asked for it.
 function funds_of(u, text)
-  local quota = parse_quota(text)
-  local funds = { subject = payer(u, quota.whose), quota = quota, window = '', room = 0 }
-  if quota.ends then
-    local number = 1 -- the clocks may differ: it counts when the window is over here
-    while number < 3 and quota.ends[number] + 0 <= NOW do number = number + 1 end
-    funds.window = quota.kind .. quota.ends[number]
+  local quota, number = parse_quota(text), 1
+  local windows, subject = quota.windows, payer(u, quota.whose)
+  local balance, window = keys.balance(subject), windows[1]
+  if not window.ends then
+    local s = call('HMGET', balance, 'b', 'h', 'gn')
+    if not s[1] then return nil, subject, '' end
+    local held = num(s[2])
+    return {
+      quota = quota, window = window, balance = balance, generation = s[3] or '0', held = held, granted = math.max(s[1] - held, 0),
+      room = 0,
+    }
   end
-  local s
-  if quota.ends then
-    s = call('HMGET', keys.balance(funds.subject), 'b', 'h', 'gn', 'w1', 's' .. funds.window, 'h' .. funds.window)
-  else
-    s = call('HMGET', keys.balance(funds.subject), 'b', 'h', 'gn')
+  while number < 3 and window.ends <= NOW do -- the clocks may differ: it counts when the window is over here
+    number = number + 1
+    window = windows[number]
   end
-  if not s[1] then return nil, funds.subject, funds.window end
-  funds.held, funds.generation = num(s[2]), s[3] or '0'
-  funds.granted = math.max(s[1] - funds.held, 0)
-  if quota.ends then
-    if not s[5] then
-      local kind, ends = string.match(s[4] or '', '^(%l)(%d+)$')
-      if kind ~= quota.kind or ends + 0 > string.sub(funds.window, 2) + 0 then return nil, funds.subject, funds.window end
-      funds.begins = true
-    end
-    funds.window_held = num(s[6])
-    funds.room = math.max(quota.budget - num(s[5]) - funds.window_held, 0)
+  local s, begins = call('HMGET', balance, 'b', 'h', 'gn', 'w1', window.s, window.h), false
+  if not s[1] then return nil, subject, window.name end
+  if not s[5] then
+    local kind, ends = string.match(s[4] or '', '^(%l)(%d+)$')
+    if kind ~= quota.kind or ends + 0 > window.ends then return nil, subject, window.name end
+    begins = true
   end
-  return funds
+  local held, window_held = num(s[2]), num(s[6])
+  return {
+    quota = quota, window = window, balance = balance, generation = s[3] or '0', held = held, granted = math.max(s[1] - held, 0),
+    window_held = window_held, room = math.max(quota.budget - num(s[5]) - window_held, 0), begins = begins,
+  }
 end
 
 -- A window is the last one used: the one before the last before it is forgotten.
@@ -109,20 +120,18 @@ end
 
 -- Hold so much, which is there. Returns the field `qt` of the task's record.
 function hold_credits(funds, amount)
-  local balance = keys.balance(funds.subject)
-  if funds.begins then begin_window(balance, funds.window, '0') end
+  local balance, window = funds.balance, funds.window
+  if funds.begins then begin_window(balance, window.name, '0') end
   local of_window = math.min(amount, funds.room)
   local of_granted = amount - of_window
-  local held = of_granted > 0 and whole(funds.held + of_granted)
   if of_window == 0 then
-    if held then call('HSET', balance, 'h', held) end
-  elseif held then
-    call('HSET', balance, 'h' .. funds.window, whole(funds.window_held + of_window), 'h', held)
+    if of_granted > 0 then call('HSET', balance, 'h', whole(funds.held + of_granted)) end
+  elseif of_granted == 0 then
+    call('HSET', balance, window.h, whole(funds.window_held + of_window))
   else
-    call('HSET', balance, 'h' .. funds.window, whole(funds.window_held + of_window))
+    call('HSET', balance, window.h, whole(funds.window_held + of_window), 'h', whole(funds.held + of_granted))
   end
-  local from = funds.quota.ends and funds.window .. ' ' .. whole(funds.quota.budget) or '- 0'
-  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. ' ' .. from .. ' ' .. funds.generation
+  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. window.told .. funds.generation
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
@@ -147,15 +156,8 @@ function settle_credits(u, qt, cost)
     number = num(s[4]) + 1
     by_granted = math.min(by_granted, granted)
     local known, held, window_held, used = in_window and s[5], num(s[2]), num(s[6]), num(s[5])
-    local fields, last = { 'n', whole(number) }, 2
-    local function put(name, value) fields[last + 1], fields[last + 2], last = name, whole(value), last + 2 end
-    if (s[3] or '0') == generation then
-      held, window_held = held - granted, window_held - of_window
-      if granted > 0 then put('h', held) end
-      if of_window > 0 then
-        if known or window_held > 0 then put('h' .. window, window_held) else call('HDEL', balance, 'h' .. window) end
-      end
-    end
+    local same = (s[3] or '0') == generation
+    if same then held, window_held = held - granted, window_held - of_window end
     local more = cost - by_window - by_granted
     if more > 0 then
       local room = known and math.max(budget - used - window_held - by_window, 0) or 0
@@ -164,9 +166,16 @@ function settle_credits(u, qt, cost)
       by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
       by_window = by_window + more
     end
-    if known and by_window > 0 then put('s' .. window, used + by_window) end
+    local fields, last, there = { 'n', whole(number), 'h', whole(held) }, 4, #s[1] <= MOST_DIGITS
+    if there then fields[5], fields[6], last = 'b', whole(s[1] - by_granted), 6 end
+    if known then
+      fields[last + 1], fields[last + 2], fields[last + 3], fields[last + 4] =
+        'h' .. window, whole(window_held), 's' .. window, whole(used + by_window)
+    elseif same and of_window > 0 then
+      if window_held > 0 then call('HSET', balance, 'h' .. window, whole(window_held)) else call('HDEL', balance, 'h' .. window) end
+    end
     call('HSET', balance, unpack(fields))
-    if by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
+    if not there and by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
   end
   return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
 end
