@@ -694,6 +694,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("ei", task.estimated_input)
     if task.max_output:
         fields += ("mo", task.max_output)
+    elif task.answers > 1:
+        fields += ("na", task.answers)
     if task.weight != 1:
         fields += ("w", task.weight)
     if task.priority > 0:

@@ -38,6 +38,8 @@ class TaskSpec:
     """Tokens of the request, estimated."""
     max_output: int = 0
     """Tokens of output the caller asks for at most; 0 = not said."""
+    answers: int = 1
+    """How many answers it asks for."""
     timeout_ms: int = 0
     """From submission to the end, waiting included."""
     wait_ms: int = 0

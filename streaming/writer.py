@@ -38,6 +38,13 @@ SHOW_S = 0.2
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
 
 
+def bytes_of(delta: str | bytes) -> int:
+    """How long a delta is in UTF-8."""
+    return len(
+        delta if isinstance(delta, bytes) or delta.isascii() else delta.encode("utf-8", "surrogatepass")
+    )
+
+
 class Owner(Protocol):
     """Whom writers report to. It is told the grant: a writer holds nothing that holds the writer, so no cycle is left."""
 
@@ -94,6 +101,7 @@ class TaskWriter:
         "_unsent",
         "chunks",
         "logged_bytes",
+        "text_bytes",
     )
 
     def __init__(
@@ -132,6 +140,8 @@ class TaskWriter:
         self._closed = False
         self._unsent = 0
         self.chunks = 0
+        self.text_bytes = 0
+        """Of all that was written, but for what stands beside it (`extra`)."""
         self.logged_bytes = (grant.start_seq - 1) * EARLIER_EVENT_BYTES
         """What the events of the task take in its log."""
 
@@ -146,6 +156,8 @@ class TaskWriter:
             return
         self._coalescer.add(index, kind, delta, time.monotonic() * 1000)
         self.chunks += 1
+        if kind != "extra":
+            self.text_bytes += bytes_of(delta)
         self._wait(len(delta) + 64)
 
     @property

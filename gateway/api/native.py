@@ -89,9 +89,12 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
         else {}
     )
     named = value_of(inner, "model")
-    if isinstance(named, str):  # a version 1 worker is told no other
+    if not isinstance(named, str):
+        named = None
+    else:  # a version 1 worker is told no other
         check_model(caller, named)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), read_metadata(fields))
+    metadata = read_metadata(fields)
+    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, named=named)
 
 
 def _make(
@@ -104,11 +107,13 @@ def _make(
     payload: bytes,
     metadata: bytes,
     own: tuple[str, ...] = (),
+    named: str | None = None,
 ) -> tuple[TaskSpec, AnswerMode]:
+    """`named`: the model that the payload names; without another word it is the task's."""
     tasks.calls.name(request, caller)
     asynchronous = read_flag(fields, "async")
     stream = read_flag(fields, "stream")
-    model = read_model(fields, caller.only_model or DEFAULT_MODEL)
+    model = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
     options = Options(
         wait=not asynchronous,
         stream=stream,
@@ -130,6 +135,7 @@ def _make(
         options=options,
         terms=tasks.current.terms(caller.quota, model),
         own=own,
+        tell_model=model != DEFAULT_MODEL,
     )
     check_model(caller, model)
     trace(request, task)

@@ -163,6 +163,7 @@ def _task(
         fields=fields,
         options=options,
         terms=tasks.current.terms(caller.quota, name),
+        tell_model=True,
     )
     trace(request, task)
     return task

@@ -6,17 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.signing import Claims, TokenForbids
-from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
+from fairlane.gateway.calls.outputs import BOUNDS, MAX_CHOICES, prompts_in, said_of_output
 from fairlane.streaming.jsontext import kind_of
-
-BOUNDS = (
-    *("max_completion_tokens", "max_tokens", "max_output_tokens"),
-    *("max_new_tokens", "n_predict", "num_predict"),
-)
-"""Members of a body that bound its output; the last are those of servers with names of their own."""
-CHOICES = ("n", "best_of")
-"""Members that say how often a body is answered."""
-MAX_CHOICES = 128
 
 
 def fixed(name: str, said: Any, claimed: Any) -> Any:
@@ -44,50 +36,40 @@ def hold_output(claims: Claims, fields: Members) -> None:
     if bound is None:
         return
     name, most = bound
-    for member in fields:
-        folded = member.casefold()
-        if member != folded and folded in (*BOUNDS, *CHOICES):  # some servers take a name in any case
-            raise TokenForbids(f"With this token {folded} must be written so, not {member!r}", folded)
+    said = [*said_of_output(fields)]
+    for one in said:
+        if one.name != one.folded and not one.inside:  # some servers take a name in any case
+            raise TokenForbids(
+                f"With this token {one.folded} must be written so, not {one.name!r}", one.folded
+            )
     choices = 1
-    for member in CHOICES:
-        value = value_of(fields, member)
-        if value is not None:
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or not 1 <= value <= min(MAX_CHOICES, most)
-            ):
+    for one in said:
+        if one.says == "choices":
+            if one.number is None or one.number > min(MAX_CHOICES, most):
                 raise TokenForbids(
-                    f"With this token {member} must be a number from 1 to {min(MAX_CHOICES, most)}", member
+                    f"With this token {one.name} must be a number from 1 to {min(MAX_CHOICES, most)}",
+                    one.name,
                 )
-            choices = max(choices, value)
-    choices *= _prompts(fields)
+            choices = max(choices, one.number)
+    if "prompt" in fields and value_of(fields, "prompt") is OVERSIZED and kind_of(fields["prompt"]) == "[":
+        raise TokenForbids("With this token a long prompt must be a text, not a list", "prompt")
+    choices *= prompts_in(fields) or 1
     if choices > most:
         raise TokenForbids(
             f"The token allows {most} tokens of output: fewer than there are answers", "prompt"
         )
     least = each = most // choices
-    for member in BOUNDS:
-        value = value_of(fields, member)
-        if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= each:
+    for one in said:
+        if one.says != "choices":
+            if one.number is None or one.number > each:
                 raise TokenForbids(
-                    f"The token allows {most} tokens of output: {member} may be {each} at most", member
+                    f"The token allows {most} tokens of output: {one.name} may be {each} at most", one.name
                 )
-            least = min(least, value)
+            if one.says == "bound":
+                least = min(least, one.number)
+    for member in BOUNDS:
         fields.pop(member, None)
     fields[name] = Raw(b"%d" % least)
-
-
-def _prompts(fields: Members) -> int:
-    """How many there are in `prompt`, which is one text, many, one of tokens' numbers, or many of these."""
-    raw = fields.get("prompt")
-    if raw is None or kind_of(raw) != "[":
-        return 1
-    prompts = value_of(fields, "prompt")
-    if not isinstance(prompts, list):
-        raise TokenForbids("With this token a long prompt must be a text, not a list", "prompt")
-    return 1 if all(type(one) is int for one in prompts) else len(prompts)
 
 
 def object_of(fields: Members, without: tuple[str, ...] = ()) -> bytes:

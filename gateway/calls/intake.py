@@ -8,10 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import at_most, fixed, hold_output, object_of
+from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
 from fairlane.gateway.credits.quota import FREE, Terms
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import MODES, Settings
@@ -21,8 +25,10 @@ from fairlane.streaming.jsontext import kind_of
 OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
+OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
+"""Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
+
 MAX_MODEL_CHARS = 200
-MAX_CHOICES = 128
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
 MAX_TYPE_CHARS = 100
@@ -78,6 +84,22 @@ def read_model(fields: Members, default: str | None) -> str:
         raise bad_request("model must be a string", "model")
     check_model_name(model)
     return model
+
+
+def holds_model(fields: Members, model: str) -> bool:
+    """Whether a payload of these members names its task's model. Raises ApiError(400) for another one, also beside it in other
+    case (servers written in Go take that): a version 1 worker, and the server behind it, may run what the payload says, while
+    the task is let through, limited and paid as `model`."""
+    named = False
+    for member in fields:
+        if len(member) == 5 and member.casefold() == "model":
+            value = value_of(fields, member)
+            if isinstance(value, str):
+                if value != model:
+                    sentence = f"The payload's {member} must be the task's model ({model}): name it once, or the same twice"
+                    raise bad_request(sentence, "model")
+                named = named or member == "model"
+    return named
 
 
 def check_model_name(model: str) -> None:
@@ -137,10 +159,16 @@ def make_task(
     options: Options,
     terms: Terms = FREE,
     own: tuple[str, ...] = (),
+    tell_model: bool = False,
 ) -> TaskSpec:
     """A task as the scheduler takes it. Raises ApiError(400) for options that make no sense, and (403) for those that a token
-    does not allow. `own`: members of `fields` that are no part of the payload."""
+    does not allow. `own`: members of `fields` that are no part of the payload. `tell_model`: a payload of OpenAI's that names
+    no model is given the task's, so that whoever reads the payload alone runs no other."""
     claims = caller.claims
+    if kind_of(payload) == "{" and not holds_model(fields, model):
+        if tell_model and task_type in OPENAI_TYPES:
+            fields["model"] = Raw(msgspec.json.encode(model))
+            payload = object_of(fields, own)
     if claims is not None:
         options.priority = fixed("priority", options.priority, claims.priority)
         options.mode = fixed("mode", options.mode, claims.mode)
@@ -171,6 +199,7 @@ def make_task(
             timeout = settings.max_task_timeout_ms
         else:
             timeout = settings.task_timeout_ms
+    output = output_of(fields)
     return TaskSpec(
         id=task_id,
         model=model,
@@ -182,7 +211,8 @@ def make_task(
         priority=_priority(options.priority),
         weight=caller.weight,
         estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-        max_output=_max_output(fields),
+        max_output=output.most,
+        answers=output.answers,
         timeout_ms=timeout,
         wait_ms=wait_ms,
         run_ms=run_ms,
@@ -262,18 +292,6 @@ def _linger(settings: Settings, options: Options) -> int:
         return 0
     resumable = options.stream and not options.on_v1
     return max(settings.linger_ms, MIN_LINGER_MS if resumable else READER_LEASE_MS)
-
-
-def _max_output(fields: Members) -> int:
-    most = 0
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = value_of(fields, name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10_000_000:
-            most = max(most, value)  # which of them the model looks at, is not known
-    choices = value_of(fields, "n")
-    if most and isinstance(choices, int) and 1 < choices <= MAX_CHOICES:
-        most *= choices
-    return most
 
 
 def check_metadata(raw: bytes) -> bytes:

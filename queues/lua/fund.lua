@@ -11,7 +11,7 @@ script('fund', nil, function(ARGV)
   local known = call('HGET', balance, 'b')
   if not known then
     call('DEL', balance)
-    call('HSET', balance, 'b', granted, 'g', granted, 'gs', grants, 'n', whole(ARGV[5] + 1))
+    call('HSET', balance, 'b', granted, 'g', granted, 'gs', grants, 'n', whole(ARGV[5] + 1), 'gn', US_TEXT)
     mark(balance)
     take_from(balance, ARGV[4])
     call('ZADD', keys.balances(), NOW_TEXT, subject)

@@ -33,8 +33,8 @@ script('renew', 'allow-oom', function(ARGV)
   for i = 1, held do
     local id = ARGV[at]
     local key = keys.task(id)
-    local state, epoch, token, m, xd, lv, begun, q, u, w, ac, ei, ga, mo =
-      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo'))
+    local state, epoch, token, m, xd, lv, begun, q, u, w, ac, ei, ga, mo, pc =
+      unpack(call('HMGET', key, 'st', 'ep', 'gt', 'm', 'xd', 'lv', 'bg', 'q', 'u', 'w', 'ac', 'ei', 'ga', 'mo', 'pc'))
     if epoch ~= ARGV[at + 1] or token ~= ARGV[at + 2] then
       replies[i] = 0
     elseif state ~= 'executing' then
@@ -53,7 +53,10 @@ script('renew', 'allow-oom', function(ARGV)
           call('HINCRBY', key, 'tr', 1)
         end
       end
-      charge_running(id, t, tonumber(ARGV[at + 5]))
+      local output = tonumber(ARGV[at + 5])
+      charge_running(id, t, output)
+      -- what a task with a price is known to have used, for when nobody will be there to say it
+      if pc and output >= 0 then call('HSET', key, 'us', (ei or '0') .. ' ' .. whole(output) .. ' -1 -1 1') end
       replies[i] = 1
     end
     at = at + 6

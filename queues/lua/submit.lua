@@ -83,7 +83,7 @@ script('submit', nil, function(ARGV)
     local subject, window
     funds, subject, window = funds_of(u, quota)
     if not funds then return refusal({ 'no_balance', subject, window }) end
-    price = cost_of(t.pc, t.ei, math.floor(expected_output(t, lane.mean_output) + 0.5))
+    price = most_cost_of(t, lane.top)
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then

@@ -52,7 +52,9 @@ class Snapshot:
         return self.ttls[key, parts]
 
 
-def audit(world: World, accepted: Iterable[str], *, carried: bool = False) -> Snapshot:
+def audit(
+    world: World, accepted: Iterable[str], *, carried: bool = False, balances_lost: bool = False
+) -> Snapshot:
     """Check every invariant that needs only the store and the ids of the tasks it accepted. `carried`: a gateway carries
     the entries of the outbox to SQL meanwhile."""
     shot = Snapshot(world)
@@ -117,7 +119,7 @@ def audit(world: World, accepted: Iterable[str], *, carried: bool = False) -> Sn
     check_room(shot, tasks, latest)
     check_limits(shot, {task for task in tasks if task in in_flow or task in aside}, set(in_slots))
     live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
-    check_credits(shot, live)
+    check_credits(shot, live, balances_lost)
     asides = Counter((tasks[task]["q"], tasks[task]["u"]) for task in aside)
     counted = {
         (queue, user): int(count)
@@ -213,17 +215,20 @@ def check_limits(shot: Snapshot, waiting: set[str], holding: set[str]) -> None:
                 assert user in shot.one("flows", *lane.split(":", 1)), (subject, lane, "one more may run")
 
 
-def check_credits(shot: Snapshot, live: set[str]) -> None:
-    """What is held of each balance is what tasks hold that have not ended, or whose worker is still to stop."""
+def check_credits(shot: Snapshot, live: set[str], lost: bool) -> None:
+    """What is held of each balance is what tasks hold of it that have not ended, or whose worker is still to stop. `lost`: tasks
+    may hold something of a balance that is not there."""
     held = Counter[tuple[str, str]]()
+    balances = {parts[0]: fields for parts, fields in shot.by_kind["balance"].items()}
     for task in live:
         record = shot.one("task", task)
         if "qt" in record:
-            whose, granted, of_window, window, _ = record["qt"].split()
+            whose, granted, of_window, window, _, generation = record["qt"].split()
             subject = subjects_of(record["u"])[whose == "u"]
-            held[subject, ""] += int(granted)
-            held[subject, window] += int(of_window)
-    balances = {parts[0]: fields for parts, fields in shot.by_kind["balance"].items()}
+            of_another = subject in balances and balances[subject]["gn"] != generation
+            if not of_another and not (lost and subject not in balances):
+                held[subject, ""] += int(granted)
+                held[subject, window] += int(of_window)
     assert {subject for (subject, _), amount in held.items() if amount} <= set(balances)
     assert set(shot.one("balances")) == set(balances)
     for subject, fields in balances.items():

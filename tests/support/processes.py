@@ -205,9 +205,10 @@ class Tireless:
     `work(send, task)`: a coroutine that answers; it is cancelled with the connection. Counts what it received.
     """
 
-    def __init__(self, url: Callable[[], str], work: Callable[..., Any]) -> None:
+    def __init__(self, url: Callable[[], str], work: Callable[..., Any], token: str = "") -> None:
         self._url = url
         self._work = work
+        self._headers = {"Authorization": f"Bearer {token}"} if token else None
         self._loop: asyncio.Task[None] | None = None
         self.received: list[str] = []
         self.connections = 0
@@ -227,7 +228,9 @@ class Tireless:
             with contextlib.suppress(
                 OSError, ConnectionClosed, InvalidHandshake, InvalidMessage, TimeoutError
             ):
-                async with connect(self._url(), proxy=None, open_timeout=5) as connection:
+                async with connect(
+                    self._url(), proxy=None, open_timeout=5, additional_headers=self._headers
+                ) as connection:
                     self.connections += 1
                     await self._serve(connection)
             await asyncio.sleep(0.1)
@@ -258,10 +261,10 @@ class Tireless:
 
 @contextlib.asynccontextmanager
 async def tireless(
-    count: int, url: Callable[[], str], work: Callable[..., Any]
+    count: int, url: Callable[[], str], work: Callable[..., Any], token: str = ""
 ) -> AsyncIterator[list[Tireless]]:
     """Several such workers; returns when all have been connected once."""
     async with contextlib.AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(Tireless(url, work)) for _ in range(count)]
+        workers = [await stack.enter_async_context(Tireless(url, work, token)) for _ in range(count)]
         await until(lambda: all(worker.connections for worker in workers), "workers to connect", START_S)
         yield workers

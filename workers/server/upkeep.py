@@ -135,7 +135,7 @@ class Upkeep:
                 if attempt.timer is None:  # its model may have a limit now
                     self._silence.look(attempt)
             elif attempt.phase is Phase.STOPPING:
-                late = now - attempt.stop_until + self._scheduler.limits.stop_grace_ms / 1000
+                late = now - attempt.stopping_since
                 if now > attempt.stop_until:
                     worker.close(1011, "did not stop a cancelled task")
                 elif worker.version >= 2 and late > settings.cancel_grace_ms / 1000 + 2:

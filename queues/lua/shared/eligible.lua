@@ -91,13 +91,13 @@ end
 
 -- What decisions need of a lane and its model. `lifts` and `idle_tag` are as stored.
 local function read_lane(model, q)
-  local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag =
+  local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag, top =
     unpack(call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
-      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q))
+      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q, 'top'))
   return {
     q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
     held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),
-    drain = drain, charged = num(charged), idle_tag = num(idle_tag),
+    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top),
   }
 end
 

@@ -119,8 +119,15 @@ local function settle(t, input, output, completed)
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
-    if known and (unit ~= 'requests' or paced) then
+    if known then -- the longest answer of late: it fades as shorter ones come
       output = math.min(output, 131072)
+      local top = output > books.top and output or books.top - math.floor((books.top - output) / 64)
+      if top ~= books.top then
+        changed[#changed + 1] = 'top'
+        changed[#changed + 1] = whole(top)
+      end
+    end
+    if known and (unit ~= 'requests' or paced) then
       local mean = keys.mean(m, t.u)
       call('SET', mean, mean_after(call('GET', mean), output, 0.3), 'EX', '3600')
       changed[#changed + 1] = 'out'
@@ -163,7 +170,7 @@ local function end_task(id, t, state, kind, data, code, nonce, except, stop_unti
   if stop_until then
     call('ZADD', keys.slots(t.m), whole(stop_until), id)
     call('ZADD', keys.look(), whole(stop_until), id)
-    if used then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
+    if used and (num(used[1]) >= 0 or num(used[2]) >= 0) then call('HSET', keys.task(id), 'us', table.concat(used, ' ')) end
   else
     expire(id, t, num(t.tl))
     record_usage(id, used)

@@ -2,15 +2,18 @@
 -- each day or month. Amounts are whole micro-credits. A subject is one of limiting.lua; what it has lies in its hash (keys.py,
 -- BALANCE), as far as SQL has told (fund.lua): whoever is not known yet is asked for there, and nothing is let through by guess.
 --
--- A task is held the price of what it is expected to use, from the budget's window first, and its record says what from where (`qt`):
--- whose, from what was granted, from the window, that window and its budget (none: -). Its one end gives that back and takes what it
+-- A task is held the price of the most that it may use, as far as that is told or learnt, from the budget's window first, and its record says what from where (`qt`):
+-- whose, from what was granted, from the window, that window and its budget (none: -), and of which generation the balance was: one
+-- that was lost and made anew is of another. Its one end gives that back and takes what it
 -- costs instead (`settle_credits`), numbers that for the subject, and tells SQL with the task's usage: so it happens once, and
 -- what lies in the hash is the sum of what SQL has and of what is on its way there.
 --
 -- A window is named by its kind, d or m, and its end (ms). The hash knows the last two, and of older ones what is held of them.
-local cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
+local cost_of, most_cost_of, funds_of, begin_window, hold_credits, settle_credits, take_from, mark, grant_credits
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
+local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
+local MOST_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
 -- beyond what numbers here hold exactly; and the price of a task.
@@ -21,6 +24,8 @@ local parse_price = keeping(function(text)
     price[#price + 1], price[#price + 2] = (number - over) / 1000000, over
     price.request = number + 0 -- the last
   end
+  local function dearer(a, b) return price[a] > price[b] or price[a] == price[b] and price[a + 1] > price[b + 1] end
+  price.cached_is_dear, price.thought_is_dear = dearer(3, 1), dearer(7, 5)
   return price
 end)
 
@@ -40,46 +45,66 @@ function cost_of(pc, input, output, cached, reasoning)
     + math.ceil((input * p[2] + cached * p[4] + output * p[6] + reasoning * p[8]) / 1000000)
 end
 
+-- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
+-- answer of its model of late (`top`, 0: none is known), for each that it asks for.
+function most_cost_of(t, top)
+  local p, output = parse_price(t.pc), num(t.mo)
+  if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
+  return cost_of(t.pc, t.ei, output, p.cached_is_dear and t.ei, p.thought_is_dear and output)
+end
+
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before
--- this one, of this one and of the next, as the gateway's clock says.
+-- this one, of this one and of the next, as the gateway's clock says. `windows`: of each when it ends, its name, those of the fields
+-- of what was spent and is held of it, and what a record's hold says of it. Without a budget there is one, of which nothing is.
 local parse_quota = keeping(function(text)
   local whose, budget, kind, before, this, next = string.match(text, '^(%l) (%d+) (%l) (%d+) (%d+) (%d+)$')
-  if not whose then return { whose = text, budget = 0 } end
-  return { whose = whose, budget = budget + 0, kind = kind, ends = { before, this, next } }
+  if not whose then return { whose = text, budget = 0, windows = { { name = '', told = ' - 0 ' } } } end
+  local quota = { whose = whose, budget = budget + 0, kind = kind, windows = {} }
+  for i, ends in ipairs({ before, this, next }) do
+    local name = kind .. ends
+    quota.windows[i] = { ends = ends + 0, name = name, s = 's' .. name, h = 'h' .. name, told = ' ' .. name .. ' ' .. budget .. ' ' }
+  end
+  return quota
 end)
 
 local function payer(u, whose)
-  local key, user = subjects_of(u)
-  return whose == 'k' and key or user
+  if whose == 'u' then return 'u:' .. u end -- as in subjects_of
+  local slash = string.find(u, '/', 1, true)
+  return slash and 'k:' .. string.sub(u, 1, slash - 1) or 'k:' .. u
 end
 
--- What a user's task can be paid from: {subject, quota, window, what is left of `granted` and of its budget as `room`, and whether the
--- window `begins`}. nil, subject and window ('' if there is none): SQL must be asked for it.
+-- What a user's task can be paid from: {quota, window (of parse_quota), the `balance`'s key, its generation, what is `held`, what is
+-- left of `granted`, and of its budget as `room`, and whether the window `begins`}. nil, subject and window ('' if there is none): SQL
+-- must be asked for it.
 function funds_of(u, text)
-  local quota = parse_quota(text)
-  local funds = { subject = payer(u, quota.whose), quota = quota, window = '', room = 0 }
-  if quota.ends then
-    local number = 1 -- the clocks may differ: it counts when the window is over here
-    while number < 3 and quota.ends[number] + 0 <= NOW do number = number + 1 end
-    funds.window = quota.kind .. quota.ends[number]
+  local quota, number = parse_quota(text), 1
+  local windows, subject = quota.windows, payer(u, quota.whose)
+  local balance, window = keys.balance(subject), windows[1]
+  if not window.ends then
+    local s = call('HMGET', balance, 'b', 'h', 'gn')
+    if not s[1] then return nil, subject, '' end
+    local held = num(s[2])
+    return {
+      quota = quota, window = window, balance = balance, generation = s[3] or '0', held = held, granted = math.max(s[1] - held, 0),
+      room = 0,
+    }
   end
-  local balance, s = keys.balance(funds.subject), nil
-  if quota.ends then
-    s = call('HMGET', balance, 'b', 'h', 'w1', 's' .. funds.window, 'h' .. funds.window)
-  else
-    s = call('HMGET', balance, 'b', 'h')
+  while number < 3 and window.ends <= NOW do -- the clocks may differ: it counts when the window is over here
+    number = number + 1
+    window = windows[number]
   end
-  if not s[1] then return nil, funds.subject, funds.window end
-  funds.granted = math.max(s[1] - num(s[2]), 0)
-  if quota.ends then
-    if not s[4] then
-      local kind, ends = string.match(s[3] or '', '^(%l)(%d+)$')
-      if kind ~= quota.kind or ends + 0 > string.sub(funds.window, 2) + 0 then return nil, funds.subject, funds.window end
-      funds.begins = true
-    end
-    funds.room = math.max(quota.budget - num(s[4]) - num(s[5]), 0)
+  local s, begins = call('HMGET', balance, 'b', 'h', 'gn', 'w1', window.s, window.h), false
+  if not s[1] then return nil, subject, window.name end
+  if not s[5] then
+    local kind, ends = string.match(s[4] or '', '^(%l)(%d+)$')
+    if kind ~= quota.kind or ends + 0 > window.ends then return nil, subject, window.name end
+    begins = true
   end
-  return funds
+  local held, window_held = num(s[2]), num(s[6])
+  return {
+    quota = quota, window = window, balance = balance, generation = s[3] or '0', held = held, granted = math.max(s[1] - held, 0),
+    window_held = window_held, room = math.max(quota.budget - num(s[5]) - window_held, 0), begins = begins,
+  }
 end
 
 -- A window is the last one used: the one before the last before it is forgotten.
@@ -95,53 +120,62 @@ end
 
 -- Hold so much, which is there. Returns the field `qt` of the task's record.
 function hold_credits(funds, amount)
-  local balance = keys.balance(funds.subject)
-  if funds.begins then begin_window(balance, funds.window, '0') end
+  local balance, window = funds.balance, funds.window
+  if funds.begins then begin_window(balance, window.name, '0') end
   local of_window = math.min(amount, funds.room)
   local of_granted = amount - of_window
-  if of_window > 0 then call('HINCRBY', balance, 'h' .. funds.window, whole(of_window)) end
-  if of_granted > 0 then call('HINCRBY', balance, 'h', whole(of_granted)) end
-  local from = funds.quota.ends and funds.window .. ' ' .. whole(funds.quota.budget) or '- 0'
-  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. ' ' .. from
-end
-
--- A hold is over. (Somebody may have removed the hash meanwhile.)
-local function release_hold(balance, field, amount, known)
-  local left = amount > 0 and call('HINCRBY', balance, field, whole(0 - amount)) or 1
-  if left < 0 or left == 0 and not known then call('HDEL', balance, field) end
+  if of_window == 0 then
+    if of_granted > 0 then call('HSET', balance, 'h', whole(funds.held + of_granted)) end
+  elseif of_granted == 0 then
+    call('HSET', balance, window.h, whole(funds.window_held + of_window))
+  else
+    call('HSET', balance, window.h, whole(funds.window_held + of_window), 'h', whole(funds.held + of_granted))
+  end
+  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. window.told .. funds.generation
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
 -- the window's budget, of what is granted, and then the window, of which the overrun ends with it; or where there is none, what is
--- granted, as a debt. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
+-- granted, as a debt. What a balance held that was lost since, and made anew of what SQL knows, comes back to nobody: what it cost is
+-- taken all the same. Returns what the usage record says of it: whose, number, held and charged of what is granted, held and charged
 -- of the window, and that.
 function settle_credits(u, qt, cost)
-  local whose, granted, of_window, window, budget = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+)$')
+  local whose, granted, of_window, window, budget, generation = string.match(qt, '^(%l) (%d+) (%d+) (%S+) (%d+) (%d+)$')
   granted, of_window = granted + 0, of_window + 0
   if granted + of_window + cost == 0 then return '' end
   local balance = keys.balance(payer(u, whose))
-  local number = call('HINCRBY', balance, 'n', '1')
-  local by_window = math.min(cost, of_window)
-  local by_granted = math.min(cost - by_window, granted)
-  if number == 1 then -- it is not known any more: SQL tells all of it when it is asked for
-    call('DEL', balance)
-    by_granted, number = cost - by_window, 0
+  local in_window, s = window ~= '-', nil
+  if in_window then
+    s = call('HMGET', balance, 'b', 'h', 'gn', 'n', 's' .. window, 'h' .. window)
   else
-    local known = window ~= '-' and call('HEXISTS', balance, 's' .. window) == 1
-    release_hold(balance, 'h', granted, true)
-    release_hold(balance, 'h' .. window, of_window, known)
+    s = call('HMGET', balance, 'b', 'h', 'gn', 'n')
+  end
+  local by_window = math.min(cost, of_window)
+  local by_granted, number = cost - by_window, 0
+  if s[1] then -- else it is not known any more: SQL tells all of it when it is asked for
+    number = num(s[4]) + 1
+    by_granted = math.min(by_granted, granted)
+    local known, held, window_held, used = in_window and s[5], num(s[2]), num(s[6]), num(s[5])
+    local same = (s[3] or '0') == generation
+    if same then held, window_held = held - granted, window_held - of_window end
     local more = cost - by_window - by_granted
     if more > 0 then
-      local s = call('HMGET', balance, 'b', 'h', 's' .. window, 'h' .. window)
-      local room = known and math.max(budget - num(s[3]) - num(s[4]) - by_window, 0) or 0
+      local room = known and math.max(budget - used - window_held - by_window, 0) or 0
       by_window, more = by_window + math.min(more, room), more - math.min(more, room)
-      local left = math.max(num(s[1]) - num(s[2]) - by_granted, 0)
-      if window == '-' then left = more end
+      local left = in_window and math.max(s[1] - held - by_granted, 0) or more
       by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
       by_window = by_window + more
     end
-    if by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
-    if known and by_window > 0 then call('HINCRBY', balance, 's' .. window, whole(by_window)) end
+    local fields, last, there = { 'n', whole(number), 'h', whole(held) }, 4, #s[1] <= MOST_DIGITS
+    if there then fields[5], fields[6], last = 'b', whole(s[1] - by_granted), 6 end
+    if known then
+      fields[last + 1], fields[last + 2], fields[last + 3], fields[last + 4] =
+        'h' .. window, whole(window_held), 's' .. window, whole(used + by_window)
+    elseif same and of_window > 0 then
+      if window_held > 0 then call('HSET', balance, 'h' .. window, whole(window_held)) else call('HDEL', balance, 'h' .. window) end
+    end
+    call('HSET', balance, unpack(fields))
+    if not there and by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
   end
   return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
 end

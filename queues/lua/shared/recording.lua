@@ -9,8 +9,8 @@ end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua).
-local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc' }
-local TOLD = #RECORDED - 1
+local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt' }
+local TOLD = #RECORDED - 2
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), or with these codes.
 local AS_CALLERS_LIKE = { TIMEOUT = true, OUTPUT_TOO_LARGE = true }
@@ -38,11 +38,10 @@ end
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
 local function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc = entry[TOLD + 1]
+  local pc, qt = entry[TOLD + 1], entry[TOLD + 2]
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
   if pc then
-    local qt = call('HGET', keys.task(id), 'qt')
     local cost = cost_of_entry(entry, pc, qt, used)
     entry[23], entry[24] = pc, whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''

@@ -54,9 +54,43 @@ async def test_the_model_inside_a_payload_must_be_covered_by_the_key_too(gateway
         for payload in ({"model": "m1"}, {"model": 5}, {}, [], "other"):
             assert (await one.post("/api/tasks", json={**task, "payload": payload})).status_code == 202
             await worker.answer(await worker.take(), {})
-        answer = await anyone.post("/api/tasks", json={**task, "payload": {"model": "other"}})
-        assert answer.status_code == 202
-        assert (await worker.take())["payload"] == {"model": "other"}
+        for payload in (
+            {"model": "other"},
+            {"Model": "other"},
+            {"model": "m1", "MODEL": "other"},
+            {"model": ""},
+        ):
+            answer = await anyone.post("/api/tasks", json={**task, "payload": payload})
+            assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+            assert "must be the task's model (m1)" in answer.json()["error"]
+        body = {"model": "m1", "Model": "other", "messages": []}
+        for path in ("/api/openai", "/v1/chat/completions"):
+            assert (await anyone.post(path, json=body)).status_code == 400
+        answer = await anyone.post("/api/openai", json={"Model": "other"})
+        assert "must be the task's model (default)" in answer.json()["error"]
+
+
+async def test_the_model_that_a_task_is_scheduled_as_is_the_one_that_its_payload_names(
+    gateway: Start,
+) -> None:
+    """What is priced and limited runs, also on a worker that sees the payload alone."""
+    async with gateway() as talk, talk.worker() as worker:
+        for body, model, payload in (
+            ({"type": "t", "payload": {"model": "inner"}}, "inner", {"model": "inner"}),
+            ({"type": "t", "model": "m", "payload": {"model": "m"}}, "m", {"model": "m"}),
+            ({"type": "t", "model": "m", "payload": {"x": 1}}, "m", {"x": 1}),  # may be anything
+            ({"type": "openaiLike", "model": "m", "payload": {"x": 1}}, "m", {"x": 1, "model": "m"}),
+            ({"type": "openaiCompletion", "model": "m", "payload": {"model": None}}, "m", {"model": "m"}),
+            ({"type": "openaiLike", "payload": {"x": 1}}, "default", {"x": 1}),
+            ({"type": "openaiLike", "model": "m", "payload": [1]}, "m", [1]),
+        ):
+            call = talk.later(talk.http.post("/api/tasks", json=body))
+            task = await worker.take()
+            assert task["payload"] == payload
+            status = (await talk.http.get(f"/api/admin/tasks/{task['taskId']}")).json()
+            assert status["model"] == model
+            await worker.answer(task, {})
+            assert (await call).status_code == 200
 
 
 async def test_models_are_listed_by_the_stores_clock(gateway: Start, monkeypatch: pytest.MonkeyPatch) -> None:

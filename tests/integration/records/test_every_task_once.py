@@ -1,4 +1,5 @@
-"""Tasks are submitted, cancelled and run while gateways and Redis are killed at random: each that ended is one row, and no other.
+"""Tasks are submitted, cancelled and run while gateways and Redis are killed at random: each that ended is one row, and no other;
+and each of a key with a quota is paid, or given back, once.
 
 Some hundred tasks in the ordinary suite; with FAIRLANE_LONG=1 a hundred thousand (`make records`; TASKS= for another
 number).
@@ -9,6 +10,7 @@ import contextlib
 import itertools
 import os
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,17 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import func, select
+from tests.integration.native.keys import key, secret
+from tests.support.bank import Bank
 from tests.support.processes import GatewayProcess, gateway_process, tireless
 from tests.support.records import KEYS, carrying, tasks_in
 from tests.support.servers import Server, any_binary, free_port, running_server
 from tests.support.serving import http_client, until
 
+from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
 from fairlane.gateway.records import outbox as module
+from fairlane.queues.store.link import RedisLink
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -30,6 +36,18 @@ LONG = os.environ.get("FAIRLANE_LONG") == "1"
 TASKS = int(os.environ.get("FAIRLANE_TASKS") or (100_000 if LONG else 400))
 CALLERS, WORKERS = 24, 12
 CANCELLED = 0.04
+PAYERS = [
+    key("rich", tier="paid", quota={}),
+    key("poor", tier="paid", quota={}),
+    key("daily", tier="paid", quota={"budget": 0.2, "per": "day", "otherwise": "free"}),
+    key("site", tier="paid", delegating=True, quota={"of": "user", "budget": 0.5, "per": "month"}),
+]
+CALLER_KEYS = [*PAYERS, key("plain", tier="free")]
+USERS = ("ann", "bob")
+GRANTS = [("rich", 0.25, f"rich-{number}") for number in range(max(TASKS // 400, 4))] + [
+    ("poor", 0.05, "poor"),
+    ("site/ann", 0.3, "ann"),
+]
 SETTINGS: dict[str, Any] = {
     "lease_ms": 1500,
     "grant_ack_ms": 1500,
@@ -37,6 +55,9 @@ SETTINGS: dict[str, Any] = {
     "task_result_ttl_ms": 5000,
     "max_queue_length": 100_000,
     "max_calls_per_caller": 1000,
+    "prices": [{"model": "*", "input": 1, "output": 4, "request": 0.001}],
+    "keys": [*CALLER_KEYS, key("ops", admin=True)],
+    "workers": [key("gpu")],
 }
 
 
@@ -51,6 +72,11 @@ async def work(send: Callable[..., Any], task: dict[str, Any]) -> None:
     await send(type="taskResult", taskId=name, result={"content": f"{number}"}, error=None)
 
 
+def as_caller(key_id: str, user: str = "") -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {secret(key_id)}"}
+    return {**headers, "X-Fairlane-User": user} if user and key_id == "site" else headers
+
+
 class Crowd:
     """Callers who submit until all tasks are accepted, at whichever gateway lives."""
 
@@ -59,6 +85,19 @@ class Crowd:
         self._dice = dice
         self._numbers = itertools.count()
         self.accepted: set[str] = set()
+        self.refused = 0
+
+    async def grant(self, http: httpx.AsyncClient) -> None:
+        """Grant what is to be granted, each until somebody says that it was."""
+        for subject, amount, name in GRANTS:
+            body = {"user" if "/" in subject else "key": subject, "credits": amount, "id": name}
+            while True:
+                answer = await self._post(http, "/api/admin/quota/grants", body, as_caller("ops"))
+                if answer is not None and answer.status_code in (200, 201):
+                    break
+                assert answer is None or answer.status_code >= 500, answer.text
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(self._dice.uniform(0, 0.5))
 
     async def call(self, http: httpx.AsyncClient) -> None:
         while len(self.accepted) < TASKS:
@@ -68,19 +107,52 @@ class Crowd:
                 "async": True,
                 "model": f"m{self._dice.randrange(3)}",
             }
-            answer = await self._post(http, "/api/openai", body)
+            caller = as_caller(self._dice.choice(CALLER_KEYS)["id"], self._dice.choice(USERS))
+            answer = await self._post(http, "/api/openai", body, caller)
+            self.refused += answer is not None and answer.status_code == 429
             if answer is None or answer.status_code != 202:
                 await asyncio.sleep(0.05)
                 continue
             task_id = answer.json()["taskId"]
             self.accepted.add(task_id)
             if self._dice.random() < CANCELLED:
-                await self._post(http, f"/api/task/{task_id}/cancel", {})
+                await self._post(http, f"/api/task/{task_id}/cancel", {}, caller)
 
-    async def _post(self, http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response | None:
+    async def _post(
+        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> httpx.Response | None:
         with contextlib.suppress(httpx.TransportError):
-            return await http.post(self._dice.choice(self._urls) + path, json=body)
+            return await http.post(self._dice.choice(self._urls) + path, json=body, headers=headers)
         return None
+
+
+async def check_payments(link: RedisLink, database: Database) -> None:
+    """The ledger is what Redis holds of each subject; nothing is held any more; each task of a tier that pays was numbered once
+    for whoever paid it, and was charged what it cost; and no other task was."""
+    bank = Bank(link, database)
+    names: list[bytes] = await link.command("ZRANGE", KEYS("balances"), "0", "-1")
+    subjects = [name.decode() for name in names]
+    assert {"k:rich", "k:poor", "k:daily", "u:site/ann", "u:site/bob"} == set(subjects)
+    await bank.check(*subjects)
+    for subject in subjects:
+        balance = await bank.scheduler.balance(subject)
+        assert balance is not None
+        assert [balance.held, *map(balance.held_of, balance.windows)] == [0] * (1 + len(balance.windows))
+    rows = await bank.rows()
+    grants = sorted((row.subject[2:], row.amount, row.id) for row in rows if row.kind == "grant")
+    assert grants == sorted((subject, round(amount * 10**6), name) for subject, amount, name in GRANTS)
+    charged, numbers = Counter[str](), defaultdict[str, dict[str, int]](dict)
+    for row in rows:
+        if row.kind == "task":
+            charged[row.id] -= row.amount
+            numbers[row.subject][row.id] = row.number
+    for subject, given in numbers.items():
+        assert sorted(given.values()) == list(range(2, len(given) + 2)), subject
+    async with database.reading() as connection:
+        columns = (usage.c.task, usage.c.cost, usage.c.state)
+        paid = (await connection.execute(select(*columns).where(usage.c.tier == "paid"))).all()
+    assert {task: cost for task, cost, _ in paid} == dict(charged)
+    assert {state for _, cost, state in paid if cost} <= {"completed", "cancelled"}
 
 
 async def kill_now_and_then(
@@ -108,15 +180,9 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
 ) -> None:
     dice = random.Random(database_url)
     # a server that is killed again and again never comes to rewrite its file by itself, and would read it for longer and longer
-    options = (
-        "--appendonly",
-        "yes",
-        "--auto-aof-rewrite-percentage",
-        "5",
-        "--auto-aof-rewrite-min-size",
-        "8mb",
-    )
-    with running_server(any_binary(), *options, port=free_port()) as server:
+    lasting = ("--appendonly", "yes", "--appendfsync", "always")
+    rewriting = ("--auto-aof-rewrite-percentage", "5", "--auto-aof-rewrite-min-size", "8mb")
+    with running_server(any_binary(), *lasting, *rewriting, port=free_port()) as server:
         settings = {"database_url": database_url, **SETTINGS}
         one, two = (tmp_path / name for name in ("one", "two"))
         one.mkdir(), two.mkdir()
@@ -127,11 +193,13 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
             contextlib.AsyncExitStack() as stack,
         ):
             for gateway in (first, second):
-                await stack.enter_async_context(tireless(WORKERS, lambda gateway=gateway: gateway.ws, work))
+                await stack.enter_async_context(
+                    tireless(WORKERS, lambda gateway=gateway: gateway.ws, work, secret("gpu"))
+                )
             crowd = Crowd([first, second], dice)
             over = asyncio.Event()
             killing = asyncio.create_task(kill_now_and_then([first, second], server, dice, over))
-            calls = asyncio.gather(*(crowd.call(http) for _ in range(CALLERS)))
+            calls = asyncio.gather(crowd.grant(http), *(crowd.call(http) for _ in range(CALLERS)))
             await asyncio.wait([killing, calls], return_when=asyncio.FIRST_COMPLETED)
             if not calls.done():
                 await killing  # it failed
@@ -146,6 +214,7 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
                 outbox._look_for_left_at = 0
                 await outbox.carry()
             found = await tasks_in(database)
+            await check_payments(link, database)
             async with database.reading() as connection:
                 states = dict(
                     (
@@ -158,6 +227,9 @@ async def test_whatever_is_killed_each_task_that_ended_is_one_row(
                         await connection.execute(select(*sums).where(table.c.began % 86_400_000 == 0))
                     ).one()
                     assert all(value is not None for value in told)
+    assert crowd.refused, "somebody could not pay"
+    for gateway in (first, second):
+        assert "a balance was not what the ledger says" not in gateway.log
     assert crowd.accepted <= set(found), "every task that was accepted has a row"
     assert len(found) == sum(totals), "and so has each whose caller never heard that it was"
     assert [states.get(name, 0) for name in ("completed", "failed", "cancelled")] == totals

@@ -67,7 +67,7 @@ async def test_a_page_submits_reads_and_cancels_with_a_token(gateway: Start) -> 
             assert (await call).json()["choices"][0]["message"]["content"] == "hello"
             made = await told(await ann.post("/api/openai", json={"async": True, "messages": []}), 202)
             task = await worker.take()
-            assert task["model"] == "m", "the only one that the token is for"
+            assert task["model"] == task["payload"]["model"] == "m", "the only one that the token is for"
             await worker.answer(task, "later", lastSeq=0)
             path = f"/api/task/{made['taskId']}"
 
@@ -160,6 +160,13 @@ async def test_what_contradicts_the_token_is_refused_with_a_sentence(gateway: St
             assert "The token is for m" in await error(await ann.post("/api/tasks", json=inner), 403)
             inner = {"type": "openaiLike", "model": "m", "payload": {"max_tokens": 51}}
             assert "may be 50 at most" in await error(await ann.post("/api/tasks", json=inner), 403)
+            for inner in ({"model": "m", "Model": "n"}, {"MODEL": "n"}):
+                for path, body in (
+                    ("/api/openai", inner),
+                    ("/v1/chat/completions", {**chat, **inner}),
+                    ("/api/tasks", {"type": "openaiLike", "payload": inner}),
+                ):
+                    assert (await ann.post(path, json=body)).status_code == 400, path
             for method, path in (
                 *(("GET", "/api/admin/state"), ("GET", KEYS), ("POST", KEYS), ("GET", "/metrics")),
                 *(("GET", "/api/admin/usage"), ("GET", "/api/admin/feed")),

@@ -16,7 +16,7 @@ from fairlane.queues.tasks import Refused, Short, State, Submitted
 
 GRACE = Limits().stop_grace_ms
 CREDIT = 1_000_000
-PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {3 * CREDIT} 7"
+PRICE = f"{CREDIT} {CREDIT // 2} {2 * CREDIT} {CREDIT} 7"
 """Micro-credits of a million tokens: so a token of input is one, of output two."""
 DAY_MS = 86_400_000
 PAID = {"user": "acme/ann", "price": PRICE, "quota": "k", "estimated_input": 100, "max_output": 50}
@@ -78,7 +78,7 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
     grant = account.run("a")
     assert account.stands == (1000, 207)
     account.pool.finish(grant, used=(80, 10, 40, 5, False))
-    cost = 7 + 40 + 20 + 10 + 15
+    cost = 7 + 40 + 20 + 10 + 5
     assert account.stands == (1000 - cost, 0)
     (charge,) = account.charges()
     assert charge == Charge(
@@ -86,6 +86,44 @@ def test_a_task_is_held_its_price_and_charged_what_it_used(account: Account) -> 
         number=2, held=207, charged=cost, window="", window_held=0, window_charged=0,
     )  # fmt: skip
     audit(account.world, "a")
+
+
+def test_a_burst_cannot_spend_more_than_is_there_where_it_says_how_much_it_may_use(account: Account) -> None:
+    """However little the same user wrote so far: the sum of what they may cost is held, not that of what they are likely to."""
+    for number in range(5):
+        account.pool.finish(account.run(f"short{number}", price="0 0 0 0 0"), used=(0, 1))
+    grants, task = [], 0
+    while isinstance(account.submit(f"t{task}"), Submitted):
+        grants += account.pool.take()
+        task += 1
+    assert (task, account.stands) == (4, (1000, 4 * 207))
+    for grant in grants:
+        account.pool.finish(grant, used=(100, 50))
+    assert account.stands == (1000 - 4 * 207, 0)
+
+
+def test_who_does_not_say_how_much_is_held_the_longest_answer_of_late_for_each(account: Account) -> None:
+    account.fund(100_000, 2)
+
+    def held(**more: Any) -> int:
+        before = account.stands[1]
+        name = f"asks{len(account.charges())}"
+        assert isinstance(account.submit(name, max_output=0, **more), Submitted)
+        amount = account.stands[1] - before
+        account.pool.cancel(name)
+        return amount
+
+    assert held() == 107 + 2 * 4096, "nobody knows"
+    account.pool.finish(account.run("long"), used=(0, 2000))
+    account.pool.finish(account.run("short", user="other", quota=""), used=(0, 720))
+    assert held() == 107 + 2 * (2000 - (2000 - 720) // 64)
+    assert held(answers=3) == 107 + 3 * 2 * 1980
+    assert held(answers=2, user="acme/new") == 107 + 2 * 2 * 1980, "whoever asks"
+
+
+def test_what_is_dearer_when_it_is_thought_or_comes_from_a_cache_is_held_as_that(account: Account) -> None:
+    account.submit("a", price=f"{CREDIT} {2 * CREDIT} {CREDIT} {5 * CREDIT} 0")
+    assert account.stands == (1000, 2 * 100 + 5 * 50)
 
 
 def test_of_a_user_the_user_pays(world: World) -> None:
@@ -143,7 +181,7 @@ def test_a_model_without_a_price_costs_nothing_and_asks_nobody(world: World) -> 
 def test_more_than_was_held_becomes_a_debt_that_a_grant_pays(account: Account) -> None:
     account.pool.finish(account.run("a"), used=(2000, 0))
     assert account.stands == (1000 - 2007, 0)
-    assert account.submit("b").short == Short(109, 0)  # type: ignore[union-attr]  # (users who wrote nothing)
+    assert account.submit("b").short == Short(207, 0)  # type: ignore[union-attr]  # (though its user wrote nothing)
     account.fund(3000, 2)
     assert account.stands == (3000 - 2007, 0)
     assert isinstance(account.submit("b"), Submitted)
@@ -195,6 +233,30 @@ def test_a_price_is_exact_to_the_micro_credit_and_rounded_up_once(
     assert account.stands == (4 * 10**15 - request - -(-parts // 10**6), 0)
 
 
+@pytest.mark.parametrize("budget", [0, 300])
+def test_a_balance_that_was_lost_and_made_anew_keeps_what_it_holds_itself(
+    account: Account, budget: int
+) -> None:
+    """What tasks hold of the one before comes back to nobody: it would free what others hold now."""
+    more = {"quota": account.budget(budget) if budget else "k"}
+    account.fund(1000, window=account.today)
+    grants = [account.run(name, **more) for name in "ab"]
+    account.world.call("DEL", account.world.keys("balance", subject="k:acme"))
+    account.world.call("DEL", account.world.keys("balances"))
+    account.world.advance(1)
+    account.fund(1000, window=account.today)
+    for name in "cd":
+        assert isinstance(account.submit(name, **more), Submitted)
+    account.pool.finish(grants[0], used=(80, 10))
+    account.pool.finish(grants[1], state=State.FAILED)
+    assert whole(account) == (1000 - 107, 414)
+    audit(account.world, "abcd")
+    for name in "cd":
+        account.pool.cancel(name)
+    assert whole(account) == (1000 - 107, 0)
+    audit(account.world, "abcd")
+
+
 # ---- budgets ----------
 
 
@@ -213,7 +275,7 @@ def test_a_budget_is_used_before_what_was_granted_and_comes_anew(account: Accoun
     account.world.advance(DAY_MS)
     account.pool.offer("m")
     account.submit("b", quota=account.budget(150))
-    assert account.window(account.today) == (0, 147), "its user is known to write less"
+    assert account.window(account.today) == (0, 150), "its user wrote less, but may write as much as it says"
     assert account.window(first) == (147, 0)
     audit(account.world, "ab")
 
@@ -323,6 +385,22 @@ def is_cancelled_after_output_and_its_worker_never_answers(account: Account) -> 
     account.pool.pass_time(GRACE)
 
 
+def is_cancelled_after_output_that_was_told_and_its_worker_never_answers(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.renew(grant, output=10)
+    account.pool.cancel("a")
+    account.pool.pass_time(GRACE)
+
+
+def stops_without_a_word_after_output_that_was_told(account: Account) -> None:
+    grant = account.run("a")
+    account.pool.append(grant, 2)
+    account.pool.renew(grant, output=10)
+    account.pool.cancel("a")
+    account.pool.finish(grant, used=(-1, -1))
+
+
 def is_late_after_output(account: Account) -> None:
     grant = account.run("a", timeout_ms=1000)
     account.pool.renew(grant)
@@ -387,13 +465,15 @@ COST = 7 + 10 + 2 * 5
         (is_cancelled_before_output, 0),
         (is_cancelled_after_output, COST),
         (is_cancelled_after_output_and_its_worker_never_answers, 207),
+        (is_cancelled_after_output_that_was_told_and_its_worker_never_answers, 7 + 100 + 2 * 10),
+        (stops_without_a_word_after_output_that_was_told, 7 + 100 + 2 * 10),
         (is_late_after_output, COST),
         (is_late_by_the_operators_word, COST),
         (is_left_after_output, COST),
         (is_lost_after_output, 0),
         (loses_its_lease_after_output, 0),
         (uses_up_its_tries, 0),
-        (is_stopped_with_what_it_told_before, COST - 2 + 1),
+        (is_stopped_with_what_it_told_before, COST - 2 - 1),
     ],
 )
 @pytest.mark.parametrize("budget", [0, 100])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.attempt import Attempt, provider_hold_ms
 from fairlane.workers.server.tasks.steps import Phase
+from fairlane.workers.server.upkeep import RENEW_S, TICK_S
 
 pytestmark = pytest.mark.anyio
 
@@ -351,6 +353,44 @@ async def test_what_a_stopped_task_wrote_is_counted_though_its_worker_does_not_s
         attempt.unreadable_result()
     args, _ = await stage.store.answer("finish", finished("late"))
     assert args[3].used == (Used(10, chunks, estimated=True) if chunks else Used())
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(
+    ("texts", "tokens"),
+    [(["x" * 400], 100), (["x"] * 7, 7), (["\u4f60" * 40], 30), (["x" * 30, "x" * 11, "x"], 10)],
+)
+async def test_output_that_came_in_one_piece_counts_by_its_length(
+    texts: list[str], tokens: int, stopped: bool
+) -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker())
+    attempt.acknowledged()
+    assert attempt.output_tokens == -1
+    if stopped:
+        attempt.stop("client")
+    for seq, text in enumerate(texts, 1):
+        attempt.chunk(chunk(attempt, seq, text))
+    assert attempt.output_tokens == tokens, "a renewal says the same"
+    stage.dispatcher.registry.disconnected(attempt.worker)
+    if not stopped:
+        await stage.store.answer("append", [("ok", 0)])
+    args, _ = await stage.store.answer("finish", finished("late" if stopped else "ok"))
+    assert args[3].used == Used(0, tokens, estimated=True)
+
+
+@pytest.mark.parametrize("grace_ms", [60_000, 2000])
+async def test_who_does_not_stop_is_given_up_before_the_sweep_ends_the_task(grace_ms: int) -> None:
+    """Else nobody would say what it used: the sweep does not know."""
+    stage = Stage()
+    stage.store.limits = replace(Limits(), stop_grace_ms=grace_ms)
+    attempt = await stage.started(stage.worker())
+    attempt.chunk(chunk(attempt, 1, "some text"))
+    await stage.store.answer("append", [("ok", 0)])
+    began = stage.dispatcher.pool.time()
+    attempt.stop("client")
+    left_s = began + grace_ms / 1000 - attempt.stop_until
+    assert left_s > min(RENEW_S + TICK_S, grace_ms / 5000), "it may have heard of it by a renewal alone"
 
 
 async def test_a_stopped_task_holds_its_slot_until_the_worker_answers() -> None:

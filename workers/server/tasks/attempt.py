@@ -21,7 +21,7 @@ from fairlane.streaming.events import (
 from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
-from fairlane.streaming.writer import TaskWriter
+from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
     FAILURE_CODES,
     MAX_PAUSE_MS,
@@ -128,6 +128,7 @@ class Attempt:
         "_sent_at",
         "_split_characters",
         "_told_usage",
+        "_unread_bytes",
         "_unread_chunks",
         "_usage_at",
         "answered",
@@ -143,6 +144,7 @@ class Attempt:
         "span",
         "started_at",
         "stop_until",
+        "stopping_since",
         "timer",
         "worker",
         "writer",
@@ -161,7 +163,7 @@ class Attempt:
         self.granted_at = self.started_at = self.output_at = effects.time()
         self.first_output_at = 0.0
         self.renewed_at = 0.0
-        self.stop_until = 0.0
+        self.stopping_since = self.stop_until = 0.0
         self.timer: Timer | None = None
         """When to look whether its model is silent."""
         self.missing = 0
@@ -171,7 +173,7 @@ class Attempt:
         self._split_characters: SplitCharacters | None = None
         self._payload_bytes = 0
         self._frames = 0
-        self._unread_chunks = 0  # that came after its end, while its worker went on
+        self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker went on
         self._finish_reason: str | None = None
         self._debug = b""
         self._told_usage: bytes | None = None
@@ -184,8 +186,8 @@ class Attempt:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens of output so far, as far as can be told: a worker's delta is one or a few of them. -1 before the first."""
-        return self.writer.chunks or -1
+        """Tokens of output so far, as far as can be told; -1 before the first."""
+        return self._wrote() or -1
 
     def cancel_timer(self) -> None:
         """Nobody looks at it by itself any more."""
@@ -249,6 +251,7 @@ class Attempt:
         if self.phase is not Phase.RUNNING:
             if self.phase is not Phase.SENT:
                 self._unread_chunks += len(message.deltas) or 1
+                self._unread_bytes += _text_bytes(message)
                 return None
             self.acknowledged()
         self.output_at = self._effects.time()
@@ -553,7 +556,8 @@ class Attempt:
     def wait_for_stop(self) -> None:
         """The task has ended and its worker was told; the slot is free when it answers, or is gone."""
         self.phase = Phase.STOPPING
-        self.stop_until = self._effects.time() + self._effects.stop_grace_s
+        self.stopping_since = self._effects.time()
+        self.stop_until = self.stopping_since + self._effects.stop_grace_s
         if self.answered:
             self._release()
 
@@ -596,11 +600,16 @@ class Attempt:
         told = normalise_usage(_raw(message.usage), result, self._told_usage)
         if told.output is None and self.grant.task_type == "openaiEmbedding":
             told = told._replace(output=0)
-        return self._completed(told, self.writer.chunks + self._unread_chunks or len(result) // 4)
+        return self._completed(told, self._wrote() or len(result) // 4)
 
     def _estimate(self) -> Used:
         """Tokens used so far, as the worker said last, else estimated."""
-        return self._completed(normalise_usage(self._told_usage), self.writer.chunks + self._unread_chunks)
+        return self._completed(normalise_usage(self._told_usage), self._wrote())
+
+    def _wrote(self) -> int:
+        """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so."""
+        writer = self.writer
+        return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
         """What is told, with an estimate of the input and `wrote` for the output where it is not."""
@@ -623,6 +632,17 @@ def provider_hold_ms(info: ErrorInfo) -> int:
     if not refused or info.retry_after_ms is None:
         return 0
     return min(max(info.retry_after_ms, MIN_REST_MS), MAX_PAUSE_MS)
+
+
+def _text_bytes(message: TaskChunk) -> int:
+    """How much text a chunk frame holds, in bytes."""
+    total = bytes_of(message.delta or "")
+    for delta in message.deltas:
+        for text in (delta.content, delta.reasoning, delta.refusal):
+            total += bytes_of(text or "")
+        if delta.tool_calls is not UNSET:
+            total += len(bytes(delta.tool_calls))
+    return total
 
 
 def _now_ms() -> int:

@@ -34,6 +34,9 @@ from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
 
+STOPS_EARLIER_S = 10.0
+"""A worker has so much less time to stop than the sweep gives the task, though it may hear of that only by a renewal: so its
+replica ends the task first, and says what it used."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
 NOT_BEGUN = Requeue("no worker any more", "declined", begun=False)
@@ -78,7 +81,8 @@ class Endings:
 
     @property
     def stop_grace_s(self) -> float:
-        return self._scheduler.limits.stop_grace_ms / 1000
+        grace_s = self._scheduler.limits.stop_grace_ms / 1000
+        return grace_s - min(STOPS_EARLIER_S, grace_s / 4)
 
     def close(self) -> None:
         """Forget every attempt: leases end by themselves."""
