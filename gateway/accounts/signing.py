@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.settings.model import Mode
+from fairlane.gateway.settings.parts import Mode
 
 MAX_TOKEN_CHARS = 4096
 LEEWAY_S = 60

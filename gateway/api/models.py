@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable
-from fairlane.gateway.settings.model import Mode
+from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.tasks import State

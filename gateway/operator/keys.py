@@ -21,7 +21,7 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.settings import CallerKey, WorkerKey, part_of, suggestion, unusable_key
-from fairlane.gateway.settings.model import Identifier
+from fairlane.gateway.settings.parts import Identifier
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.of_keys import KeyTasks
 from fairlane.queues.actor import Actor

@@ -4,6 +4,13 @@ from fairlane.gateway.settings.docs import describe, settings_table, without_sec
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
+    Settings,
+    Unpriced,
+    hide_password,
+    unusable,
+    unusable_key,
+)
+from fairlane.gateway.settings.parts import (
     MODES,
     CallerKey,
     KeyLimits,
@@ -13,13 +20,8 @@ from fairlane.gateway.settings.model import (
     PriceSettings,
     QueueSettings,
     Scope,
-    Settings,
-    Unpriced,
     WorkerKey,
-    hide_password,
     part_of,
-    unusable,
-    unusable_key,
 )
 from fairlane.gateway.settings.sources import Problem, suggestion
 

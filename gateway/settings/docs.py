@@ -6,14 +6,13 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fairlane.gateway.settings.model import (
+from fairlane.gateway.settings.model import Settings, hide_password
+from fairlane.gateway.settings.parts import (
     CallerKey,
     ModelSettings,
     PriceSettings,
     QueueSettings,
-    Settings,
     WorkerKey,
-    hide_password,
     part_of,
 )
 from fairlane.gateway.settings.sources import SEED_NAMES, env_name

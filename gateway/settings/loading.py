@@ -7,16 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.model import (
+from fairlane.gateway.settings.model import Loc, Settings, Times, notes
+from fairlane.gateway.settings.parts import (
     CallerKey,
-    Loc,
     ModelSettings,
     PriceSettings,
     QueueSettings,
-    Settings,
-    Times,
     WorkerKey,
-    notes,
     part_of,
 )
 from fairlane.gateway.settings.sources import (

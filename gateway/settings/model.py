@@ -1,11 +1,9 @@
 """Every setting of the gateway: what it does, its default and why, its unit, and what is refused.
 
-Pure values. Where they come from (flags, environment, file) is in `loading.py`; how they are shown is in
+Pure values; groups of them, such as a model or a key, are in `parts.py`. Where they come from (flags, environment, file) is in `loading.py`; how they are shown is in
 `docs.py`, which reads the texts under the fields.
 """
 
-import contextlib
-import datetime
 import functools
 import re
 import time
@@ -14,92 +12,36 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, get_args
+from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PrivateAttr,
-    SecretStr,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.credits.amounts import plain_credits, read_credits
-from fairlane.gateway.credits.prices import ANY_MODEL, Period, overlapping, price
-from fairlane.gateway.credits.quota import Per
+from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
-
-KIB = 1024
-MIB = 1024 * KIB
-SECOND_MS = 1000
-MINUTE_MS = 60 * SECOND_MS
-HOUR_MS = 60 * MINUTE_MS
-
-Mode = Literal["stream", "batch", "vision"]
-MODES: tuple[Mode, ...] = ("stream", "batch", "vision")
-
-Ms = Annotated[int, Field(ge=1, le=366 * 24 * HOUR_MS)]
-MsOrZero = Annotated[int, Field(ge=0, le=366 * 24 * HOUR_MS)]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
-CountOrZero = Annotated[int, Field(ge=0, le=10_000_000)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-Bytes = Annotated[int, Field(ge=1, le=1 << 46)]
-Weight = Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-UserFrom = Annotated[str, Field(pattern=r"^(body\.user|[A-Za-z][A-Za-z0-9-]{0,99})?$")]
-Scope = Literal["call", "viewer", "metrics", "admin"]
-ModelName = Annotated[str, Field(min_length=1, max_length=256)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
-SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
-
-MOST_OF_A_PRICE = 100_000_000
-"""Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
-
-
-def _instant(value: Any) -> int:
-    """ms since 1970 of a date or an instant, UTC unless it names an offset. Raises ValueError."""
-    found = value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            found = datetime.datetime.fromisoformat(value.strip())
-    if not isinstance(found, datetime.date):
-        raise ValueError(
-            "should be a date such as 2027-01-31 (UTC), or an instant such as 2027-01-31T06:00:00+01:00"
-        )
-    day = found if isinstance(found, datetime.datetime) else datetime.datetime.combine(found, datetime.time())
-    ms = round((day if day.tzinfo else day.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
-    if ms < 0:
-        raise ValueError("should lie after 1970")
-    return ms
-
-
-def _told_instant(ms: int | None) -> str | None:
-    return None if ms is None else datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).isoformat()
-
-
-_AMOUNT_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number"}, {"type": "string"}], "description": "credits, at most 6 decimals"}
+from fairlane.gateway.settings.parts import (
+    HOUR_MS,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    MODES,
+    SECOND_MS,
+    Bytes,
+    CallerKey,
+    Count,
+    Identifier,
+    KeyLimits,
+    KeyQuota,
+    ModelName,
+    ModelSettings,
+    Ms,
+    MsOrZero,
+    PriceSettings,
+    QueueSettings,
+    WorkerKey,
 )
-Credits = Annotated[
-    int, BeforeValidator(read_credits), PlainSerializer(plain_credits, return_type=float), _AMOUNT_SCHEMA
-]
-"""Given in credits, held in micro-credits."""
-PriceOf = Annotated[
-    int,
-    BeforeValidator(functools.partial(read_credits, most=MOST_OF_A_PRICE)),
-    PlainSerializer(plain_credits, return_type=float),
-]
-Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instant, return_type=str)]
-"""Given as ISO 8601, held in ms since 1970."""
 
 Loc = tuple[str | int, ...]
 
@@ -112,287 +54,6 @@ class Refuse(Protocol):
 
 WORKER_MESSAGE_MARGIN_BYTES = 64 * KIB
 """What a task message may hold beside the request's body."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-def part_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The group of settings that a field holds, if it holds one."""
-    for found in (field.annotation, *get_args(field.annotation)):
-        if isinstance(found, type) and issubclass(found, _Part):
-            return found
-    return None
-
-
-class ModelSettings(_Part):
-    """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
-
-    concurrency: Count | None = None
-    """Tasks of this model that may run at once, over all replicas. Not set: only the connected workers'
-    slots bound it, because they usually are the capacity.
-    """
-
-    cost: Literal["tokens", "requests", "slot_seconds"] = "tokens"
-    """What fairness counts. `tokens` (input + 2 x output) because a long answer takes more of the model than
-    a short one; `requests` counts each task as one: plain weighted round-robin; `slot_seconds` counts how
-    long a task held its slot, for work whose tokens nobody reports (images, speech, tools).
-    """
-
-    requests_per_minute: Count | None = None
-    """Tasks of this model that may begin within any minute, over all replicas: what its provider allows.
-    Further ones wait and begin at that pace, without bursts, instead of failing there. Not set: no pace. A
-    value above the provider's brings its 429s back, each of which holds the model for as long as it says.
-    """
-
-    tokens_per_minute: Tokens | None = None
-    """Tokens that tasks of this model may use within any minute, input and output together: estimated when a
-    task begins, corrected when it ends. Not set: no pace. Below what one task uses, that task begins all the
-    same, and the next ones wait for it to be made up.
-    """
-
-    max_running_per_user: Count | None = None
-    """Tasks of one user that may run at once on this model; the user's others wait, and those behind them in
-    the queue pass. Not set: no limit, as fair queueing alone gives nobody more than a share while others
-    wait.
-    """
-
-    max_waiting_per_user: Count | None = None
-    """Tasks of one user that may wait for this model, over all queues; further ones are refused with 429.
-    Not set: no limit but the queues' own.
-    """
-
-    first_output_ms: Ms | None = None
-    """Milliseconds a worker may take to its first output. Not set: no limit, because a worker that sends
-    only a result is silent until then.
-    """
-
-    silence_ms: Ms | None = None
-    """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
-
-
-class QueueSettings(_Part):
-    """One queue: the tasks of one tier and one mode."""
-
-    tier: Identifier
-    """The tier whose callers' tasks wait here. A new name makes a new tier."""
-
-    mode: Mode
-    """The mode of the tasks that wait here: `stream`, `batch` or `vision`."""
-
-    weight: Weight = 1.0
-    """Share of a contended model, relative to the other queues with waiting tasks. At least 0.001, so that no queue
-    starves.
-    """
-
-    max_length: Count | None = None
-    """Tasks that may wait here, over all models; as `max_queue_length`, which holds where this is not set."""
-
-    max_wait_ms: Ms | None = None
-    """Milliseconds a task may wait here. Not set: `max_queue_wait_ms`."""
-
-    max_running: Count | None = None
-    """Tasks of this queue that may run at once, over all models and replicas; further ones wait even when
-    slots are free. Not set: no limit, so that no slot stays idle.
-    """
-
-    reserved: CountOrZero = 0
-    """Slots of each model with a `concurrency` that this queue is owed: while it runs fewer, its tasks come
-    first, whatever the weights, and what it does not lend stays free for it. 0: weights alone decide. As many
-    as a model has, and other queues get only what is lent. Means nothing to models without a `concurrency`.
-    """
-
-    lendable: CountOrZero | None = None
-    """How many of the `reserved` slots others may use while this queue does not; at most `reserved`. Not
-    set: all, so that none stays idle; a lent slot comes back when the task on it ends. 0 keeps them free at
-    all times.
-    """
-
-    borrow: CountOrZero | None = None
-    """Slots beyond its `reserved` ones that this queue may use of a model with a `concurrency`. Not set: as
-    many as are free. 0 confines the queue to its own, of which there must be some.
-    """
-
-    admission: Literal["fixed", "adaptive"] = "fixed"
-    """When a task is refused at once instead of queued. `fixed`: when `max_length` tasks wait, or its caller's
-    time would be over even after the shortest wait that is to be expected. `adaptive`:
-    when the predicted wait exceeds `max_wait_ms` (or `max_queue_wait_ms`) or the caller's own deadline,
-    whichever comes first; how many may wait then follows from how fast the queue drains. Fixed, because a
-    prediction needs tasks that have run. Without any maximum wait, `adaptive` goes by the caller's own
-    deadline alone; and as long as nothing has drained lately, by `max_length`.
-    """
-
-
-class KeyLimits(_Part):
-    """How much a key may use, or each user of a delegating key: over all models, modes and replicas. Not set: no limit."""
-
-    requests_per_minute: Count | None = None
-    """Tasks that may be submitted within a minute; further ones are refused with 429 `RATE_LIMITED`. The whole limit may be used
-    at once; it comes back evenly: of 60 one each second. A task that is refused, or comes to nothing before it has begun,
-    counts for nothing.
-    """
-
-    requests_per_day: Count | None = None
-    """The same within 24 hours."""
-
-    tokens_per_minute: Tokens | None = None
-    """Tokens, input and output together, that tasks may use within a minute: estimated when a task is submitted, settled when it
-    ends. What it used beyond the estimate has to be made up before the next one is accepted.
-    """
-
-    tokens_per_day: Tokens | None = None
-    """The same within 24 hours."""
-
-    max_running: Count | None = None
-    """Tasks that may run at once; further ones wait, and those of others pass. A change holds for tasks that come after it."""
-
-    max_waiting: Count | None = None
-    """Tasks that may wait at once; further ones are refused with 429 `RATE_LIMITED`. Tasks that came before it was set are not
-    counted.
-    """
-
-
-class KeyQuota(_Part):
-    """Who pays for the tasks of a key, and from what: credits that were granted to it (`fairlane quota grant`), and a budget."""
-
-    of: Literal["key", "user"] = "key"
-    """Who pays: `key`, for all its users together; or `user`, each user of a delegating key by itself."""
-
-    budget: Credits | None = None
-    """Credits that may be used in each day or month beside those that were granted, and before them. What is left of them is gone
-    with its end. Not set: only what was granted.
-    """
-
-    per: Per | None = None
-    """How often the budget comes anew: each calendar `day` or `month`, in the zone `budget_timezone`. Needed with `budget`."""
-
-    otherwise: Identifier | None = None
-    """The tier in which a task goes on, at no cost, that cannot be paid. Not set: it is refused with 429 `insufficient_quota`."""
-
-
-class PriceSettings(_Part):
-    """What a model costs from one instant to another, in credits."""
-
-    model: ModelName
-    """The model, as callers name it, or `*`: any that has no price of its own at that time."""
-
-    since: Instant | None = None
-    """When the price begins to hold, for tasks that are submitted from then on: `2027-01-31` (UTC), or an instant with its
-    offset, `2027-01-31T06:00:00+01:00`. Not set: it has always held.
-    """
-
-    until: Instant | None = None
-    """When it holds no more; a price that follows may begin then. Not set: it goes on."""
-
-    input: PriceOf
-    """Credits for a million tokens of input; decimals of at most six digits."""
-
-    cached_input: PriceOf | None = None
-    """The same for those of them that the provider had in its cache. Not set: as `input`."""
-
-    output: PriceOf
-    """Credits for a million tokens of output."""
-
-    reasoning: PriceOf | None = None
-    """The same for those of them with which the model thought. Not set: as `output`."""
-
-    request: PriceOf = 0
-    """Credits for each task, beside its tokens."""
-
-    @property
-    def period(self) -> Period:
-        """The same, as costs are reckoned with it."""
-        cached = self.input if self.cached_input is None else self.cached_input
-        reasoning = self.output if self.reasoning is None else self.reasoning
-        return Period(
-            self.model,
-            self.since,
-            self.until,
-            price(self.input, cached, self.output, reasoning, self.request),
-        )
-
-
-class CallerKey(_Part):
-    """One key that callers present as `Authorization: Bearer`; `fairlane key new` makes one."""
-
-    id: Identifier
-    """Name of the key, and of its user unless the key is delegating."""
-
-    sha256: Sha256
-    """SHA-256 of the secret, 64 hex digits. The secret itself is stored nowhere."""
-
-    tier: Identifier = "free"
-    """The tier of the key's tasks; one that a queue names."""
-
-    delegating: bool = False
-    """Whether this key may name the user and tier per request (`X-Fairlane-User`, `X-Fairlane-Tier`). For a
-    trusted back end only, hence off. Its users are its own: lists and searches show them as `<id>/<name>`.
-    """
-
-    user_from: UserFrom = ""
-    """Where else a delegating key's requests name their user, where they have no `X-Fairlane-User`: another header
-    (`X-OpenWebUI-User-Id` is Open WebUI's), or `body.user`, the member `user` of OpenAI's bodies. Not set: nowhere.
-    """
-
-    scopes: list[Scope] = ["call"]
-    """What this key is for. `call`: to submit tasks and read its own. `viewer`: to read what operators see (dashboard, state,
-    tasks without their content, audit). `metrics`: to read `/metrics`. `admin`: everything, as with `admin`.
-    """
-
-    admin: bool = False
-    """Whether this key may read and cancel all callers' tasks (dashboard, `fairlane status`), drain workers and change limits.
-    The same as the scope `admin`.
-    """
-
-    signing: bool = False
-    """Whether this key's secret may sign: whole requests, and with `delegating` tokens for users' pages. Off, because the gateway
-    then holds what signs, and not only a hash.
-    """
-
-    signing_key: SigningKey = ""
-    """What this key signs with, 64 hex digits; `fairlane key new --signing` prints it. Keep it secret: who has it can sign."""
-
-    signed_only: bool = False
-    """Whether this key is refused when it is sent as it is: with `signing`, so that no proxy or log on the way ever sees it."""
-
-    weight: Weight = 1.0
-    """Share of the key's users against other users of the same queue and model."""
-
-    models: list[ModelName] = ["*"]
-    """Models this key may use; `["*"]` is all."""
-
-    limits: KeyLimits = KeyLimits()
-    """How much may be used with this key, by all its users together."""
-
-    user_limits: KeyLimits = KeyLimits()
-    """How much each user of a delegating key may use; those whom its requests do not name count as one."""
-
-    quota: KeyQuota | None = None
-    """Who pays for the key's tasks, by `prices`. Not set: nobody does, and it may use as much as its limits allow."""
-
-    @field_validator("sha256")
-    @classmethod
-    def _lower(cls, value: str) -> str:
-        return value.lower()
-
-
-class WorkerKey(_Part):
-    """One token that workers present; `fairlane key new --worker` makes one."""
-
-    id: Identifier
-    """Name of the token, shown beside its workers."""
-
-    sha256: Sha256
-    """SHA-256 of the token, 64 hex digits. The token itself is stored nowhere."""
-
-    models: list[ModelName] = ["*"]
-    """Models its workers may offer; `["*"]` is all."""
-
-    @field_validator("sha256")
-    @classmethod
-    def _lower(cls, value: str) -> str:
-        return value.lower()
 
 
 DEFAULT_QUEUES: Mapping[str, QueueSettings] = {
