@@ -1,7 +1,7 @@
 """Every setting of the gateway: what it does, its default and why, its unit, and what is refused.
 
-Pure values; groups of them, such as a model or a key, are in `parts.py`. Where they come from (flags, environment, file) is in `loading.py`; how they are shown is in
-`docs.py`, which reads the texts under the fields.
+Pure values; groups of them, such as a model or a key, are in `parts.py`. Where they come from (flags, environment, file) is in
+`loading.py`; how they are shown is in `docs.py`, which reads the texts under the fields.
 """
 
 import functools
