@@ -131,7 +131,8 @@ function hold_credits(funds, amount)
   else
     call('HSET', balance, window.h, whole(funds.window_held + of_window), 'h', whole(funds.held + of_granted))
   end
-  return funds.quota.whose .. ' ' .. whole(of_granted) .. ' ' .. whole(of_window) .. window.told .. funds.generation
+  local granted, windows = of_granted == 0 and '0' or whole(of_granted), of_window == 0 and '0' or whole(of_window)
+  return funds.quota.whose .. ' ' .. granted .. ' ' .. windows .. window.told .. funds.generation
 end
 
 -- A task that was held `qt` costs so much. What was held pays first, and of that the window; for more than was held: what is left of
@@ -166,16 +167,17 @@ function settle_credits(u, qt, cost)
       by_granted, more = by_granted + math.min(more, left), more - math.min(more, left)
       by_window = by_window + more
     end
-    local fields, last, there = { 'n', whole(number), 'h', whole(held) }, 4, #s[1] <= MOST_DIGITS
-    if there then fields[5], fields[6], last = 'b', whole(s[1] - by_granted), 6 end
+    local exact = #s[1] <= MOST_DIGITS
+    local n, h, b = whole(number), whole(held), exact and whole(s[1] - by_granted) or s[1]
     if known then
-      fields[last + 1], fields[last + 2], fields[last + 3], fields[last + 4] =
-        'h' .. window, whole(window_held), 's' .. window, whole(used + by_window)
-    elseif same and of_window > 0 then
-      if window_held > 0 then call('HSET', balance, 'h' .. window, whole(window_held)) else call('HDEL', balance, 'h' .. window) end
+      call('HSET', balance, 'n', n, 'h', h, 'b', b, 'h' .. window, whole(window_held), 's' .. window, whole(used + by_window))
+    else
+      call('HSET', balance, 'n', n, 'h', h, 'b', b)
+      if same and of_window > 0 then
+        if window_held > 0 then call('HSET', balance, 'h' .. window, whole(window_held)) else call('HDEL', balance, 'h' .. window) end
+      end
     end
-    call('HSET', balance, unpack(fields))
-    if not there and by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
+    if not exact and by_granted > 0 then call('HINCRBY', balance, 'b', whole(0 - by_granted)) end
   end
   return string.format('%s %d %d %d %d %d %s', whose, number, granted, by_granted, of_window, by_window, window)
 end
