@@ -344,7 +344,9 @@ class KeyAdmin:
                 await change.forget_signing(key_id)
         notes: list[str] = []
         if settings.get("signing") and not key.settings.get("signing"):
-            notes.append("The key signs with its next secret, as nobody knows the one that it has: rotate it")
+            notes.append(
+                "The secret that the key has cannot sign, as only its hash is kept: rotate the key, and the new one signs"
+            )
         row = await self._done(key_id)
         was, now = _said(before), _said(row)
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
