@@ -345,7 +345,7 @@ class KeyAdmin:
         notes: list[str] = []
         if settings.get("signing") and not key.settings.get("signing"):
             notes.append(
-                "The secret that the key has cannot sign, as only its hash is kept: rotate the key, and the new one signs"
+                "The key signs with its next secret, as of the one that it has only a hash is kept: rotate it"
             )
         row = await self._done(key_id)
         was, now = _said(before), _said(row)
