@@ -292,7 +292,7 @@ class Request:
         whole = getattr(self.send, "__self__", None)
         if not isinstance(whole, Whole):
             return False
-        if not whole.begin(status, [*headers, (b"x-request-id", self.id), *self._limits()]):
+        if not whole.begin(status, [*headers, *self._own_headers()]):
             return False
         self.started, self.status = True, status
         return True

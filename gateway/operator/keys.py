@@ -344,7 +344,9 @@ class KeyAdmin:
                 await change.forget_signing(key_id)
         notes: list[str] = []
         if settings.get("signing") and not key.settings.get("signing"):
-            notes.append("The key signs with its next secret, as nobody knows the one that it has: rotate it")
+            notes.append(
+                "The key signs with its next secret, as of the one that it has only a hash is kept: rotate it"
+            )
         row = await self._done(key_id)
         was, now = _said(before), _said(row)
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]

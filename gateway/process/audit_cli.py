@@ -8,11 +8,11 @@ import msgspec
 import typer
 
 from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
-from fairlane.gateway.process.tables import add_row, make_table, print_table
+from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
-Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, 2026-11-01.")]
+Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, such as 2026-11-01.")]
 Until = Annotated[str, typer.Option("--to", help="Before this day (UTC).")]
-After = Annotated[str, typer.Option(help="Go on behind this one.")]
+After = Annotated[str, typer.Option(help="Go on after this one, as the last page says.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show no more than so many.")]
 
 
@@ -88,12 +88,23 @@ def refusals(
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
-    def text(value: Any) -> str:
+    """What was changed, without what was not set: a new key has thirty values, most of them null."""
+
+    def text(name: str, value: Any) -> str:
+        if value in (None, "", {}):
+            return "-"
+        if name == "expires" and isinstance(value, int):
+            return time_of(value)
+        if isinstance(value, dict):
+            parts = (f"{part}={text(part, one)}" for part, one in value.items() if one is not None)
+            return " ".join(parts) or "-"
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
     shown = []
     for name in {**before, **after}:
-        was, now = (text(values[name]) if name in values else "" for values in (before, after))
+        was, now = (text(name, values[name]) if name in values else "" for values in (before, after))
+        if name not in before and now == "-":
+            continue
         shown.append(
             f"{name}: {was} -> {now}" if name in before and name in after else f"{name}: {was or now}"
         )

@@ -64,7 +64,7 @@ def create(
 def show_all(
     text: Annotated[str, typer.Argument(help="A part of the id or the note.")] = "",
     kind: Annotated[str, typer.Option(help="caller or worker. [default: both]")] = "",
-    after: Annotated[str, typer.Option(help="Go on behind this id.")] = "",
+    after: Annotated[str, typer.Option(help="Go on after this id, as the last page says.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=500, help="Show no more than so many.")] = 100,
     gateway: Url = HERE,
     key: AdminKey = None,
@@ -246,11 +246,10 @@ def _print_key(row: Mapping[str, Any]) -> None:
             add_row(
                 table,
                 name,
-                " ".join(f"{of}={count}" for of, count in value.items() if count is not None) or "-",
+                " ".join(f"{of}={_plain(count)}" for of, count in value.items() if count is not None) or "-",
             )
             continue
-        told = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
-        add_row(table, name, "-" if value is None else told)
+        add_row(table, name, "-" if value in (None, "") else _plain(value))
     for name, title in (
         ("created", "created"),
         ("expires", "expires"),
@@ -260,11 +259,24 @@ def _print_key(row: Mapping[str, Any]) -> None:
         add_row(table, title, time_of(row[name]))
     for title, left in (("left", row.get("limits")), ("left of the user's", row.get("userLimits"))):
         for name, one in (left or {}).items():
-            add_row(table, title, f"{name} {one['remaining']} of {one['limit']}{_back(one)}")
+            add_row(table, title, f"{_as_set(name)} {one['remaining']} of {one['limit']}{_back(one)}")
     for secret in row["secrets"]:
         until = "" if secret["validUntil"] is None else f", valid until {time_of(secret['validUntil'])}"
         add_row(table, "secret", f"of {time_of(secret['created'])}{until}")
     print_table(table)
+
+
+def _plain(value: Any) -> str:
+    """A value as one would write it: 2, not 2.0."""
+    if isinstance(value, str):
+        return value
+    whole = isinstance(value, float) and value.is_integer()
+    return msgspec.json.encode(int(value) if whole else value).decode()
+
+
+def _as_set(name: str) -> str:
+    """`requestsPerMinute`, as it is set: `requests_per_minute`."""
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
 def _back(left: Mapping[str, int]) -> str:

@@ -18,7 +18,9 @@ def new(
     tier: Annotated[str | None, typer.Option(help="Tier of its tasks. [default: free]")] = None,
     delegating: Annotated[bool, typer.Option("--delegating", help="It may name users and tiers.")] = False,
     signing: Annotated[bool, typer.Option("--signing", help="It may sign requests and tokens.")] = False,
-    admin: Annotated[bool, typer.Option("--admin", help="It may read the admin pages.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It may see and change everything: for operators.")
+    ] = False,
     scope: Annotated[
         list[str] | None, typer.Option(help="What it is for: call, viewer, metrics, admin. Repeatable.")
     ] = None,

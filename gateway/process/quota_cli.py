@@ -17,7 +17,10 @@ Whom = Annotated[str, typer.Argument(help=WHOM)]
 AnyWhom = Annotated[str, typer.Argument(help=WHOM + " [default: all]")]
 AsUser = Annotated[
     bool,
-    typer.Option("--user", help="It is a user, though there is no slash: one that a request did not name."),
+    typer.Option(
+        "--user",
+        help="WHOM is a user, not a key: requests of a delegating key that name no user are of the user with the key's id.",
+    ),
 ]
 
 
@@ -50,7 +53,12 @@ def grant(
     told = _ask(gateway, key, "/grants", as_json, body, again)
     if told is None:
         return
-    done = f"{told['credits']} credits granted" if told["new"] else "granted before: nothing more was granted"
+    made = "granted" if told["credits"] > 0 else "taken back"
+    done = (
+        f"{abs(told['credits'])} credits {made}"
+        if told["new"]
+        else "granted before: nothing more was granted"
+    )
     typer.echo(f"{told['user'] or told['key']}: {done} ({told['id']}), the balance is {told['balance']}")
     for doubt in told["notes"]:
         typer.echo(f"fairlane: {doubt}", err=True)
@@ -59,7 +67,7 @@ def grant(
 def show(
     whom: AnyWhom = "",
     text: Annotated[str, typer.Option(help="Only those with this part of a name.")] = "",
-    after: Annotated[str, typer.Option(help="Go on behind this one.")] = "",
+    after: Annotated[str, typer.Option(help="Go on after this one, as the last page says.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=200, help="Show no more than so many.")] = 100,
     user: AsUser = False,
     gateway: Url = HERE,
@@ -90,7 +98,7 @@ def show(
         budget = row["budget"] or {}
         spans = [budget.get(name, "-") for name in ("limit", "used", "per")]
         anew = time_of(budget["ends"]) if budget else "-"
-        name = (row["user"] or row["key"]) + ("" if row["active"] else " (pays nothing)")
+        name = _who(row) + ("" if row["active"] else " (pays nothing)")
         amounts = (row[column] for column in ("available", "balance", "granted", "spent", "held"))
         add_row(table, name, *amounts, *spans, anew, row["otherwise"] or "-")
     print_away(told)
@@ -105,9 +113,9 @@ def show(
 def ledger(
     whom: AnyWhom = "",
     kind: Annotated[str, typer.Option(help="grant or task. [default: both]")] = "",
-    since: Annotated[str, typer.Option("--from", help="The first day (UTC), 2026-11-01.")] = "",
-    until: Annotated[str, typer.Option("--to", help="The day before which it ends.")] = "",
-    after: Annotated[str, typer.Option(help="Go on behind this row.")] = "",
+    since: Annotated[str, typer.Option("--from", help="The first day (UTC), such as 2026-11-01.")] = "",
+    until: Annotated[str, typer.Option("--to", help="Up to, and without, this day (UTC).")] = "",
+    after: Annotated[str, typer.Option(help="Go on after this row, as the last page says.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Show no more rows than so many.")] = 100,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
     user: AsUser = False,
@@ -134,7 +142,7 @@ def ledger(
         what = f"{row['kind']} {row['id']}"
         amounts = (row["amount"], row["held"], row["refunded"])
         note = " ".join(filter(None, (row["who"] and f"by {row['who']}", row["note"])))
-        add_row(table, time_of(row["at"]), row["user"] or row["key"], what, fund, *amounts, note or "-")
+        add_row(table, time_of(row["at"]), _who(row), what, fund, *amounts, note or "-")
     if told["rows"]:
         print_table(table)
     else:
@@ -155,6 +163,14 @@ app.command("ledger")(ledger)
 def _of(whom: str, user: bool) -> dict[str, str]:
     """Whom a call is about."""
     return {"user" if user or "/" in whom else "key": whom} if whom else {}
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    """Who pays. A user whom no request named has the key's id as well: told apart from the key."""
+    user: str = row["user"]
+    if not user:
+        return str(row["key"])
+    return user if "/" in user else f"{user} (no user named)"
 
 
 def _query(wanted: Mapping[str, str]) -> str:

@@ -19,10 +19,10 @@ def usage(
         ),
     ] = "model",
     since: Annotated[
-        str, typer.Option("--from", help="The first day (UTC), 2026-11-01. [default: 30 days ago]")
+        str, typer.Option("--from", help="The first day (UTC), such as 2026-11-01. [default: 30 days ago]")
     ] = "",
     until: Annotated[
-        str, typer.Option("--to", help="The day before which it ends. [default: up to now]")
+        str, typer.Option("--to", help="Up to, and without, this day (UTC). [default: up to now]")
     ] = "",
     model: Annotated[str, typer.Option(help="Only of tasks that asked for this model.")] = "",
     caller: Annotated[str, typer.Option("--of-key", help="Only of this key, by its id.")] = "",

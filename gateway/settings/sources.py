@@ -22,9 +22,9 @@ ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")
 
 OTHER_NAMES = frozenset(
-    f"FAIRLANE_{name}" for name in ("GATEWAY", "WORKER_TOKEN", "ADMIN_KEY", "CONFIG", "TRACEBACK")
+    f"FAIRLANE_{name}" for name in ("GATEWAY", "KEY", "WORKER_TOKEN", "ADMIN_KEY", "CONFIG", "TRACEBACK")
 )
-"""Variables of ours that are no settings: the command line and workers read them."""
+"""Variables of ours that are no settings: the command line, workers, and callers' programs read them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,10 @@ async def test_a_key_is_made_shown_changed_rotated_and_revoked_in_a_shell(
         assert re.search(r"^tier +free", changed, re.MULTILINE)
         assert re.search(r'^models +\["m","n"\]', changed, re.MULTILINE)
         assert re.search(r"^expires +2030-01-31 00:00", changed, re.MULTILINE)
-        assert re.search(r"^left +requestsPerMinute 60 of 60 *$", await run("show", "app"), re.MULTILINE)
+        assert re.search(r"^left +requests_per_minute 60 of 60 *$", await run("show", "app"), re.MULTILINE)
         await run("create", "site", "delegating=true", "user_limits.tokens_per_day=1000")
         shown = await run("show", "site", "--user", "ann")
-        assert re.search(r"^left of the user's +tokensPerDay 1000 of 1000 *$", shown, re.MULTILINE)
+        assert re.search(r"^left of the user's +tokens_per_day 1000 of 1000 *$", shown, re.MULTILINE)
         second = SECRET.search(await run("rotate", "app", "--keep", "0"))
         assert second
         assert (await talk.http.get("/api/caller", headers=bearer(found[1]))).status_code == 401

@@ -46,9 +46,11 @@ async def test_credits_are_granted_and_shown_in_a_shell(talk: Talk) -> None:
     assert done == "app: 50.5 credits granted (invoice-17), the balance is 50.5\n"
     again = await run(talk, "grant", "app", "50.5", "--id", "invoice-17")
     assert "granted before: nothing more was granted (invoice-17), the balance is 50.5" in again
-    assert "-0.5 credits granted" in await run(talk, "grant", "app", "-0.5", "--id", "back")
+    assert "app: 0.5 credits taken back (back)" in await run(talk, "grant", "app", "-0.5", "--id", "back")
     assert "site/ann: 2 credits granted (grant-" in await run(talk, "grant", "site/ann", "2")
     assert "site: 1 credits granted" in await run(talk, "grant", "site", "1", "--user")
+    assert re.search(r"^site \(no user named\) +3 ", await run(talk, "show"), re.MULTILINE)
+    assert "site (no user named)" in await run(talk, "ledger", "site", "--user")
     assert "fairlane: The key plain has no quota" in await run(talk, "grant", "plain", "1")
     shown = await run(talk, "show")
     assert re.search(r"^app +50 +50 +50 +0 +0 +- +- +- +- +free *$", shown, re.MULTILINE), shown

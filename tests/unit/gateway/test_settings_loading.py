@@ -159,8 +159,9 @@ def test_variables_that_kubernetes_sets_for_a_service_named_fairlane_are_no_sett
     assert load(None, environ) == Settings()
 
 
-def test_variables_of_workers_and_command_line_are_no_settings() -> None:
-    assert load(None, {"FAIRLANE_GATEWAY": "ws://x", "FAIRLANE_WORKER_TOKEN": "t", "FAIRLANE_ADMIN_KEY": "k"})
+def test_variables_of_workers_callers_and_command_line_are_no_settings() -> None:
+    names = ("GATEWAY", "KEY", "WORKER_TOKEN", "ADMIN_KEY")
+    assert load(None, {f"FAIRLANE_{name}": "x" for name in names}) == Settings()
 
 
 def test_every_mistake_is_named_with_its_place() -> None:
