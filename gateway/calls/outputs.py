@@ -4,6 +4,7 @@ Which of them the server behind a worker looks at, is not known: so what counts 
 the members of the body, and those of a few objects in it that servers take options from.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -93,7 +94,7 @@ def said_of_output(fields: Members) -> Iterator[Said]:
         elif kind_of(raw) == "{":
             objects += 1
             options = value_of(fields, name) if objects <= MAX_OBJECTS else OVERSIZED
-            if not isinstance(options, dict):
+            if not isinstance(options, dict) or _says_twice(raw):
                 yield Said(name, folded, "bound", OVERSIZED, inside=True)
                 continue
             for inner, value in options.items():
@@ -120,6 +121,18 @@ def output_of(fields: Members) -> Output:
     return Output((max(bound, most["least"]) + most["thought"]) * answers, answers)
 
 
+def _says_twice(raw: bytes) -> bool:
+    """Whether an object, or one in it, has a member twice: servers take the first one, or the last."""
+    twice = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal twice
+        twice = twice or len({name for name, _ in pairs}) < len(pairs)
+
+    json.loads(bytes(raw), object_pairs_hook=look, parse_int=str)
+    return twice
+
+
 def prompts_in(fields: Members) -> int:
     """How many there are in `prompt`, which is one text, many, one of tokens' numbers, or many of these. Of a long list, so many
     that there are no more: quotes in its texts may count as some."""
@@ -130,10 +143,10 @@ def prompts_in(fields: Members) -> int:
     if prompts is not OVERSIZED:
         return 1 if all(type(one) is int for one in prompts) else len(prompts)
     text = bytes(raw)
-    first = kind_of(text[text.index(b"[") + 1 :][:_LONGEST])
-    if first == "[":
-        return text.count(b"[") - 1
-    if first != '"':
-        return 1
+    lists = text.count(b"[") - 1
     escaped = max(text.count(b'\\"') - text.count(b"\\\\"), 0)
-    return (text.count(b'"') - escaped) // 2
+    texts = (text.count(b'"') - escaped) // 2
+    first = kind_of(text[text.index(b"[") + 1 :].lstrip()[:_LONGEST])
+    if first in ("[", '"'):
+        return lists if first == "[" else texts
+    return max(lists, texts, 1)  # numbers, or what no server should take
