@@ -41,10 +41,10 @@ OBJECTS = frozenset(
     {
         *("options", "parameters", "params", "sampling_params", "sampling_parameters", "extra_body"),
         *("generation_config", "generationconfig", "generate_kwargs", "model_kwargs", "inferenceconfig"),
-        *("thinking", "reasoning", "chat_template_kwargs"),
+        *("thinking", "reasoning", "thinking_config", "thinkingconfig", "chat_template_kwargs", "google"),
     }
 )
-"""Members whose own members are looked at, too."""
+"""Members whose own members are looked at, too, also in one another."""
 _THINKING = frozenset({"thinking", "reasoning"})
 _LOOKED_AT = MEMBERS.keys() | OBJECTS
 MAX_OBJECTS = 16
@@ -97,12 +97,19 @@ def said_of_output(fields: Members) -> Iterator[Said]:
             if not isinstance(options, dict) or _says_twice(raw):
                 yield Said(name, folded, "bound", OVERSIZED, inside=True)
                 continue
-            for inner, value in options.items():
-                small = inner.casefold()
-                says = MEMBERS.get(small)
-                if says and value is not None:
-                    thinks = says == "bound" and folded in _THINKING
-                    yield Said(inner, small, "thought" if thinks else says, value, inside=True)
+            yield from _said_inside(folded, options)
+
+
+def _said_inside(folded: str, options: dict[str, Any]) -> Iterator[Said]:
+    """The same of an object with options, and of those in it."""
+    for name, value in options.items():
+        small = name.casefold()
+        if says := MEMBERS.get(small):
+            if value is not None:
+                thinks = says == "bound" and folded in _THINKING
+                yield Said(name, small, "thought" if thinks else says, value, inside=True)
+        elif small in OBJECTS and isinstance(value, dict):
+            yield from _said_inside(small, value)
 
 
 def output_of(fields: Members) -> Output:
