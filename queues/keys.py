@@ -109,6 +109,7 @@ RECORD = {
     "or": "order inside the flow, us: enqueued minus the head start of its priority",
     "pr": "priority",
     "ei": "input tokens, estimated from the request",
+    "mi": "the most that they may be, where that is more and the task has a price",
     "mo": "output tokens the caller asks for at most",
     "na": "answers it asks for, if more than one and not how long they may be",
     "w": "weight of the flow, unless 1",

@@ -692,6 +692,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("k", task.key)
     if task.estimated_input:
         fields += ("ei", task.estimated_input)
+    if task.price and task.most_input > task.estimated_input:
+        fields += ("mi", task.most_input)
     if task.max_output:
         fields += ("mo", task.max_output)
     elif task.answers > 1:

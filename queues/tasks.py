@@ -36,6 +36,8 @@ class TaskSpec:
     weight: float = 1.0
     estimated_input: int = 0
     """Tokens of the request, estimated."""
+    most_input: int = 0
+    """The most that they may be, where that is more."""
     max_output: int = 0
     """Tokens of output the caller asks for at most; 0 = not said."""
     answers: int = 1

@@ -169,6 +169,8 @@ def make_task(
         if tell_model and task_type in OPENAI_TYPES:
             fields["model"] = Raw(msgspec.json.encode(model))
             payload = object_of(fields, own)
+    if kind_of(payload) == "{" and (terms.price or "*" not in caller.models):
+        payload = object_of(fields, own)  # each member once: what was looked at is what any server reads
     if claims is not None:
         options.priority = fixed("priority", options.priority, claims.priority)
         options.mode = fixed("mode", options.mode, claims.mode)
@@ -211,6 +213,7 @@ def make_task(
         priority=_priority(options.priority),
         weight=caller.weight,
         estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
+        most_input=0 if has_image(fields) else len(payload) // 4,
         max_output=output.most,
         answers=output.answers,
         timeout_ms=timeout,

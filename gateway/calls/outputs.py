@@ -4,6 +4,7 @@ Which of them the server behind a worker looks at, is not known: so what counts 
 the members of the body, and those of a few objects in it that servers take options from.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -40,10 +41,10 @@ OBJECTS = frozenset(
     {
         *("options", "parameters", "params", "sampling_params", "sampling_parameters", "extra_body"),
         *("generation_config", "generationconfig", "generate_kwargs", "model_kwargs", "inferenceconfig"),
-        *("thinking", "reasoning", "chat_template_kwargs"),
+        *("thinking", "reasoning", "thinking_config", "thinkingconfig", "chat_template_kwargs", "google"),
     }
 )
-"""Members whose own members are looked at, too."""
+"""Members whose own members are looked at, too, also in one another."""
 _THINKING = frozenset({"thinking", "reasoning"})
 _LOOKED_AT = MEMBERS.keys() | OBJECTS
 MAX_OBJECTS = 16
@@ -93,15 +94,22 @@ def said_of_output(fields: Members) -> Iterator[Said]:
         elif kind_of(raw) == "{":
             objects += 1
             options = value_of(fields, name) if objects <= MAX_OBJECTS else OVERSIZED
-            if not isinstance(options, dict):
+            if not isinstance(options, dict) or _says_twice(raw):
                 yield Said(name, folded, "bound", OVERSIZED, inside=True)
                 continue
-            for inner, value in options.items():
-                small = inner.casefold()
-                says = MEMBERS.get(small)
-                if says and value is not None:
-                    thinks = says == "bound" and folded in _THINKING
-                    yield Said(inner, small, "thought" if thinks else says, value, inside=True)
+            yield from _said_inside(folded, options)
+
+
+def _said_inside(folded: str, options: dict[str, Any]) -> Iterator[Said]:
+    """The same of an object with options, and of those in it."""
+    for name, value in options.items():
+        small = name.casefold()
+        if says := MEMBERS.get(small):
+            if value is not None:
+                thinks = says == "bound" and folded in _THINKING
+                yield Said(name, small, "thought" if thinks else says, value, inside=True)
+        elif small in OBJECTS and isinstance(value, dict):
+            yield from _said_inside(small, value)
 
 
 def output_of(fields: Members) -> Output:
@@ -120,6 +128,18 @@ def output_of(fields: Members) -> Output:
     return Output((max(bound, most["least"]) + most["thought"]) * answers, answers)
 
 
+def _says_twice(raw: bytes) -> bool:
+    """Whether an object, or one in it, has a member twice: servers take the first one, or the last."""
+    twice = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal twice
+        twice = twice or len({name for name, _ in pairs}) < len(pairs)
+
+    json.loads(bytes(raw), object_pairs_hook=look, parse_int=str)
+    return twice
+
+
 def prompts_in(fields: Members) -> int:
     """How many there are in `prompt`, which is one text, many, one of tokens' numbers, or many of these. Of a long list, so many
     that there are no more: quotes in its texts may count as some."""
@@ -130,10 +150,10 @@ def prompts_in(fields: Members) -> int:
     if prompts is not OVERSIZED:
         return 1 if all(type(one) is int for one in prompts) else len(prompts)
     text = bytes(raw)
-    first = kind_of(text[text.index(b"[") + 1 :][:_LONGEST])
-    if first == "[":
-        return text.count(b"[") - 1
-    if first != '"':
-        return 1
+    lists = text.count(b"[") - 1
     escaped = max(text.count(b'\\"') - text.count(b"\\\\"), 0)
-    return (text.count(b'"') - escaped) // 2
+    texts = (text.count(b'"') - escaped) // 2
+    first = kind_of(text[text.index(b"[") + 1 :].lstrip()[:_LONGEST])
+    if first in ("[", '"'):
+        return lists if first == "[" else texts
+    return max(lists, texts, 1)  # numbers, or what no server should take

@@ -50,7 +50,8 @@ end
 function most_cost_of(t, top)
   local p, output = parse_price(t.pc), num(t.mo)
   if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
-  return cost_of(t.pc, t.ei, output, p.cached_is_dear and t.ei, p.thought_is_dear and output)
+  local input = t.mi or t.ei
+  return cost_of(t.pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
 end
 
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before

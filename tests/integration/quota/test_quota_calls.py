@@ -27,6 +27,7 @@ pytestmark = pytest.mark.anyio
 QUOTA = "/api/admin/quota"
 M = PriceSettings.model_validate({"model": "m", "input": 0, "output": 0, "request": "0.5"})
 """Each task costs half a credit."""
+TOKENS = PriceSettings.model_validate({"model": "m", "input": 1, "output": 1})
 BODY = {"model": "m", "messages": []}
 
 
@@ -46,8 +47,15 @@ KEYS = [
 
 
 @pytest.fixture
-async def talk(redis_url: str, tmp_path: Path, database_url: str) -> AsyncIterator[Talk]:
-    async with talking(redis_url, tmp_path, keys=KEYS, database_url=database_url, prices=[M]) as talk:
+def prices() -> list[PriceSettings]:
+    return [M]
+
+
+@pytest.fixture
+async def talk(
+    redis_url: str, tmp_path: Path, database_url: str, prices: list[PriceSettings]
+) -> AsyncIterator[Talk]:
+    async with talking(redis_url, tmp_path, keys=KEYS, database_url=database_url, prices=prices) as talk:
         talk.http.headers.update({"Authorization": f"Bearer {secret('ops')}"})
         yield talk
 
@@ -164,6 +172,37 @@ async def test_who_cancels_after_output_pays_and_before_it_does_not(talk: Talk) 
 
             await until(over, "its hold to be over")
             assert (await row_of(talk, key="app"))["balance"] == 2 - chunks * Decimal("0.5")
+
+
+async def test_what_is_said_twice_is_not_run_as_another_model_or_as_more_than_was_held(talk: Talk) -> None:
+    """Some servers take the first of two members, the gateway the last: so a worker is given that alone."""
+    await grant(talk, key="app", credits=2)
+    twice = '"model": "dear", "model": "m", "max_tokens": 90000, "max_tokens": 1, "messages": []'
+    async with talk.worker() as worker, talk.client(secret("app")) as app:
+        for path, body in (
+            ("/v1/chat/completions", f"{{{twice}}}"),
+            ("/api/openai", f"{{{twice}}}"),
+            ("/api/tasks", f'{{"type": "openaiLike", "payload": {{{twice}}}}}'),
+        ):
+            call = talk.later(app.post(path, content=body, headers={"Content-Type": "application/json"}))
+            frame = str(await worker.ws.recv())
+            assert (frame.count('"model"'), frame.count('"max_tokens"')) == (1, 1), frame
+            await worker.answer(json.loads(frame), {"content": "hi"})
+            assert (await call).status_code == 200
+
+
+@pytest.mark.parametrize("prices", [[TOKENS]])
+async def test_all_of_a_long_input_is_held(talk: Talk) -> None:
+    """Else a few at once overdraw by many times what is there; what an image has in bytes says nothing of its tokens."""
+    await grant(talk, key="app", credits=2)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+    async with talk.client(secret("app")) as app, talk.worker2(["m"]):
+        for content, held in (("a" * 4_000_000, Decimal(1)), ([image, "a" * 4_000_000], Decimal("1.2"))):
+            body = {"model": "m", "max_tokens": 1, "async": True, "mode": "stream"}
+            body |= {"messages": [{"role": "user", "content": content}]}
+            accepted = await app.post("/api/openai", json=body)
+            assert accepted.status_code == 202, accepted.text
+            assert (await row_of(talk, key="app"))["held"] == pytest.approx(held, abs=Decimal("0.0001"))
 
 
 async def test_the_holder_of_a_token_learns_nothing_of_what_its_key_has(talk: Talk) -> None:

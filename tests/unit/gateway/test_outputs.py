@@ -31,6 +31,10 @@ def asked(body: dict[str, Any] | str) -> Output:
         ({"max_tokens": 1, "min_tokens": 900}, 900),
         ({"max_tokens": 100, "thinking": {"type": "enabled", "budget_tokens": 900}}, 1000),
         ({"max_tokens": 100, "reasoning": {"max_tokens": 900}}, 1000),
+        ({"max_tokens": 1, "extra_body": {"options": {"num_predict": 900}}}, 900),
+        ({"generationConfig": {"maxOutputTokens": 1, "thinkingConfig": {"thinkingBudget": 900}}}, 901),
+        ({"max_tokens": 1, "extra_body": {"google": {"thinking_config": {"thinking_budget": 900}}}}, 901),
+        ({"max_tokens": 1, "options": {"schema": {"maxLength": 900}}}, 1),
         ({"max_tokens": 100, "thinking_budget": 0, "min_tokens": 0}, 100),
         ({"max_tokens": 100, "n": 3}, 300),
         ({"max_tokens": 100, "n": 3, "best_of": 5}, 500),
@@ -80,3 +84,15 @@ def test_only_some_objects_are_looked_into() -> None:
     assert len(objects) > MAX_OBJECTS
     assert asked({"max_tokens": 1, **objects}).most == 0
     assert asked({"max_tokens": 1, **dict([*objects.items()][:MAX_OBJECTS])}).most == 5
+
+
+def test_white_space_or_a_number_before_a_thousand_prompts_hides_none_of_them() -> None:
+    prompts = json.dumps(["a" * 10] * 1000)[1:]
+    for before in (" " * 99, "1,"):
+        assert asked('{"max_tokens": 7, "prompt": [' + before + prompts + "}") == Output(7000, 1000)
+
+
+def test_options_that_say_something_twice_are_relied_on_for_nothing() -> None:
+    """Servers take the first of the two, or the last."""
+    for twice in ('{"num_predict": 90000, "num_predict": 1}', '{"num_predict": 9, "a": {"b": 1, "b": 1}}'):
+        assert asked('{"max_tokens": 1, "options": ' + twice + "}").most == 0

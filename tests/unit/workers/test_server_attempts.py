@@ -26,7 +26,7 @@ from fairlane.queues.tasks import (
     TaskSpec,
     Used,
 )
-from fairlane.workers.protocol import ErrorInfo, TaskReject, TaskResult, from_worker
+from fairlane.workers.protocol import ErrorInfo, TaskProgress, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.pool import Worker
 from fairlane.workers.server.settings import DispatchSettings, OutputLimits
@@ -620,6 +620,43 @@ async def test_output_is_counted_when_the_worker_says_nothing_of_usage() -> None
     await stage.store.answer("append", [("ok", 0)])
     args, _ = await stage.store.answer("finish", finished("ok"))
     assert args[3].used == Used(0, 3, estimated=True)
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "lost", "completed"])
+async def test_what_is_written_behind_the_usage_told_on_the_way_counts_too(ended: str) -> None:
+    """Some upstreams tell the usage at the start, and its output is next to nothing then."""
+    stage = Stage()
+    worker = stage.worker()
+    attempt = await stage.started(worker)
+    attempt.chunk(chunk(attempt, 1, "x"))
+    told = {"inputTokens": 9, "outputTokens": 5}
+    attempt.progress(
+        msgspec.convert(
+            {"taskId": "t1", "attempt": 1, "usage": msgspec.Raw(msgspec.json.encode(told))}, TaskProgress
+        )
+    )
+    attempt.chunk(chunk(attempt, 2, "x" * 4000))
+    if ended == "cancelled":
+        attempt.stop("client")
+        attempt.unreadable_result()
+    elif ended == "lost":
+        stage.dispatcher.registry.disconnected(worker)
+    else:
+        attempt.result(result(attempt, None, lastSeq=2))
+    if ended != "cancelled":
+        await stage.store.answer("append", [("ok", 0)])
+    args, _ = await stage.store.answer("finish", finished("late" if ended == "cancelled" else "ok"))
+    assert args[3].used == Used(9, 5 + 4001 // 4 - 1, estimated=True)
+
+
+async def test_the_type_of_embeddings_makes_no_output_free() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker(), grant(task_type="openaiEmbedding"))
+    attempt.chunk(chunk(attempt, 1, "x" * 4000))
+    attempt.result(result(attempt, None, lastSeq=1, usage={"inputTokens": 9}))
+    await stage.store.answer("append", [("ok", 0)])
+    args, _ = await stage.store.answer("finish", finished("ok"))
+    assert args[3].used == Used(9, 1000, estimated=False)
 
 
 # ---- bringing tasks to workers ----------

@@ -128,6 +128,7 @@ class Attempt:
         "_sent_at",
         "_split_characters",
         "_told_usage",
+        "_told_wrote",
         "_unread_bytes",
         "_unread_chunks",
         "_usage_at",
@@ -177,6 +178,7 @@ class Attempt:
         self._finish_reason: str | None = None
         self._debug = b""
         self._told_usage: bytes | None = None
+        self._told_wrote = 0  # what it had written by then
         self._usage_at = 0.0
 
     @property
@@ -348,7 +350,7 @@ class Attempt:
         if message.usage is not UNSET and (usage := bytes(message.usage)) != b"null":
             if not usage.startswith(b"{") or len(usage) > MAX_USAGE_BYTES:
                 return f"usage must be an object of at most {MAX_USAGE_BYTES} bytes"
-            self._told_usage = usage
+            self._told_usage, self._told_wrote = usage, self._wrote()
             if now - self._usage_at >= USAGE_S:
                 self._usage_at = now
                 self.writer.event("usage", fragment_usage(usage))
@@ -594,17 +596,28 @@ class Attempt:
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
 
     def _used(self, message: TaskResult) -> Used:
-        """Tokens used: as the worker says, else its result, else as told on the way, else estimated from what passed until it
-        stopped."""
+        """Tokens used: as the worker says, else its result, else as told on the way and written since, else estimated from what
+        passed until it stopped."""
         result = bytes(message.result)
-        told = normalise_usage(_raw(message.usage), result, self._told_usage)
-        if told.output is None and self.grant.task_type == "openaiEmbedding":
-            told = told._replace(output=0)
-        return self._completed(told, self._wrote() or len(result) // 4)
+        told = normalise_usage(_raw(message.usage), result)
+        embeds = self.grant.task_type == "openaiEmbedding"  # no output but what is written all the same
+        wrote = self._wrote() or (0 if embeds else len(result) // 4)
+        if told.input is None and told.output is None:
+            return self._as_told(wrote)
+        if embeds and told.output is None:
+            told = told._replace(output=wrote)
+        return self._completed(told, wrote)
 
     def _estimate(self) -> Used:
-        """Tokens used so far, as the worker said last, else estimated."""
-        return self._completed(normalise_usage(self._told_usage), self._wrote())
+        """Tokens used so far, as the worker said last and by what it wrote since, else estimated."""
+        return self._as_told(self._wrote())
+
+    def _as_told(self, wrote: int) -> Used:
+        """By what was told on the way: of `wrote`, what came behind it is not in it."""
+        told = normalise_usage(self._told_usage)
+        since = 0 if told.output is None else max(wrote - self._told_wrote, 0)
+        used = self._completed(told, wrote)
+        return used._replace(output=used.output + since, estimated=True) if since else used
 
     def _wrote(self) -> int:
         """Tokens that the worker wrote, estimated: most send a delta for each, and a token is four bytes of text or so."""
