@@ -372,7 +372,7 @@ async def test_reports_that_hang_hold_up_neither_keys_nor_records(
                 await until(refused)
                 answers = [await call for call in calls]
             codes = sorted((answer.status_code, answer.json()["code"]) for answer in answers)
-            assert codes == [(429, "TOO_MANY_CALLS")] * 10 + [(503, "DATABASE_UNAVAILABLE")] * 2
+            assert codes == [(429, "TOO_MANY_CALLS")] * 10 + [(503, "REPORT_TOO_LONG")] * 2
             slow = next(answer for answer in answers if answer.status_code == 503)
             assert slow.json()["error"].startswith("This report takes longer than 4 s: ask for fewer days")
             assert (await acme.get("/api/usage")).status_code == 200

@@ -559,7 +559,9 @@ export default {
     "error.KEY_REVOKED": "The key is revoked, for good.",
     "error.LAST_ADMIN_KEY": "This is the last valid key of an admin: create another one first.",
     "error.FIRST_KEY_NOT_ADMIN": "The first key of an open gateway must be an admin's, or nobody could make the next one.",
-    "error.DATABASE_UNAVAILABLE": "The gateway's database does not answer; whether a change was made is not known.",
+    "error.DATABASE_UNAVAILABLE": "The gateway's database does not answer.",
+    "error.DATABASE_UNAVAILABLE.changes": "The gateway's database does not answer; whether the change was made is not known.",
+    "error.REPORT_TOO_LONG": "This takes the database longer than it may: ask for fewer days, or for one key, user or model.",
   },
   zh: {
     "dashboard.title": "仪表盘",
@@ -1119,6 +1121,8 @@ export default {
     "error.KEY_REVOKED": "此密钥已永久吊销。",
     "error.LAST_ADMIN_KEY": "这是最后一个有效的管理员密钥：请先新建另一个。",
     "error.FIRST_KEY_NOT_ADMIN": "开放网关的第一个密钥必须是管理员的，否则无人能新建下一个。",
-    "error.DATABASE_UNAVAILABLE": "网关的数据库没有应答；不清楚更改是否已完成。",
+    "error.DATABASE_UNAVAILABLE": "网关的数据库没有应答。",
+    "error.DATABASE_UNAVAILABLE.changes": "网关的数据库没有应答；不清楚更改是否已完成。",
+    "error.REPORT_TOO_LONG": "数据库处理此查询超时：请缩短天数，或只查询一个密钥、用户或模型。",
   },
 };
