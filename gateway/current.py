@@ -58,7 +58,8 @@ class Current:
         """None: the database has not been read."""
         self._told: set[str] = set()
         """Keys of which the log has said that they do not hold."""
-        self._told_unpriced: set[str] = set()
+        self._told_unpriced = self._unpriced(settings.times.read_ms, stored=False)
+        """Of the file's keys the loading tells."""
         self.reload_refused: RefusedReload | None = None
         """The last configuration that was read and not taken over, unless a good one came after it."""
 
@@ -69,6 +70,7 @@ class Current:
         self.settings = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
         self.settings.came(settings.times)
         self._read(self.settings)
+        self._told_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
         return changes(before, settings)
 
@@ -106,22 +108,27 @@ class Current:
         for key_id in why.keys() - self._told:
             log.warning("a key of the database does not hold", key_id=key_id, why=why[key_id])
         self._told = set(why)
-        self._tell_unpriced(stored)
+        self.tell_unpriced()
 
-    def _tell_unpriced(self, stored: StoredKeys) -> None:
-        """Keys of the database with a quota that need pay nothing for some models; of the file's the loading tells."""
-        found, unpriced = {}, Unpriced(self.settings, time.time() * 1000)
-        for proof in stored.callers.values():
-            who = proof.who
-            if who.quota and (which := unpriced(who.models)):
-                found[who.key_id] = which
-        for key_id in found.keys() - self._told_unpriced:
+    def tell_unpriced(self) -> None:
+        """Log the keys with a quota that pay nothing for some models now, each once: prices end while nothing is read again."""
+        found = self._unpriced(time.time() * 1000)
+        for key_id, models in sorted(found - self._told_unpriced):
             log.warning(
                 "a key has a quota, but no price holds now for some models: its tasks cost nothing there",
                 key_id=key_id,
-                models=found[key_id],
+                models=models,
             )
-        self._told_unpriced = set(found)
+        self._told_unpriced = found
+
+    def _unpriced(self, now_ms: float, *, stored: bool = True) -> set[tuple[str, str]]:
+        """Ids of such keys, and their models in words; without `stored` of the file's keys alone."""
+        unpriced, keys = Unpriced(self.settings, now_ms), [(key.id, key) for key in self.settings.keys]
+        found = {(key_id, unpriced(key.models)) for key_id, key in keys if key.quota}
+        if stored and self._stored is not None:
+            of_database = (proof.who for proof in self._stored.callers.values())
+            found |= {(who.key_id, unpriced(who.models)) for who in of_database if who.quota}
+        return {(key_id, models) for key_id, models in found if models}
 
 
 def changes(before: Settings, after: Settings) -> dict[str, list[str]]:

@@ -172,7 +172,9 @@ class Gateway:
             queues=lambda: current.settings.queues,
             models=lambda: current.settings.models,
         )
-        minutes = Minutes(replica, self.metrics, self.surveyor, self.dispatcher.attempts.values)
+        minutes = Minutes(
+            replica, self.metrics, self.surveyor, self.dispatcher.attempts.values, also=current.tell_unpriced
+        )
         watch = QueueWatch(self.scheduler, self.hub)
         self.records = records = Records(
             self.database, self.scheduler, self.link, keys, replica, current, self.metrics, as_shown
@@ -218,7 +220,13 @@ class Gateway:
         # what operators see and do
         history = History(self.link, keys, replica, self.metrics, self.surveyor.waiting)
         state = StateReader(
-            self.link, keys, self.store, self.database, self.surveyor, lambda: current.settings.queues
+            self.link,
+            keys,
+            self.store,
+            self.database,
+            self.surveyor,
+            lambda: current.settings.queues,
+            lambda: current.settings.outbox_max_entries,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)

@@ -11,7 +11,7 @@ from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
 
 router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
 )
 
 

@@ -132,16 +132,21 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
     503: ("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "OUTBOX_FULL", "GATEWAY_STOPPING", "BUSY"),
 }
 """And of a submission besides."""
+CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}
+"""And of what the SQL database is asked for at length."""
 OPENAI_CODES = {"RATE_LIMITED": "rate_limit_exceeded", "INSUFFICIENT_QUOTA": "insufficient_quota"}
 """What these are called on /v1."""
 
 
-def refusals(*statuses: int, openai: bool = False, submits: bool = False) -> dict[int | str, dict[str, Any]]:
+def refusals(
+    *statuses: int, openai: bool = False, submits: bool = False, reports: bool = False
+) -> dict[int | str, dict[str, Any]]:
     """The answers of a call that are refusals, for the document: of some the codes, too."""
     model = OpenAIError if openai else NativeError
+    more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else {}
     told: dict[int | str, dict[str, Any]] = {status: {"model": model} for status in sorted(statuses)}
     for status in told.keys() & CODES.keys():
-        codes = [*CODES[int(status)], *(CODES_OF_SUBMIT.get(int(status), ()) if submits else ())]
+        codes = [*CODES[int(status)], *more.get(int(status), ())]
         names = (OPENAI_CODES.get(code, code) if openai else code for code in codes)
         told[status]["description"] = f"`code`: {', '.join(names)}"
     return told

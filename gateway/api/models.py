@@ -515,6 +515,8 @@ class Counts(Answer):
     queued_bytes: int
     retained_bytes: int
     dropped_early: int
+    records_waiting: int
+    records_most: int
 
 
 class Store(Answer):

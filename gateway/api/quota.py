@@ -35,7 +35,7 @@ COLUMNS = (
 """Of the ledger as CSV."""
 
 router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
 )
 KeyId = Annotated[
     str, Query(pattern=r"^[A-Za-z0-9._-]{0,64}$", description="The id of a key that pays for its tasks.")

@@ -30,9 +30,11 @@ from fairlane.gateway.records.reports import (
 from fairlane.gateway.tasks.poll import now_ms
 
 router = APIRouter(
-    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
 )
-own = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503))
+own = APIRouter(
+    tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503, reports=True)
+)
 
 TIMES = ("from", "to")
 LIST = ("limit", "format")

@@ -29,7 +29,7 @@ from fairlane.workers.server.background import observe
 
 
 class StateReader:
-    """Reads the state of all replicas. `queues`: as configured now."""
+    """Reads the state of all replicas. `queues`, and the `most_records` that may wait for SQL: as configured now."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class StateReader:
         database: Database,
         surveyor: Surveyor,
         queues: Callable[[], Mapping[str, QueueSettings]],
+        most_records: Callable[[], int],
     ) -> None:
         self._link = link
         self._keys = keys
@@ -46,6 +47,7 @@ class StateReader:
         self._database = database
         self._surveyor = surveyor
         self._queues = queues
+        self._most_records = most_records
         self._reading = asyncio.Lock()
         self._next: asyncio.Task[dict[str, Any]] | None = None
         self._tasks = 0
@@ -83,6 +85,8 @@ class StateReader:
                 "queuedBytes": survey.queued_bytes,
                 "retainedBytes": survey.retained_bytes,
                 "droppedEarly": survey.dropped,
+                "recordsWaiting": survey.outbox,
+                "recordsMost": self._most_records(),
             },
             "store": self.store(),
             "database": self.database(),

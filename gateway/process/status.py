@@ -217,6 +217,10 @@ def print_state(state: State) -> None:
         lasts = seconds(max(state.now - (state.database.since or state.now), 0))
         sentence = f"the database has been away for {lasts}: records wait in Redis, keys cannot be changed. {state.database.why}"
         console.print(Text(sentence, style="bold red"))
+    records, bound = state.counts.get("recordsWaiting", 0), state.counts.get("recordsMost")
+    if bound is not None and records >= bound:  # replicas of an older release tell neither
+        sentence = f"new tasks are refused (OUTBOX_FULL): {records} records wait for the database, outbox_max_entries is {bound}"
+        console.print(Text(sentence, style="bold red"))
     shown = [f"{state.counts.get(name, 0)} {name}" for name in ("queued", "executing")]
     shown += [f"{state.counts.get(name, 0)} {name}" for name in ("completed", "failed", "cancelled")]
     console.print("tasks: " + ", ".join(shown), highlight=False)

@@ -55,7 +55,7 @@ class Table(Protocol):
 
 
 class Outbox:
-    """See the module. `start` begins, `close` ends; what is under way then is left to others, or to the next start."""
+    """See the module. `start` begins, `close` ends; what waits then is left to others, or to the next start."""
 
     stream = "outbox"
     page = PAGE
@@ -87,6 +87,7 @@ class Outbox:
         self._away_since: float | None = None
         self._hurry = asyncio.Event()
         self._caught_up: set[asyncio.Future[None]] = set()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,7 +95,11 @@ class Outbox:
         self._task = asyncio.create_task(self._run(), name="outbox")
 
     async def close(self) -> None:
-        """End."""
+        """End. The page under way is carried first, for CATCH_UP_S at most: others would take it LEFT_MS later."""
+        self._closing = True
+        self._hurry.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=CATCH_UP_S)
         await end_tasks(self._task)
 
     async def catch_up(self) -> None:
@@ -113,7 +118,7 @@ class Outbox:
             self._caught_up.discard(caught_up)
 
     async def _run(self) -> None:
-        while True:
+        while not self._closing:
             pause = self.look_s
             self._hurry.clear()
             waiting = list(self._caught_up)

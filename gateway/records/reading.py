@@ -46,4 +46,4 @@ def _too_slow() -> ApiError:
     sentence = (
         f"This report takes longer than {REPORT_S:.0f} s: ask for fewer days, or for one key, user or model"
     )
-    return ApiError(503, "DATABASE_UNAVAILABLE", sentence)
+    return ApiError(503, "REPORT_TOO_LONG", sentence)

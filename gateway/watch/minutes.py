@@ -42,7 +42,7 @@ class Running(Protocol):
 
 
 class Minutes:
-    """Writes the lines. `running`: the attempts here; `now` in seconds, as their `started_at`."""
+    """Writes the lines. `running`: the attempts here; `also` tells more each minute; `now` in seconds, as their `started_at`."""
 
     def __init__(
         self,
@@ -51,11 +51,14 @@ class Minutes:
         surveyor: Surveyor,
         running: Callable[[], Iterable[Running]],
         now: Callable[[], float] = time.monotonic,
+        *,
+        also: Callable[[], None] = lambda: None,
     ) -> None:
         self._replica = replica
         self._metrics = metrics
         self._surveyor = surveyor
         self._running = running
+        self._also = also
         self._now = now
         self._before: Counter[tuple[str, ...]] = Counter()
         self._users: Counter[str] = Counter()
@@ -74,6 +77,7 @@ class Minutes:
         while True:
             await asyncio.sleep(MINUTE_S)
             try:
+                self._also()
                 self.note(await self._surveyor.recent())
             except StoreError:
                 pass  # which is told elsewhere

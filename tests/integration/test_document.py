@@ -188,6 +188,8 @@ def test_the_document_names_the_codes_of_refusals_and_what_stands_in_place_of_a_
     }
     assert told <= named
     assert {code for _, code in named - told} == {"TOO_MANY_AHEAD", "BUSY"}
+    report = document["paths"]["/api/admin/usage"]["get"]["responses"]["503"]["description"]
+    assert report.endswith("REPORT_TOO_LONG")
     on_v1 = document["paths"]["/v1/chat/completions"]["post"]["responses"]["429"]["description"]
     assert (
         on_v1

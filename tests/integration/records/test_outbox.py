@@ -280,3 +280,28 @@ async def test_records_are_kept_for_their_time(database: Database) -> None:
         assert set(await connection.scalars(select(usage_users.c.began))) == wanted
         hours = select(usage_sums.c.began).where(usage_sums.c.span == HOUR_MS)
         assert min(await connection.scalars(hours)) >= NOON - 3 * DAY_MS
+
+
+async def test_who_leaves_carries_the_page_that_it_has_taken(
+    redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        await outbox.carry()  # it makes the group
+        taken, go_on, commit = asyncio.Event(), asyncio.Event(), outbox._commit
+
+        async def held_up(entries: Any) -> None:
+            taken.set()
+            await go_on.wait()
+            await commit(entries)
+
+        monkeypatch.setattr(outbox, "_commit", held_up)
+        monkeypatch.setattr(module, "CATCH_UP_S", 30.0)
+        await put(link, entry("a"))
+        outbox.start()
+        await taken.wait()
+        closing = asyncio.create_task(outbox.close())
+        await asyncio.sleep(0)  # it has begun
+        go_on.set()
+        await closing
+        assert await tasks_in(database) == ["a"]
+        assert await left_in(link) == 0

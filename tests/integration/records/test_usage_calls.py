@@ -372,7 +372,7 @@ async def test_reports_that_hang_hold_up_neither_keys_nor_records(
                 await until(refused)
                 answers = [await call for call in calls]
             codes = sorted((answer.status_code, answer.json()["code"]) for answer in answers)
-            assert codes == [(429, "TOO_MANY_CALLS")] * 10 + [(503, "DATABASE_UNAVAILABLE")] * 2
+            assert codes == [(429, "TOO_MANY_CALLS")] * 10 + [(503, "REPORT_TOO_LONG")] * 2
             slow = next(answer for answer in answers if answer.status_code == 503)
             assert slow.json()["error"].startswith("This report takes longer than 4 s: ask for fewer days")
             assert (await acme.get("/api/usage")).status_code == 200
@@ -414,6 +414,10 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
             refused = await talk.http.post("/api/openai", json={"model": "m", "messages": []})
             assert (refused.status_code, refused.json()["code"]) == (503, "OUTBOX_FULL")
             assert refused.headers["retry-after"] == "10"
+            counts = (await talk.http.get("/api/admin/state")).json()["counts"]
+            assert (counts["recordsWaiting"], counts["recordsMost"]) == (2, 2)
+            shown = await asyncio.to_thread(fairlane, talk.served.url, command="status")
+            assert "new tasks are refused (OUTBOX_FULL): 2 records wait" in shown
 
             async def told() -> bool:
                 return "fairlane_outbox_entries 2.0" in (await talk.http.get("/metrics")).text
@@ -421,10 +425,10 @@ async def test_beyond_outbox_max_entries_no_task_is_accepted(redis_url: str, tmp
             await until(told)
 
 
-def fairlane(url: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "fairlane.gateway.process.cli", "usage", *arguments]
-    command += ["--gateway", url, "--key", secret("ops")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def fairlane(url: str, *arguments: str, command: str = "usage") -> str:
+    line = [sys.executable, "-m", "fairlane.gateway.process.cli", command, *arguments]
+    line += ["--gateway", url, "--key", secret("ops")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

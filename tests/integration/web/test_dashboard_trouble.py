@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Page, Route, expect
+from sqlalchemy import text
 from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser
+from tests.support.databases import running_postgres
 from tests.support.servers import Server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
+
+from fairlane.gateway.database.address import parse_address
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.records import reading
 
 pytestmark = pytest.mark.anyio
 expect.set_options(timeout=DEADLINE_MS)
@@ -185,3 +191,39 @@ async def test_a_call_that_stalls_in_the_middle_is_given_up(talk: Talk, open_bro
         }"""
     )
     assert code == "TIMEOUT_HERE"
+
+
+async def test_while_the_database_is_away_each_view_says_what_of_it_is_missing(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "REPORT_S", 0.5)
+    with running_postgres() as server:
+        url = server.new("dashboard")
+        async with talking(redis_url, tmp_path, database_url=url, outbox_max_entries=1) as talk:
+            browser = await open_browser(talk.served.url)
+            other = Database(parse_address(url, tmp_path))
+            async with other.writing(60) as connection:
+                await connection.execute(text("LOCK TABLE usage_sums IN ACCESS EXCLUSIVE MODE"))
+                page = await browser.open("/dashboard#/usage")
+                await expect(page.locator("#usage .notice")).to_contain_text("ask for fewer days")
+            await other.close()
+            server.stop()
+            await expect(page.locator("#problem")).to_contain_text("The SQL database is away since")
+            await page.get_by_role("radio", name="7 days").check()
+            await expect(page.locator("#usage .notice")).to_contain_text("database does not answer.")
+            await page.get_by_role("link", name="Keys").click()
+            await page.get_by_role("button", name="Create a key").click()
+            await page.get_by_label("Id", exact=True).fill("boss")
+            await page.get_by_label("May", exact=True).select_option("admin")
+            await page.locator("dialog [type=submit]").click()
+            problem = page.locator("dialog [role=alert]")
+            await expect(problem).to_contain_text("whether the change was made is not known")
+            async with talk.worker2(["m"]) as worker:
+                call = talk.later(talk.http.post("/api/openai", json={"model": "m", "messages": []}))
+                await worker.answer(await worker.take(), result={"content": "hi"})
+                assert (await call).status_code == 200
+            await expect(page.locator("#problem")).to_contain_text("New requests are refused with 503")
+            await expect(page.locator("#problem")).to_contain_text("It is away since")
+            await expect(page.locator("#problem")).not_to_contain_text("tasks go on")
+            server.start()
+            await expect(page.locator("#problem .notice")).to_have_count(0)

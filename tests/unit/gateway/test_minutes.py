@@ -1,11 +1,15 @@
 """What the log says of each minute."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
+from fairlane.gateway.watch import minutes
 from fairlane.gateway.watch.minutes import Minutes
+from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder, TaskEnd
 from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey.survey import Blocked, Lane, Model, Queue, Survey
@@ -118,3 +122,19 @@ def test_tasks_that_cannot_start_are_counted_by_the_reason() -> None:
     with capture_logs() as logs:
         Stage().minutes.note(Survey(0, [Queue("q", SETTLED, 6)], [], lanes, [], {}, {}))
     assert logs[0]["blocked"] == {"model_paused": 5}
+
+
+@pytest.mark.anyio
+async def test_what_else_there_is_to_tell_is_told_also_while_redis_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def recent() -> Survey:
+        raise StoreError("away")
+
+    monkeypatch.setattr(minutes, "MINUTE_S", 0.0)
+    surveyor: Any = SimpleNamespace(recent=recent)
+    told = asyncio.Event()
+    writer = Minutes("r", Recorder(), surveyor, list, also=told.set)
+    writer.start()
+    await asyncio.wait_for(told.wait(), 30)
+    await writer.close()

@@ -33,7 +33,7 @@ export function setKey(value) {
  * `explain` says it in the reader's language.
  */
 export class Problem extends Error {
-  constructor(status, code, message, { retryAfterMs = null, taskId = null, fields = {} } = {}) {
+  constructor(status, code, message, { retryAfterMs = null, taskId = null, fields = {}, changes = false } = {}) {
     super(message);
     this.name = "Problem";
     this.status = status;
@@ -41,6 +41,7 @@ export class Problem extends Error {
     this.retryAfterMs = retryAfterMs;
     this.taskId = taskId;
     this.fields = fields; // of several: what is wrong with each
+    this.changes = changes; // the call was one that changes something
   }
 }
 
@@ -52,7 +53,8 @@ export function explainCode(code, sentence) {
 /** A problem in a sentence or two, in the reader's language. */
 export function explain(problem) {
   if (!(problem instanceof Problem)) return String(problem?.message ?? problem);
-  const said = explainCode(problem.code, problem.message);
+  const unknown = `error.${problem.code}.changes`; // where it is not known whether the change was made
+  const said = problem.changes && has(unknown) ? t(unknown) : explainCode(problem.code, problem.message);
   return problem.retryAfterMs ? `${said} ${t("error.retry", { wait: duration(problem.retryAfterMs) })}` : said;
 }
 
@@ -86,7 +88,7 @@ export async function send(path, { method, body, headers = {}, signal, timeoutMs
     clearTimeout(timer);
   }
   if (response.ok) return response;
-  throw await problemOf(response);
+  throw await problemOf(response, (method ?? (body === undefined ? "GET" : "POST")) !== "GET");
 }
 
 /** The JSON of a call's answer, all of which has come within `timeoutMs`. Throws like `send`. */
@@ -105,7 +107,7 @@ export async function call(path, { timeoutMs = 20_000, signal, ...options } = {}
   }
 }
 
-async function problemOf(response) {
+async function problemOf(response, changes) {
   let body = null;
   try {
     body = await response.json();
@@ -118,7 +120,7 @@ async function problemOf(response) {
     response.status,
     (native ? body.code : body?.error?.code) ?? `HTTP_${response.status}`,
     (native ? body.error : body?.error?.message) ?? `The gateway answered ${response.status}`,
-    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id"), fields: body?.fields },
+    { retryAfterMs: exact || null, taskId: body?.taskId ?? response.headers.get("x-task-id"), fields: body?.fields, changes },
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { explain, getKey } from "../common/api.js";
 import { byId, h, replace, setText } from "../common/dom.js";
-import { clock, duration } from "../common/format.js";
+import { clock, duration, number } from "../common/format.js";
 import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
@@ -153,10 +153,7 @@ function drawProblems(picture, lost) {
   } else if (picture?.store.refuses) {
     notices.push(["bad", t("store.refuses", { address: picture.store.address, at: clock(picture.store.since), why: picture.store.why })]);
   } else if (picture?.gateway.draining) notices.push(["warn", t("draining")]);
-  const { database } = picture ?? {};
-  if (database && !database.up && !lost) {
-    notices.push(["bad", t("database.away", { at: clock(database.since), why: database.why })]);
-  }
+  if (picture && !lost) notices.push(...ofDatabase(picture));
   const box = byId("problem");
   const kinds = notices.map(([kind]) => kind).join();
   if (box.dataset.kinds !== kinds || box.children.length !== notices.length) {
@@ -164,6 +161,17 @@ function drawProblems(picture, lost) {
     replace(box, notices.map(([kind]) => h("p", { class: `notice ${kind}` })));
   }
   for (const [index, [, text]] of notices.entries()) setText(box.children[index], text);
+}
+
+/** Notices of a database that is away, or behind by so many records that nothing more may begin. */
+function ofDatabase({ database, counts }) {
+  const away = database && !database.up ? { at: clock(database.since), why: database.why } : null;
+  const { recordsWaiting, recordsMost } = counts ?? {};
+  if (recordsWaiting >= recordsMost) {
+    const full = t("database.full", { n: number(recordsWaiting), most: number(recordsMost) });
+    return [["bad", `${full} ${away ? t("database.full.away", away) : t("database.full.up")}`]];
+  }
+  return away ? [["bad", t("database.away", away)]] : [];
 }
 
 // ---- views ----------
