@@ -37,7 +37,7 @@ class TaskSpec:
     estimated_input: int = 0
     """Tokens of the request, estimated."""
     most_input: int = 0
-    """The most that they may be, where that is more."""
+    """The most that they may be, where that is more, and the task has a price."""
     max_output: int = 0
     """Tokens of output the caller asks for at most; 0 = not said."""
     answers: int = 1

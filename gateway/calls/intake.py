@@ -213,7 +213,7 @@ def make_task(
         priority=_priority(options.priority),
         weight=caller.weight,
         estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-        most_input=0 if has_image(fields) else len(payload) // 4,
+        most_input=len(payload) // 4 if terms.price and not has_image(fields) else 0,
         max_output=output.most,
         answers=output.answers,
         timeout_ms=timeout,
