@@ -78,7 +78,7 @@ class AuditRecord:
 
     async def read(self, wanted: WantedActs, after: str | None, limit: int, who: str) -> dict[str, Any]:
         """At most `limit` entries behind the entry `after`, and the `next` one to go on behind: what was done before is there,
-        unless others hold up the outbox. `who` asks: the id of a key. Raises DatabaseUnavailable and ApiError."""
+        unless SQL is slow. `who` asks: the id of a key. Raises DatabaseUnavailable and ApiError."""
         if after is None:
             await self._catch_up()
         async with self._reading(who) as connection:

@@ -103,7 +103,7 @@ class Outbox:
         await end_tasks(self._task)
 
     async def catch_up(self) -> None:
-        """Wait until what is in the outbox now is in SQL, unless others have it under way; for CATCH_UP_S at most."""
+        """Wait until what is in the outbox now is in SQL, also what other replicas have taken; for CATCH_UP_S at most."""
         if self._task is None or self._away_since is not None:
             return
         caught_up = asyncio.get_running_loop().create_future()
@@ -112,10 +112,17 @@ class Outbox:
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await caught_up
-        except TimeoutError:
+                while await self._others_write():
+                    await asyncio.sleep(CATCH_UP_S / 20)
+        except (TimeoutError, StoreError, ResponseError):
             pass
         finally:
             self._caught_up.discard(caught_up)
+
+    async def _others_write(self) -> bool:
+        """Whether entries were taken just now and are not written yet. (What cannot be written lies for longer.)"""
+        taken = await self._link.command("XPENDING", self._outbox, GROUP, "-", "+", self.page)
+        return any(idle_ms < CATCH_UP_S * 1000 for _, _, idle_ms, _ in taken)
 
     async def _run(self) -> None:
         while not self._closing:

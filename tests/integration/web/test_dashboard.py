@@ -23,6 +23,7 @@ from tests.support.servers import Server
 from tests.support.serving import http_client, until
 from tests.support.talk import Talk, talking
 
+from fairlane.gateway.database.address import FILE
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import TaskSpec
 from fairlane.web.history.buckets import Bucket, Series, Sketch
@@ -202,6 +203,7 @@ async def test_what_is_wrong_with_a_limit_stands_at_its_field_and_what_was_typed
     await dialog.get_by_role("button", name="Back").click()
     await dialog.locator("#setting-reserved").fill("7")
     await review.click()
+    await expect(dialog.get_by_role("button", name="Back")).to_be_visible()
     await talk.http.patch("/api/admin/queues/free_batch", json={"max_running": 9, "reserved": 7})
     await confirm(page)
     await expect(dialog).to_have_count(0)
@@ -303,7 +305,7 @@ async def test_a_worker_of_another_replica_is_drained(
     talk: Talk, redis_url: str, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:
     async with (
-        talking(redis_url, tmp_path / "other") as other,
+        talking(redis_url, tmp_path / "other", database_url=f"sqlite:///{tmp_path / FILE}") as other,
         other.worker2(["m"], name="going") as going,
         talk.worker2(["m"], name="staying") as staying,
     ):
@@ -322,6 +324,7 @@ async def test_a_worker_of_another_replica_is_drained(
             await other.submit(model="m")
             await staying.answer(await staying.take(), {})
         assert await going.idle()
+        [entry] = await audit(talk)
         [entry] = await audit(talk)
         assert (entry["action"], entry["target"]) == ("drain", f"worker {known}")
 

@@ -170,6 +170,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "traceparent": "00-1-1-01",
         "key_limits": "9 9 99999 99999 9 9",
         "uses": "9 60000 k/name",
+        "most_input": 2,
         "price": "1 1 1 1 1",
         "quota": "k",
         "archive_ms": 9000,
