@@ -90,6 +90,8 @@ async def test_changes_are_read_when_the_store_is_back_and_pages_stay(
     async with talking(own_redis.url, tmp_path, redis_timeout_ms=300) as talk:
         for number in range(60):
             await talk.http.patch("/api/admin/models/m", json={"concurrency": 3 + number % 2})
+        told = (await talk.http.get("/api/admin/audit", params={"limit": 60})).json()
+        assert len(told["entries"]) == 60, "SQL has them"
         page = await (await open_browser(talk.served.url)).open("/dashboard")
         await expect(page.locator("#live[data-state=live]")).to_be_visible()
         with own_redis.frozen():
