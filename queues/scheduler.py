@@ -712,6 +712,14 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("sf", b"1")
     if task.metadata:
         fields += ("md", task.metadata)
+    if task.asked:
+        fields += ("rt", task.asked)
+    if task.template:
+        fields += ("tm", task.template)
+    if task.fallbacks:
+        fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
+    if task.named_later:
+        fields += ("nl", b"1")
     if task.traceparent:
         fields += ("tp", task.traceparent)
     if task.request_id:

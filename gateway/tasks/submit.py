@@ -8,9 +8,10 @@ from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
+from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
+from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
@@ -91,7 +92,8 @@ class Submit:
                 except DatabaseUnavailable:
                     break
             elif answer.reason == "quota" and task.otherwise:
-                task.queue, task.quota, task.otherwise = task.otherwise, "", ""
+                payload = task.otherwise.payload
+                task.become(task.otherwise)
             else:
                 break
             task.payload = payload
@@ -160,7 +162,25 @@ class Followed:
 
 def task_info(task: TaskSpec) -> TaskInfo:
     """What views know of a task that is submitted here."""
-    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
+    return TaskInfo(
+        task.id,
+        task.model,
+        int(time.time()),
+        task.task_type,
+        task.metadata or None,
+        task.user,
+        task.asked != "",
+    )
+
+
+def named_model(task: TaskSpec, scheduled_as: str) -> str:
+    """The model that runs a task, by its name: as many share the line of `*`."""
+    return task.model if scheduled_as == ANY_MODEL else scheduled_as
+
+
+def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
+    """Which model answered, where its caller could not know."""
+    return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:

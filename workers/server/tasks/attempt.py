@@ -34,6 +34,7 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
     task_frame,
+    with_model,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -203,10 +204,11 @@ class Attempt:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
+        told = with_model(payload, grant.asked) if grant.named_later else payload
         frame = task_frame(
             grant.task_type,
             grant.task_id,
-            payload,
+            told,
             version=worker.version,
             attempt=grant.epoch,
             model=grant.asked,
@@ -223,7 +225,7 @@ class Attempt:
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
-            shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
+            shown = told if len(told) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
