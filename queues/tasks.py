@@ -180,8 +180,10 @@ class Submitted:
     enqueued_ms: int
     grants: list[Grant]
     later: Later = ()
-    model: str = ""
+    line: str = ""
     """The model that it is scheduled as."""
+    model: str = ""
+    """The model that it asks for: where more than one may run it, the one that it waits for now."""
     standing: Standing | None = None
     """What is left of the caller's limits, if it has any."""
 

@@ -75,6 +75,19 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
 # fmt: on
 
 
+OTHERS_MAY = frozenset(
+    {
+        "UPSTREAM_AUTH",
+        "UPSTREAM_QUOTA",
+        "JSON_PARSE_FAILED",
+        "WORKER_ERROR",
+        "PROTOCOL_ERROR",
+        "MODEL_NOT_FOUND",
+    }
+)
+"""Failures that no retry mends, though another model may do better."""
+
+
 def failure_row(code: str) -> FailureRow:
     """The row of a failure code. One that is not known is a server's error that a retry will not mend, by its own name."""
     known = FAILURES.get(code)

@@ -29,7 +29,7 @@ from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.tasks.models import DEFAULT_MODEL
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tasks.submit import named_model, ran_by, task_info
+from fairlane.gateway.tasks.submit import ran_by, task_info
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -179,7 +179,7 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
             "pollAfterMs": poll_after(submitted.place.wait_ms),
             "streamUrl": tasks.links.url(task.id),
             "statusUrl": f"/api/task/{task.id}",
-            **told_of_plan(task.asked, named_model(task, submitted.model), task.template),
+            **told_of_plan(task.asked, submitted.model, task.template),
         }
     )
     await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
@@ -205,7 +205,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     try:
         async with follow as submitted:
             stream = NativeStream(task_info(task))
-            lane, enqueued_ms = (task.queue, submitted.model), submitted.enqueued_ms
+            lane, enqueued_ms = (task.queue, submitted.line), submitted.enqueued_ms
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))

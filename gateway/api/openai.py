@@ -220,7 +220,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model = task_info(task), task.queue, submitted.model
+            info, queue, model = task_info(task), task.queue, submitted.line
             stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000

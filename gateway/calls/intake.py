@@ -228,7 +228,7 @@ class _Made(NamedTuple):
             priority=_priority(options.priority),
             weight=caller.weight,
             estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-            most_input=len(payload) // 4 if terms.price and not has_image(fields) else 0,
+            most_input=len(payload) // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
             max_output=output.most,
             answers=output.answers,
             timeout_ms=timeout,

@@ -93,7 +93,11 @@ class Template:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
         self.optional = frozenset(optional)
-        said: dict[str, Any] = {"messages": messages, "optional": sorted(self.optional), "parameters": self.parameters}
+        said: dict[str, Any] = {
+            "messages": messages,
+            "optional": sorted(self.optional),
+            "parameters": self.parameters,
+        }
         said |= {"default_locale": default_locale, "json_schema": json_schema}
         canonical = json.dumps(said, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         self.version = hashlib.sha256(canonical.encode()).hexdigest()[:12]

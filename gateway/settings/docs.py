@@ -62,7 +62,7 @@ def without_secrets(settings: Settings) -> dict[str, Any]:
 
 def _entry(entry: BaseModel) -> str:
     values = entry.model_dump(exclude={"id", "sha256", "signing_key"}, exclude_none=True)
-    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}))
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}, []))
 
 
 def _shown(value: Any) -> str:

@@ -279,9 +279,7 @@ class Rates(SettingsPart):
         return price(self.input, cached, self.output, reasoning, self.request)
 
 
-class PriceSettings(Rates):
-    """What a model costs from one instant to another, in credits."""
-
+class _Period(SettingsPart):
     model: ModelName
     """The model, as callers name it, or `*`: any that has no price of its own at that time. Also the name of a route."""
 
@@ -292,6 +290,10 @@ class PriceSettings(Rates):
 
     until: Instant | None = None
     """When it holds no more; a price that follows may begin then. Not set: it goes on."""
+
+
+class PriceSettings(Rates, _Period):
+    """What a model costs from one instant to another, in credits."""
 
     @property
     def period(self) -> Period:

@@ -11,7 +11,6 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
-from fairlane.queues.keys import ANY_MODEL
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
@@ -75,7 +74,9 @@ class Submit:
             error.facts = {"queue": task.queue, "model": task.model, **error.facts}
             error.standing = answer.standing
             raise error
-        self._metrics.accepted(task.queue, answer.model)
+        self._metrics.accepted(task.queue, answer.line)
+        if task.fallbacks and answer.model != task.model:
+            self._metrics.fell(task.model, answer.model)
         return answer
 
     async def _offer(self, task: TaskSpec) -> Submitted | Refused:
@@ -171,11 +172,6 @@ def task_info(task: TaskSpec) -> TaskInfo:
         task.user,
         task.asked != "",
     )
-
-
-def named_model(task: TaskSpec, scheduled_as: str) -> str:
-    """The model that runs a task, by its name: as many share the line of `*`."""
-    return task.model if scheduled_as == ANY_MODEL else scheduled_as
 
 
 def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:

@@ -134,7 +134,7 @@ class Pool:
     def requeue(
         self,
         grant: Grant,
-        cause: Literal["lost", "failed", "declined"] = "lost",
+        cause: Literal["lost", "failed", "falls", "declined"] = "lost",
         *,
         begun: bool = False,
         end: Fragment | None = None,

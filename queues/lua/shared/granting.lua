@@ -70,6 +70,7 @@ end
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
+  if t.fb then call('ZREM', keys.falls(m), id) end
   if lane.rules then
     counted = '1'
     tokens = num(lane.rules[6]) > 0 and math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5) or 0

@@ -18,7 +18,7 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.failures import failure_row
+from fairlane.streaming.failures import OTHERS_MAY, failure_row
 from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter, bytes_of
@@ -473,6 +473,12 @@ class Attempt:
         if retryable and not self.writer.has_output and not stop:
             end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
+            return
+        another = self.grant.falls and (failure_row(code).retry or code in OTHERS_MAY)
+        if another and not self.writer.has_output and (not stop or self.worker.version > 1):
+            if stop:
+                self._cancel(stop)
+            self._requeue(code, "falls", Fragment(fragment_error(error, code, retryable, usage), code))
             return
         fragment = fragment_error(error, code, retryable, usage)
         if stop:
