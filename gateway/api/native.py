@@ -12,6 +12,7 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.intake import (
+    DEFAULT_MODEL,
     OWN_FIELDS,
     Options,
     make_task,
@@ -26,7 +27,6 @@ from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.tasks.models import DEFAULT_MODEL
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.submit import ran_by, task_info

@@ -29,6 +29,8 @@ OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtl
 OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
+DEFAULT_MODEL = "default"
+"""What a native call runs that names no model."""
 MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000

@@ -1,13 +1,13 @@
 """From a request that names a template to the body of a task. Pure, but for the turns of large bodies."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Bodies, Members, value_of
-from fairlane.gateway.calls.intake import read_model
+from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
@@ -16,7 +16,9 @@ from fairlane.gateway.routing.routes import nearest
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
 
-DEFAULT_MODEL = "default"
+if TYPE_CHECKING:
+    from fairlane.gateway.prompts.templates import Template
+
 MAX_LOCALE_CHARS = 35
 
 
@@ -66,20 +68,12 @@ def fill(
     route = plans.routes.named.get(name)
     if route is not None and not caller.may_use(name):
         route = None
-    plain = (
-        plans.templates.get(_template_of(route, caller.tier, name)) if route else plans.templates.get(name)
-    )
-    if plain is None:
+    template, image = plans.template(route, caller.tier, name, variables, locale)
+    if template is None:
         known = {*plans.templates, *filter(caller.may_use, plans.routes.named)}
         raise TemplateNotFound(name, nearest(name, known))
-    template, image = plain, False
-    if route is not None:
-        if model is not None:
-            raise bad_request(f"The route {name} says which model runs: leave model away", "model")
-        if route.sees:
-            seeing = plans.templates.get(route.rule(caller.tier, image=True).template or name, plain)
-            image = seeing.holds_image(variables, locale)
-            template = seeing if image else plain
+    if route is not None and model is not None:
+        raise bad_request(f"The route {name} says which model runs: leave model away", "model")
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
     check_model(caller, asked)
     try:
@@ -96,8 +90,17 @@ def fill(
     return Filled(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
 
 
-def _template_of(route: Any, tier: str, name: str) -> str:
-    return route.rule(tier).template or name
+def told_of_template(template: "Template") -> dict[str, Any]:
+    """A template, as callers are told of it."""
+    return {
+        "name": template.name,
+        "version": template.version,
+        "locales": template.locales,
+        "defaultLocale": template.default_locale or None,
+        "variables": template.all_variables,
+        "optional": sorted(template.optional),
+        "jsonSchema": template.json_schema,
+    }
 
 
 async def _variables(fields: Members, bodies: Bodies, opener: Opener) -> dict[str, Any]:

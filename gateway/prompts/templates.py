@@ -115,6 +115,11 @@ class Template:
             {name for message in messages for text in _texts(message.content) for name in text.variables}
         )
 
+    @property
+    def all_variables(self) -> list[str]:
+        """What its messages use, for any locale."""
+        return sorted({name for locale in self._messages for name in self.variables(locale)})
+
     def holds_image(self, variables: Mapping[str, Any], locale: str = "") -> bool:
         """Whether a variable is given that its messages show as an image, or they always show one."""
         _, messages = self._of(locale)

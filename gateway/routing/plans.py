@@ -1,7 +1,7 @@
 """What becomes of a request: which model runs it, and on which terms. Pure."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.credits.prices import PriceTable
@@ -55,6 +55,19 @@ class Plans:
         return paid._replace(
             terms=Terms(paid.terms.price, self.budgets.text(quota, now_ms)), otherwise=otherwise
         )
+
+    def template(
+        self, route: Route | None, tier: str, name: str, variables: Mapping[str, Any], locale: str
+    ) -> "tuple[Template | None, bool]":
+        """The template of a route, or of this name, for these variables; and whether they make it show an image, where that
+        makes a difference. None: there is none."""
+        if route is None:
+            return self.templates.get(name), False
+        plain = self.templates.get(route.rule(tier).template or name)
+        if plain is None or not route.sees:
+            return plain, False
+        seeing = self.templates.get(route.rule(tier, image=True).template or name, plain)
+        return (seeing, True) if seeing.holds_image(variables, locale) else (plain, False)
 
     def _plan(self, route: Route | None, name: str, tier: str, image: bool, now_ms: float) -> Plan:
         if route is None:

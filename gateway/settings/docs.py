@@ -36,7 +36,9 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name in Settings.model_fields:
         value = getattr(settings, name)
-        if name in ("models", "queues", "routes", "templates"):
+        if name == "templates":
+            rows += [(f"{name}.{key}", _template(key, entry)) for key, entry in value.items()]
+        elif name in ("models", "queues", "routes"):
             rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
         elif name == "prices":
             rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
@@ -58,6 +60,13 @@ def without_secrets(settings: Settings) -> dict[str, Any]:
     )
     urls = {"redis_url": settings.redis_url, "database_url": settings.database_url}
     return shown | {name: url and hide_password(url) for name, url in urls.items()}
+
+
+def _template(name: str, template: TemplateSettings) -> str:
+    """What there is, without its texts: they are long."""
+    made = template.compiled(name)
+    locales = f", locales {' '.join(made.locales)}" if made.locales else ""
+    return f"version {made.version}{locales}, variables {' '.join(made.all_variables) or 'none'}"
 
 
 def _entry(entry: BaseModel) -> str:
