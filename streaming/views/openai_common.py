@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
+from fairlane.queues.failures import CANCELLED
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
@@ -15,7 +16,6 @@ from fairlane.streaming.events import (
     read_usage,
     wait_members,
 )
-from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import (
     NOT_EXTRA,

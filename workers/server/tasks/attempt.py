@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.failures import failure_row
 from fairlane.queues.tasks import Fragment, Grant, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
@@ -18,12 +19,10 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
-    FAILURE_CODES,
     MAX_PAUSE_MS,
     Cancel,
     Delta,
@@ -34,6 +33,7 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
     task_frame,
+    worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -412,7 +412,7 @@ class Attempt:
 
     def _failed(self, message: TaskResult, usage: bytes | None) -> None:
         info = message.error_info
-        code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
+        code = worker_code(info.code if info else "")
         text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
         retryable = info.retryable if info else False
         hold_ms = provider_hold_ms(info) if info else 0
