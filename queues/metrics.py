@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from fairlane.queues.failures import family_of
 from fairlane.queues.tasks import State, Used
 
 MOST_MODELS = 100
@@ -236,8 +237,8 @@ class Recorder:
         )
         self.ended_tasks = Counter(
             "fairlane_tasks_ended_total",
-            (*task, "state", "code"),
-            "Tasks that ended, by state and failure code",
+            (*task, "state", "code", "family"),
+            "Tasks that ended, by state, failure code and the code's family",
         )
         self.model_holds = Counter(
             "fairlane_model_holds_total",
@@ -376,7 +377,7 @@ class Recorder:
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""
         operation = OPERATIONS.get(end.task_type, OTHER)
-        self.ended_tasks.add((end.queue, model, end.state.value, code))
+        self.ended_tasks.add((end.queue, model, end.state.value, code, family_of(end.code)))
         failed = "" if end.state is State.COMPLETED else code or end.state.value
         self.request_duration.observe((operation, model, failed), max(end.total_ms, 0) / 1000)
         if end.ran_ms >= 0:

@@ -12,8 +12,17 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.queues.tasks import Ended, Place
-from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
+from fairlane.queues.failures import CANCELLED, RENAMED, code_now, family_of
+from fairlane.queues.tasks import Ended, Fragment, Place
+from fairlane.streaming.jsontext import (
+    NULL,
+    join_object,
+    json_string,
+    kind_of,
+    members,
+    one_line,
+    string_or_none,
+)
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
 LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug"}) | TERMINAL
@@ -124,6 +133,11 @@ def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None =
 
 def fragment_cancelled(by: str) -> bytes:
     return b'"by":%b' % json_string(by)
+
+
+def cancelled_end(by: str) -> Fragment:
+    """The end of a task that `by` cancelled: client, admin or gateway."""
+    return Fragment(fragment_cancelled(by), CANCELLED)
 
 
 def _member(name: bytes, raw: bytes | None) -> bytes:
@@ -271,7 +285,15 @@ def read_queued(data: bytes) -> Place:
 
 def read_error(data: bytes) -> Failure:
     error = _read_error(data)
-    return Failure(error.error, error.code, error.retryable)
+    return Failure(error.error, code_now(error.code), error.retryable)
+
+
+def told_error(data: bytes) -> bytes:
+    """The data of an `error` event as readers are told it: with the family of its code, and the code's name of this release."""
+    code = _read_error(data).code
+    if code in RENAMED:
+        data = join_object(((members(data) or {}) | {"code": Raw(json_string(code_now(code)))}).items())
+    return b'%b,"family":"%b"}' % (data[:-1], family_of(code).encode())
 
 
 def read_usage(data: bytes) -> bytes | None:

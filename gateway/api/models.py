@@ -62,6 +62,7 @@ class NativeError(Answer):
 
     error: str
     code: str
+    family: str = Field("", description="of a task that failed: what is to be done, a word for several codes")
     model: str = Field("", description="with NO_WORKER: the model that nobody runs")
     task_id: str = ""
     retry_after_ms: Ms = 0
@@ -396,6 +397,7 @@ class TaskStatus(Answer):
     completed_at: Ms = 0
     error: str = ""
     code: str = ""
+    family: str = Field("", description="of its code")
     retryable: bool = False
     failed_at: Ms = 0
     cancelled_at: Ms = 0
@@ -633,6 +635,7 @@ class Task(Answer):
     key: str | None
     type: str | None
     code: str | None
+    family: str | None = Field(description="of its code")
     request_id: str | None = Field(description="of the call that submitted it: its `x-request-id`")
     error: str | None
     enqueued_at: Ms | None
@@ -921,6 +924,10 @@ class CodeCount(Answer):
     count: int
 
 
+class FailureCount(CodeCount):
+    family: str = Field(description="of its code; empty of `other`")
+
+
 class TopUser(Answer):
     user: str
     waiting: int
@@ -965,6 +972,7 @@ class UsedBy(Used):
     tier: str | Left = None
     state: str | Left = None
     code: str | Left = None
+    family: str | Left = Field(None, description="beside `code`: its family")
     day: str | Left = Field(None, description="2026-11-23")
     hour: str | Left = Field(None, description="2026-11-23T16:00Z")
 
@@ -989,6 +997,7 @@ class UsedTask(Answer):
     first_output_at: Ms | None
     status: State
     code: str = Field(description="failure code, CANCELLED included; empty when it completed")
+    family: str = Field(description="of its code")
     key: str
     user: str
     tier: str
@@ -1041,7 +1050,7 @@ class HistoryTotal(Answer):
     wait_ms: TotalPercentiles | None
     first_output_ms: TotalPercentiles | None
     total_ms: TotalPercentiles | None
-    failures: list[CodeCount] | None
+    failures: list[FailureCount] | None
     refusals: list[CodeCount] | None
 
 

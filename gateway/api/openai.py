@@ -301,7 +301,7 @@ class OpenAIStream:
         return error_frame("The store lost a part of this stream", "STORE_LOST")
 
     def overdue(self) -> bytes:
-        return error_frame("Task timeout", "TIMEOUT")
+        return error_frame("Task timeout", "TOTAL_TIMEOUT")
 
     def farewell(self) -> bytes:
         return error_frame("The gateway stops; please try again", "GATEWAY_STOPPING")

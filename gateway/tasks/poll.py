@@ -10,6 +10,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
@@ -180,7 +181,8 @@ class Poll:
                 error = end.error
                 answer |= {
                     "error": error.error if error else "",
-                    "code": record.fields.get("co", ""),
+                    "code": code_now(code := record.fields.get("co", "")),
+                    "family": family_of(code),
                     "failedAt": ended,
                 }
                 if error:

@@ -11,9 +11,9 @@ from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
-from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.views.task import TaskInfo
 

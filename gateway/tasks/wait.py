@@ -115,7 +115,7 @@ class Wait:
                         raise waiter.gone() if leaving.gone else self._going.refusal(task.id)
                     if hub.time() > give_up:
                         self._cancel_soon(task.id, "timeout")
-                        raise gateway_failed("TIMEOUT", "Task timeout", task.id)
+                        raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task.id)
             finally:
                 leaving.close()
                 self._closing.discard(interrupt)

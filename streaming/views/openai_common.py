@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
+from fairlane.queues.failures import CANCELLED
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
@@ -17,7 +18,6 @@ from fairlane.streaming.events import (
     read_usage,
     wait_members,
 )
-from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import (
     NOT_EXTRA,

@@ -431,7 +431,7 @@ def test_a_task_out_of_time_is_not_queued_again(world: World) -> None:
     grant = pool.run("a", timeout_ms=1000)
     world.advance(1000)
     assert pool.requeue(grant).outcome == "ended"
-    assert pool.code("a") == "TIMEOUT"
+    assert pool.code("a") == "TOTAL_TIMEOUT"
 
 
 def test_running_is_not_waiting(world: World) -> None:

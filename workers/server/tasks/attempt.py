@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.failures import failure_row
 from fairlane.queues.tasks import Fragment, Grant, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
@@ -18,12 +19,10 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.failures import OTHERS_MAY, failure_row
 from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
-    FAILURE_CODES,
     MAX_PAUSE_MS,
     Cancel,
     Delta,
@@ -35,6 +34,7 @@ from fairlane.workers.protocol import (
     encoder,
     task_frame,
     with_model,
+    worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -414,7 +414,7 @@ class Attempt:
 
     def _failed(self, message: TaskResult, usage: bytes | None) -> None:
         info = message.error_info
-        code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
+        code = worker_code(info.code if info else "")
         text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
         retryable = info.retryable if info else False
         hold_ms = provider_hold_ms(info) if info else 0
@@ -474,7 +474,7 @@ class Attempt:
             end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
             return
-        another = self.grant.falls and (failure_row(code).retry or code in OTHERS_MAY)
+        another = self.grant.falls and failure_row(code).another_may
         if another and not self.writer.has_output and (not stop or self.worker.version > 1):
             if stop:
                 self._cancel(stop)

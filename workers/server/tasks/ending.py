@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.failures import CANCELLED
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
-from fairlane.streaming.events import Event, compose, terminal_event
-from fairlane.streaming.failures import CANCELLED, cancelled_end
+from fairlane.streaming.events import Event, cancelled_end, compose, terminal_event
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
