@@ -67,6 +67,7 @@ ROUTERS = (
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),
+    (routes.operators, Access.ADMIN),
     (usage.own, Access.KEY),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),

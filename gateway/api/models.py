@@ -291,6 +291,7 @@ class PromptRequest(Asked):
     variables: dict[str, JsonValue] | None = None
     locale: str | None = None
     model: Model | None = Field(None, description="for a template that is no route")
+    tier: str | None = Field(None, description="whose; else that of the key")
 
 
 class Place(Answer):
@@ -655,6 +656,9 @@ class AllCancelled(Answer):
 
 class TaskDetail(Task):
     now: Ms
+    asked: str | None = Field(description="what its caller named, where another model may run")
+    fallbacks: list[str] = Field(description="models that it may go on to")
+    template: TemplateUsed | None = None
     priority: int
     tries: int
     stream: bool

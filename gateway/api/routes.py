@@ -1,5 +1,6 @@
-"""What callers may name instead of a model: routes and templates, and how a template is filled in."""
+"""What callers may name instead of a model: routes and templates; for operators, what a template comes to."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ from fastapi import Request as Framed
 
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, refusals
+from fairlane.gateway.calls.bodies import value_of
 from fairlane.gateway.calls.intake import Options, make_task
 from fairlane.gateway.calls.prompts import fill_in, told_of_template
 from fairlane.gateway.credits.amounts import plain_credits
 from fairlane.gateway.current import Current
+from fairlane.gateway.errors import bad_request
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.poll import told_of_plan
@@ -56,20 +59,29 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     return answer({"routes": listed, "templates": templates})
 
 
-@router.post(
-    "/api/templates/render",
+operators = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+
+
+@operators.post(
+    "/api/admin/templates/render",
     response_model=models.Rendered,
     responses=refusals(404, 408, 413, 415),
     openapi_extra=models.body_of(models.PromptRequest),
 )
 async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
-    """What a task of a template would send to its model: the body, and which model runs it. No task is made."""
+    """What a task of a template would send to its model, for a tier: the body, and which model and queue. No task is made."""
     tasks = request.app.gateway.tasks
     ours.check_query()
     body = await ours.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=ours.opener)
+    tier = value_of(fields, "tier")
+    if tier is not None:
+        if tier not in tasks.settings.tiers:
+            raise bad_request(f"tier must be one of {', '.join(sorted(tasks.settings.tiers))}", "tier")
+        caller = replace(caller, tier=tier)
     filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener)
-    options = Options(template=filled.template)
     task = make_task(
         tasks.settings,
         caller,
@@ -78,7 +90,7 @@ async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Respon
         task_type="openaiLike",
         payload=filled.payload,
         fields=filled.fields,
-        options=options,
+        options=Options(template=filled.template),
         tell_model=True,
     )
     payload = with_model(task.payload, task.model) if task.named_later else task.payload

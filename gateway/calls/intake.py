@@ -278,18 +278,27 @@ class _Made(NamedTuple):
         elif of_openai and self.tell_model and not named:
             fields["model"] = Raw(msgspec.json.encode(plan.model))
             anew = True
-        embeds = (
-            self.task_type == "openaiEmbedding" and self.options.on_v1
-        )  # elsewhere the type is what the caller says
-        if claims is not None and claims.most_output and not embeds:
-            hold_output(Bound(*claims.most_output, "The token", TokenForbids), fields)
-        if rule is not None and rule.max_output_tokens and not embeds:
-            hold_output(
-                Bound(_bound_of(fields), rule.max_output_tokens, f"The route {rule.route}", bad_request),
-                fields,
-            )
+        if bound := self._bound(rule, fields):
+            hold_output(bound, fields)
             anew = True
         return (object_of(fields, self.own) if anew else payload), named_later
+
+    def _bound(self, rule: Rule | None, fields: Members) -> Bound | None:
+        """How much output is allowed: by the token or by the route, whichever is less."""
+        if (
+            self.task_type == "openaiEmbedding" and self.options.on_v1
+        ):  # elsewhere the type is what the caller says
+            return None
+        claims = self.caller.claims
+        claimed = claims.most_output if claims is not None else None
+        if (
+            rule is not None
+            and rule.max_output_tokens
+            and (not claimed or rule.max_output_tokens < claimed[1])
+        ):
+            name = claimed[0] if claimed else _bound_of(fields)
+            return Bound(name, rule.max_output_tokens, f"The route {rule.route}", bad_request)
+        return Bound(*claimed, "The token", TokenForbids) if claimed else None
 
 
 _NO_RULE = Rule("", "")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from fairlane.gateway.operator.overview import task_row
-from fairlane.gateway.tasks.poll import place_fields
+from fairlane.gateway.tasks.poll import place_fields, told_of_plan
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
@@ -56,6 +56,9 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "tries": record.number("tr"),
         "stream": fields.get("sf") == "1",
         "waited": fields.get("wt") == "1",
+        "asked": fields.get("rt") or None,
+        "fallbacks": [line.partition("\t")[0] for line in fields.get("fb", "").splitlines()],
+        **told_of_plan("", "", fields.get("tm", "")),
         "estimatedInputTokens": number("ei"),
         "maxOutputTokens": number("mo"),
         "payloadBytes": number("pb"),

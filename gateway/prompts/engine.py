@@ -5,6 +5,8 @@ large by filling a variable is bounded all the same: characters of the result, r
 operators and filters may build.
 """
 
+import functools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,37 +21,33 @@ from fairlane.gateway.prompts.errors import TemplateError
 MOST_CHARS = 32 << 20
 """Of all texts of one prompt together."""
 MOST_ROUNDS = 20_000
-"""Of all loops of one prompt together: some 20 ms."""
+"""Of all loops of one prompt together: some 20 ms, where little is done in each."""
+MOST_S = 0.15
+"""Seconds of the processor after which no further round begins: others wait for the event loop meanwhile."""
 MOST_TEMPLATE_CHARS = 262_144
-_FILTERS = frozenset(
+_OF_LISTS = frozenset(
     {
         *(
-            "capitalize",
-            "count",
-            "default",
-            "d",
             "dictsort",
             "first",
-            "float",
-            "int",
             "items",
-            "join",
             "last",
-        ),
-        *(
-            "length",
             "list",
-            "lower",
             "map",
             "max",
             "min",
             "reject",
             "rejectattr",
             "reverse",
-            "round",
-            "select",
         ),
-        *("selectattr", "sort", "string", "sum", "tojson", "trim", "truncate", "unique", "upper"),
+        *("select", "selectattr", "sort", "sum", "unique"),
+    }
+)
+"""Filters that walk over what they are given, which may be a text of millions of characters."""
+_FILTERS = frozenset(
+    {
+        *("capitalize", "count", "default", "d", "float", "int", "length", "lower", "round", "string"),
+        *("tojson", "trim", "truncate", "upper"),
     }
 )
 _NOT_HERE = (
@@ -66,12 +64,15 @@ class Budget:
     def __init__(self, chars: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
         self.chars = chars
         self.rounds = rounds
+        self._until = time.thread_time() + MOST_S
 
     def round(self) -> str:
         """Count one round of a loop. Raises TemplateError."""
         self.rounds -= 1
         if self.rounds < 0:
             raise TemplateError(f"the template's loops take more than {MOST_ROUNDS} rounds")
+        if time.thread_time() > self._until:
+            raise TemplateError(f"the template's loops take longer than {MOST_S} s")
         return ""
 
     def take(self, text: str) -> str:
@@ -82,9 +83,25 @@ class Budget:
         return text
 
 
+def _for_lists(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that refuses texts."""
+
+    subject = 1 if hasattr(call, "jinja_pass_arg") else 0  # behind what Jinja passes
+
+    @functools.wraps(call)
+    def refuses(*args: Any, **options: Any) -> Any:
+        if isinstance(args[subject], str):
+            raise TemplateError(f"{name} is for lists, and was given a text")
+        return call(*args, **options)
+
+    return refuses
+
+
 def _bounded_join(value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
     if attribute is not None:
         raise TemplateError("join takes a separator, and nothing else")
+    if isinstance(value, str):
+        raise TemplateError("join is for lists, and was given a text")
     parts = [str(part) for part in value]
     if sum(map(len, parts)) + len(d) * len(parts) > MOST_CHARS:
         raise TemplateError(f"join would make more than {MOST_CHARS} characters")
@@ -96,8 +113,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
-        self.filters = {name: call for name, call in self.filters.items() if name in _FILTERS}
-        self.filters["join"] = _bounded_join
+        lists = {name: _for_lists(name, self.filters[name]) for name in _OF_LISTS}
+        self.filters = {**{name: self.filters[name] for name in _FILTERS}, **lists, "join": _bounded_join}
         self.globals = {}
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -129,6 +146,7 @@ class Text:
             raise TemplateError(f"the text has more than {MOST_TEMPLATE_CHARS} characters")
         try:
             tree = _sandbox.parse(source)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
         except TemplateSyntaxError as error:
             raise TemplateError(f"line {error.lineno}: {error.message}") from None
         except RecursionError:
@@ -142,7 +160,6 @@ class Text:
         for loop in tree.find_all(nodes.For):
             if loop.recursive:
                 raise TemplateError(f"line {loop.lineno}: a loop cannot be recursive here")
-        self.variables = frozenset(meta.find_undeclared_variables(tree))
         self._plain = source if not self.variables and _is_plain(tree) else None
         tree = _CountRounds().visit(tree)
         tree.set_environment(_sandbox)

@@ -255,7 +255,7 @@ async def test_what_cannot_be_filled_in_is_refused_with_what_is_wrong(
     gateway: Start, body: dict[str, Any], status: int, code: str, sentence: str
 ) -> None:
     async with gateway(templates=TEMPLATES) as talk:
-        for path in ("/api/tasks", "/api/templates/render"):
+        for path in ("/api/tasks", "/api/admin/templates/render"):
             answer = await talk.http.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (status, code)
             assert answer.json()["error"] == sentence
@@ -272,7 +272,7 @@ async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gatewa
             "temperature": 0.5,
         }, "a variable is never read as a template"
         assert (await call).json()["content"] == "fine"
-        rendered = (await talk.http.post("/api/templates/render", json=body)).json()
+        rendered = (await talk.http.post("/api/admin/templates/render", json=body)).json()
         assert rendered["payload"] == task["payload"]
         assert (rendered["template"]["locale"], rendered["model"], rendered["queue"]) == (
             "de",
