@@ -61,6 +61,8 @@ from fairlane.queues.tasks import (
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
 USERS = ("u", "k/x:y:z", "k/ü")
+FALLBACKS = ((MODELS[1], "1 1 1 1 1"), (MODELS[0], ""), ("nobody's", "9 9 9 9 9"))
+"""Models that tasks may go on to, in this order, with what they cost there."""
 REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,), 2), (MODELS[:1], 1))
 """Models and slots of each."""
 WHO = st.integers(0, len(REPLICAS) - 1)
@@ -297,6 +299,7 @@ class Life(RuleBasedStateMachine):
         linger=st.sampled_from((0, 0, 5000)),
         tokens=st.sampled_from(((0, 0, 1.0), (90, 10, 1.0), (3000, 100_000, 2.5))),
         flags=st.tuples(st.booleans(), st.booleans()),
+        falls_after=st.sampled_from((-1, -1, 0, 2000)),
         lost=st.booleans(),
     )
     def submit(
@@ -311,6 +314,7 @@ class Life(RuleBasedStateMachine):
         linger: int,
         tokens: tuple[int, int, float],
         flags: tuple[bool, bool],
+        falls_after: int,
         lost: bool,
     ) -> None:
         replica = self.replicas[who]
@@ -322,6 +326,9 @@ class Life(RuleBasedStateMachine):
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
         task.price, task.quota = PRICE, self.quota
+        if falls_after >= 0:
+            task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
+            task.fallback_after_ms, task.asked = falls_after, "a route"
         if self.quota:
             payer = subjects_of(user)[self.quota == "u"]
             drive(replica.scheduler.fund(payer, FUNDS))
@@ -346,7 +353,11 @@ class Life(RuleBasedStateMachine):
         if not lost:
             replica.keep(answer.grants)
             self.told(replica, answer.later)
-        if len(answer.grants) < want:
+        if falls_after < 0:
+            assert answer.model == model
+        if (
+            len(answer.grants) < want and answer.line == model
+        ):  # else the slot is for another model, and nothing was asked
             replica.idle_for.add(model)
             if not lost:
                 self.check_told(answer.later, (model,))
@@ -520,7 +531,7 @@ class Life(RuleBasedStateMachine):
         who=WHO,
         which=st.integers(0, 9),
         hold_ms=st.sampled_from((0, 0, 700, 3000)),
-        cause=st.sampled_from(("lost", "failed", "declined")),
+        cause=st.sampled_from(("lost", "failed", "falls", "declined")),
         begun=st.booleans(),
     )
     def requeue(self, who: int, which: int, hold_ms: int, cause: Any, begun: bool) -> None:
