@@ -558,3 +558,44 @@ async def test_it_fits_a_phone_and_is_used_by_keyboard(
         await expect(page.locator("#view-burst")).to_be_visible()
         await fits(page)
         await accessible(page)
+
+
+async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_browser: OpenBrowser) -> None:
+    """A route's template takes the place of model and prompt; one without a route leaves the model to be chosen."""
+    user = {"role": "user", "content": "{{ name }}{% for one in list %} {{ one }}{% endfor %}"}
+    settings = {
+        "routes": {"greet": {"model": "m"}},
+        "templates": {
+            "greet": {"messages": [user], "locales": {"de": [user]}, "optional": ["list"]},
+            "alone": {"messages": [{"role": "user", "content": "x"}]},
+        },
+    }
+    async with talking(redis_url, tmp_path, **settings) as talk, talk.worker2(["m"]) as worker:
+        page = await (await open_browser(talk.served.url)).open()
+        await page.locator("#template option[value=alone]").wait_for(state="attached")
+        await page.locator("#template").select_option("alone")
+        await expect(page.locator("#model")).to_be_visible()
+        await expect(page.locator("#prompt")).to_be_hidden()
+        await page.locator("#template").select_option("greet")
+        await expect(page.locator("#model")).to_be_hidden()
+        assert await page.locator("input[name=reading][value=openai]").is_disabled()
+        await accessible(page)
+        await page.locator("#send").click()
+        await expect(page.locator("#ask-problem")).to_contain_text("missing: name")
+        await page.locator("textarea[name=name]").fill("Ann")
+        await page.locator("textarea[name=list]").fill('["a", "b"]')
+        await page.locator("#locale").select_option("de")
+        await page.locator("#send").click()
+        task = await worker.take()
+        assert task["payload"]["messages"] == [{"role": "user", "content": "Ann a b"}]
+        await worker.answer(task, {"content": "fine"})
+        await state(page, "completed")
+        assert await fact(page, "model") == "m"
+        await expect(page.locator("#code")).to_contain_text("/api/tasks")
+        await page.locator("#template").select_option("")
+        await expect(page.locator("#prompt")).to_be_visible()
+        await expect(page.locator("#model")).to_be_visible()
+        await page.set_viewport_size(PHONE)
+        await page.locator("#template").select_option("greet")
+        await fits(page)
+        await page.screenshot(path="/tmp/s23/playground-template.png", full_page=True)

@@ -11,6 +11,7 @@ import { Burst } from "./burst.js";
 import { CodePanel } from "./code.js";
 import strings from "./strings.js";
 import { TaskPanel } from "./task.js";
+import { TemplateForm } from "./templates.js";
 
 const MODELS_SOON_MS = 3000;
 const MODELS_AGAIN_MS = 20_000;
@@ -23,6 +24,7 @@ const code = new CodePanel(byId("code"), "code-title");
 const story = more => ({ base: location.origin, key: Boolean(page.me && !page.me.open), ...more });
 const task = new TaskPanel(byId("task"), { onStory: told => code.show(story(told)), said });
 const burst = new Burst({ form: byId("burst"), chart: byId("burst-chart"), code: byId("burst-code"), page, story, said, headersFor });
+const templates = new TemplateForm(drawTemplate);
 let models = null; // names; null = not known yet
 let modelsTimer = 0;
 
@@ -80,7 +82,10 @@ async function loadModels() {
   let again = MODELS_SOON_MS;
   try {
     const headers = headersFor(byId("user").value.trim(), byId("tier").value).wire;
-    const names = (await call("/v1/models", { headers })).data.map(model => model.id);
+    const [names] = await Promise.all([
+      call("/v1/models", { headers }).then(({ data }) => data.map(model => model.id)),
+      templates.load(headers).catch(() => {}), // another release may not know the call
+    ]);
     if (names.length) again = MODELS_AGAIN_MS;
     if (JSON.stringify(names) !== JSON.stringify(models)) {
       models = names;
@@ -108,6 +113,18 @@ function drawModels() {
   const hint = byId("model-hint");
   hint.hidden = models.length > 0;
   setText(hint, t("ask.model.none"));
+}
+
+/** A template takes the prompt's place, and a route the model's; OpenAI's calls know no templates. */
+function drawTemplate(template) {
+  byId("prompt-field").hidden = Boolean(template);
+  byId("model-field").hidden = Boolean(template?.route);
+  const openai = document.querySelector("input[name=reading][value=openai]");
+  openai.disabled = Boolean(template);
+  if (template && openai.checked) {
+    document.querySelector("input[name=reading][value=stream]").checked = true;
+    drawHint();
+  }
 }
 
 const model = () => (byId("model").value === OTHER ? byId("model-other").value.trim() : byId("model").value);
@@ -170,9 +187,12 @@ async function sendNative(readings) {
   const user = byId("user").value.trim();
   const headers = headersFor(user, byId("tier").value);
   const mode = byId("mode").value;
-  const body = { model: model(), messages: messages(), stream: true, async: true, ...(mode ? { mode } : {}) };
-  const accepted = await call("/api/openai", { body, headers: headers.wire });
-  const steps = [{ do: "submit", body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
+  const template = templates.chosen;
+  const path = template ? "/api/tasks" : "/api/openai";
+  const asked = template ? { ...templates.body, ...(template.route ? {} : { model: model() }) } : { model: model(), messages: messages() };
+  const body = { ...asked, stream: true, async: true, ...(mode ? { mode } : {}) };
+  const accepted = await call(path, { body, headers: headers.wire });
+  const steps = [{ do: "submit", path, body }, { do: "read" }, ...(readings ? [{ do: "poll" }] : [])];
   task.follow(accepted, { headers, steps, readings, user: headers.named["X-Fairlane-User"] });
   const token = new URL(accepted.streamUrl, location.origin).searchParams.get("token");
   const link = new URLSearchParams({ task: accepted.taskId, token, ...(headers.named["X-Fairlane-User"] ? { user } : {}) });
@@ -260,6 +280,7 @@ onLanguage(() => {
   drawHint();
   drawWho();
   drawModels();
+  templates.draw();
   task.draw();
   code.draw();
   burst.draw();

@@ -48,7 +48,7 @@ function pythonHeaders(headers, key) {
  * The steps of a story as one script each. `story`: { base, key (whether one is used), headers (who: names as typed), steps }.
  *
  * Steps, in the order they were done:
- * { do: "submit", body } · { do: "read" } · { do: "resume", after } · { do: "cancel" } · { do: "poll" } · { do: "link", url } ·
+ * { do: "submit", path, body } · { do: "read" } · { do: "resume", after } · { do: "cancel" } · { do: "poll" } · { do: "link", url } ·
  * { do: "chat", body, headers } · { do: "burst", groups: [{ user, tier, count }], body }. `taskId` of the story names the task in curl.
  */
 export function snippets(story, say) {
@@ -62,7 +62,7 @@ function curl({ base, key, headers, taskId, steps }, say) {
   const lines = steps.map(step => {
     switch (step.do) {
       case "submit":
-        return [say("submit"), `curl -s ${base}/api/openai${posting} \\\n  -d ${shell(JSON.stringify(step.body))}`];
+        return [say("submit"), `curl -s ${base}${step.path}${posting} \\\n  -d ${shell(JSON.stringify(step.body))}`];
       case "read":
         return [say("read"), `curl -N ${task}/events${who}`];
       case "link":
@@ -136,7 +136,7 @@ function pythonNative({ base, key, headers, taskId, steps }, say) {
     switch (step.do) {
       case "submit":
         parts.push(
-          `# ${say("submit")}\ntask = httpx.post(f"{gateway}/api/openai", headers=headers, json=${python(step.body)}).json()\n` +
+          `# ${say("submit")}\ntask = httpx.post(f"{gateway}${step.path}", headers=headers, json=${python(step.body)}).json()\n` +
             `task_id = task["taskId"]\nprint(task_id, task["position"])`,
         );
         break;

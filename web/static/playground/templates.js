@@ -1,0 +1,105 @@
+// The part of the request that fills in a template: which one, in which language, and a value for each of its variables.
+
+import { call } from "../common/api.js";
+import { byId, h, replace, setText } from "../common/dom.js";
+import { t } from "../common/i18n.js";
+
+/** A variable as it was typed: JSON where it is a list or an object, else a text. */
+export function valueOf(text) {
+  if (/^\s*[[{]/.test(text)) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      // a text that begins so
+    }
+  }
+  return text;
+}
+
+/** What may be named as `template`: routes that have one, and templates that are no route. */
+export function namesOf({ routes, templates }) {
+  const byName = new Map(templates.map(template => [template.name, template]));
+  const named = routes.filter(route => byName.has(route.template)).map(route => ({ ...byName.get(route.template), name: route.name, route: true }));
+  const taken = new Set(named.map(one => one.name));
+  return [...named, ...templates.filter(template => !taken.has(template.name))];
+}
+
+export class TemplateForm {
+  #known = [];
+  #kept = new Map();
+  #changed;
+
+  /** `changed` is called when another template was chosen, or none. */
+  constructor(changed) {
+    this.#changed = changed;
+    byId("template").addEventListener("change", () => this.draw());
+  }
+
+  /** The template that is chosen; undefined: none, the prompt is written by hand. */
+  get chosen() {
+    return this.#known.find(template => template.name === byId("template").value);
+  }
+
+  /** Ask which there are, for this caller. Without any the page is as it was. */
+  async load(headers) {
+    const known = namesOf(await call("/api/routes", { headers }));
+    if (JSON.stringify(known) === JSON.stringify(this.#known)) return;
+    this.#known = known;
+    this.draw();
+  }
+
+  draw() {
+    const select = byId("template");
+    const before = select.value;
+    byId("template-field").hidden = this.#known.length === 0;
+    replace(
+      select,
+      h("option", { value: "" }, t("ask.template.none")),
+      this.#known.map(({ name }) => h("option", { value: name }, name)),
+    );
+    select.value = this.#known.some(({ name }) => name === before) ? before : "";
+    this.#drawVariables();
+    this.#changed(this.chosen);
+  }
+
+  #drawVariables() {
+    const box = byId("variables");
+    for (const input of box.querySelectorAll("textarea")) this.#kept.set(input.name, input.value);
+    const locale = byId("locale")?.value ?? "";
+    const template = this.chosen;
+    box.hidden = !template;
+    if (!template) {
+      replace(box);
+      return;
+    }
+    const fields = template.variables.map((name, index) => {
+      const optional = template.optional.includes(name);
+      const input = h("textarea", { id: `variable-${index}`, name, rows: 2, spellcheck: "false", required: !optional });
+      input.value = this.#kept.get(name) ?? "";
+      const label = h("label", { for: `variable-${index}` }, optional ? t("ask.variable.optional", { name }) : name);
+      return h("div", { class: "field" }, label, input);
+    });
+    const languages = template.locales.length
+      ? h(
+          "div",
+          { class: "field" },
+          h("label", { for: "locale" }, t("ask.locale")),
+          h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))),
+        )
+      : null;
+    const version = h("p", { class: "hint" });
+    setText(version, t("ask.template.version", { version: template.version }));
+    replace(box, ...fields, ...(languages ? [languages] : []), version);
+    if (languages && template.locales.includes(locale)) byId("locale").value = locale;
+  }
+
+  /** The members of a request that say it. What is left empty is not sent. */
+  get body() {
+    const variables = {};
+    for (const input of byId("variables").querySelectorAll("textarea")) {
+      if (input.value) variables[input.name] = valueOf(input.value);
+    }
+    const locale = byId("locale")?.value;
+    return { template: this.chosen.name, variables, ...(locale ? { locale } : {}) };
+  }
+}
