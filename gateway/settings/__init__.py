@@ -20,6 +20,7 @@ from fairlane.gateway.settings.parts import (
     PriceSettings,
     QueueSettings,
     Scope,
+    UpstreamSettings,
     WorkerKey,
     part_of,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Unpriced",
+    "UpstreamSettings",
     "WorkerKey",
     "describe",
     "hide_password",

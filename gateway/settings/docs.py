@@ -12,6 +12,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    UpstreamSettings,
     WorkerKey,
     part_of,
 )
@@ -23,6 +24,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "prices": ("prices[]", PriceSettings),
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
+    "upstreams": ("upstreams.<name>", UpstreamSettings),
 }
 
 _BEYOND_ANY_USE = 10_000_000
@@ -33,7 +35,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name in Settings.model_fields:
         value = getattr(settings, name)
-        if name in ("models", "queues"):
+        if name in ("models", "queues", "upstreams"):
             rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
         elif name == "prices":
             rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
@@ -111,7 +113,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 
 def _nested_env(group: str, part: str) -> str:
-    if group in ("models", "queues"):
+    if group in ("models", "queues", "upstreams"):
         return f"`{env_name(group)}__<NAME>__{part.upper()}`"
     return f"`{env_name(group)}` (JSON)"
 

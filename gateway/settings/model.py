@@ -40,6 +40,7 @@ from fairlane.gateway.settings.parts import (
     MsOrZero,
     PriceSettings,
     QueueSettings,
+    UpstreamSettings,
     WorkerKey,
 )
 
@@ -347,6 +348,11 @@ class Settings(BaseModel):
     worker reads what callers send.
     """
 
+    upstreams: dict[Identifier, UpstreamSettings] = Field(default={}, max_length=64)
+    """Servers and accounts that run models. For each, this gateway starts a worker of its own, which is seen under this name, and
+    starts it again when it dies. None: workers are started by hand, also on other machines.
+    """
+
     _times: Times = PrivateAttr(default_factory=Times.now)
 
     @property
@@ -396,6 +402,11 @@ class Settings(BaseModel):
     def model(self, name: str) -> ModelSettings:
         """The settings of a model, the defaults when it is not listed."""
         return self.models.get(name) or ModelSettings()
+
+    @property
+    def listed_models(self) -> set[str]:
+        """The names that the configuration knows: of models, and of what upstreams offer."""
+        return {*self.models, *(name for upstream in self.upstreams.values() for name in upstream.models)}
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -456,6 +467,11 @@ class Settings(BaseModel):
                     f"{origin!r} is not an origin such as https://app.example (no path, no trailing slash)"
                 )
         return value
+
+    @field_validator("upstreams", mode="before")
+    @classmethod
+    def _nothing_is_none(cls, value: Any) -> Any:
+        return {} if value is None else value
 
     @field_validator("models", mode="before")
     @classmethod

@@ -35,15 +35,19 @@ class Models:
         """The models that a caller may use, in order, as OpenAI's list shows them: where workers tell different lengths of a
         context, the least; of different owners, the first worker's. Raises StoreError."""
         offered = set(await self._offered())
-        names = offered | self._current.settings.models.keys()
+        listed = self._current.settings.listed_models
+        names = offered | listed
         if names == {"*"}:
             names = {DEFAULT_MODEL}  # as good as any: its workers run whatever is asked for
         await self._read()
-        return {name: self._row(name) for name in sorted(names) if name != "*" and caller.may_use(name)}
+        return {
+            name: self._row(name, name in listed)
+            for name in sorted(names)
+            if name != "*" and caller.may_use(name)
+        }
 
-    def _row(self, name: str) -> dict[str, Any]:
-        settings = self._current.settings
-        configured_s = settings.times.modified_ms // 1000 if name in settings.models else 0
+    def _row(self, name: str, listed: bool) -> dict[str, Any]:
+        configured_s = self._current.settings.times.modified_ms // 1000 if listed else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}
         return row | self._told.get(name, {})
