@@ -88,6 +88,7 @@ class Supervisor:
                     if child.is_alive():
                         child.kill()
                 await asyncio.gather(*keepers)
+                self._listener.close()  # nobody answers there any more: whoever dials, our workers too, need not wait
 
     async def _keep(self, redis_url: str, siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is started again later and later."""

@@ -68,8 +68,8 @@ Plan = Callable[[Settings], Mapping[str, OwnWorker]]
 """Which workers settings ask for, by their names."""
 
 
-def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str]) -> Plan:
-    """One for each upstream. `environ` holds their keys."""
+def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
+    """One for each upstream. `environ` holds their keys; all but the upstreams is as the gateway was `started` with."""
 
     def plan(settings: Settings) -> dict[str, OwnWorker]:
         found = {}
@@ -77,9 +77,9 @@ def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str]) -> Plan:
             own = {"FAIRLANE_WORKER_TOKEN": tokens.token(name)}
             if upstream.api_key_env:
                 own[upstream.api_key_env] = environ.get(upstream.api_key_env, "")
-            if settings.otlp_endpoint:
-                own["OTEL_EXPORTER_OTLP_ENDPOINT"] = settings.otlp_endpoint
-            found[name] = OwnWorker(_arguments(name, upstream, drain_ms_of(settings)), tuple(own.items()))
+            if started.otlp_endpoint:
+                own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
+            found[name] = OwnWorker(_arguments(name, upstream, drain_ms_of(started)), tuple(own.items()))
         return found
 
     return plan
@@ -125,11 +125,12 @@ def loopback_url(listener: socket.socket) -> str:
 class OwnWorkers:
     """Runs the workers that settings ask for. Entered once; at the end none of them is left."""
 
-    def __init__(self, plan: Plan, gateway: str, environ: Mapping[str, str]) -> None:
-        """`gateway` is where they dial."""
+    def __init__(self, plan: Plan, gateway: str, environ: Mapping[str, str], drain_s: float) -> None:
+        """`gateway` is where they dial, `drain_s` how long one that is taken out may finish what it runs."""
         self._plan = plan
         self._gateway = gateway
         self._environ = environ
+        self._drain_s = drain_s + GRACE_S
         self._keepers: dict[str, _Keeper] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._going = False
@@ -160,9 +161,8 @@ class OwnWorkers:
             return
         wanted = self._plan(settings)
         shared = shared_environ(self._environ, settings.upstreams.values())
-        drain_s = drain_ms_of(settings) / 1000 + GRACE_S
         for name in self._keepers.keys() - wanted.keys():
-            self._keepers.pop(name).end(drain_s)
+            self._keepers.pop(name).end(self._drain_s)
         for name, worker in wanted.items():
             before = self._keepers.get(name)
             if before is not None and before.worker == worker and not before.over:
@@ -171,7 +171,7 @@ class OwnWorkers:
             self._keepers[name] = keeper = _Keeper(name, worker, environ)
             self._begin(keeper.run())
             if before is not None:
-                self._begin(_hand_over(before, keeper, drain_s))
+                self._begin(_hand_over(before, keeper, self._drain_s))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(task := asyncio.ensure_future(work))
@@ -204,6 +204,8 @@ class _Keeper:
         self._ends = 0
         """How often it has died, since it last ran for HEALTHY_S."""
         self._told = FewLines()
+        self._speaks = True
+        """Whether what it says is passed on as it comes; while it dies again and again, it is told with its end."""
         self._ending = asyncio.Event()
         self._patience_s = 0.0
 
@@ -217,7 +219,10 @@ class _Keeper:
         try:
             while not self._ending.is_set():
                 began = asyncio.get_running_loop().time()
-                status, said = await self._once()
+                try:
+                    status, said = await self._once()
+                except OSError as problem:  # no more processes or files
+                    status, said = -1, [str(problem)]
                 lived_s = asyncio.get_running_loop().time() - began
                 if self._ending.is_set() or self.going:
                     return
@@ -252,27 +257,22 @@ class _Keeper:
 
     async def _once(self) -> tuple[int, list[str]]:
         """Run one process: its exit status, and what it has said last."""
-        loop = asyncio.get_running_loop()
-        read_end, write_end = os.pipe()
+        self._speaks = self._ends < 2
         lines = _Lines(self._heard)
-        transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(read_end, "rb", 0))
-        child: ChildProcess | None = None
-        try:
-            try:
-                child = ChildProcess([*COMMAND, *self.worker.arguments], output=write_end, env=self._environ)
-            except OSError as problem:  # no more processes, or no memory for one
-                return -1, [str(problem)]
-            finally:
-                os.close(write_end)
+        read_end, write_end = os.pipe()
+        with contextlib.ExitStack() as ours:
+            writer = ours.enter_context(os.fdopen(write_end, "wb", 0))
+            reader = os.fdopen(read_end, "rb", 0)  # the transport closes it
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: lines, reader)
+            ours.callback(transport.close)
+            child = ChildProcess([*COMMAND, *self.worker.arguments], output=writer, env=self._environ)
+            ours.callback(child.kill)
+            writer.close()
             await self._ended(child)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REST_S):
                     await lines.over.wait()
             return child.status or 0, [*lines.last]
-        finally:
-            if child is not None:
-                child.kill()
-            transport.close()
 
     async def _ended(self, child: ChildProcess) -> None:
         """Until it has ended by itself, or was ended."""
@@ -287,12 +287,13 @@ class _Keeper:
             await asyncio.gather(alone, asked, return_exceptions=True)
 
     def _heard(self, line: str) -> None:
-        """Pass a line of the worker on to the log; what it says while it dies again and again is told with its end."""
+        """Pass a line of the worker on to the log."""
         parts = _LINE.fullmatch(line)
         level, text = (getattr(logging, parts[1]), parts[2]) if parts else (logging.WARNING, line)
         if text.startswith(REGISTERED):
             self.connected.set()
-        elif self._ends > 1 and not self.connected.is_set():
+            self._speaks = True
+        if not self._speaks:
             return
         if self.going:
             level = min(level, logging.DEBUG)
