@@ -6,21 +6,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """How a worker is started for one."""
+    """How a worker is started for one. `key_env` names the variable that usually holds its key; where it `needs_key`, its own
+    `base_url` is not asked without.
+    """
 
-    command: str
-    """Of `fairlane worker`."""
+    name: str
     base_url: str
-    """Where it is, if nobody says."""
-    key_env: str | None = None
-    """The variable that usually holds the key; None: at that address it wants none."""
+    key_env: str
+    needs_key: bool = True
+    command: str = "openai"
+    """Of `fairlane worker`."""
 
 
 PROVIDERS: Mapping[str, Provider] = {
-    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "deepseek": Provider("openai", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "glm": Provider("openai", "https://open.bigmodel.cn/api/paas/v4", "GLM_API_KEY"),
-    "vllm": Provider("openai", "http://localhost:8000/v1"),
-    "ollama": Provider("openai", "http://localhost:11434/v1"),
+    provider.name: provider
+    for provider in (
+        Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+        Provider("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+        Provider("glm", "https://open.bigmodel.cn/api/paas/v4", "ZHIPUAI_API_KEY"),
+        Provider("vllm", "http://localhost:8000/v1", "VLLM_API_KEY", needs_key=False),
+        Provider("ollama", "http://localhost:11434/v1", "OLLAMA_API_KEY", needs_key=False),
+    )
 }
 """Each can be run by a command that there is."""

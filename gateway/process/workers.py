@@ -106,8 +106,10 @@ def drain_ms_of(settings: Settings) -> int:
 
 def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSettings]) -> dict[str, str]:
     """What all of them see of the environment: nothing of the gateway's own, and no key of a provider."""
-    keys = {provider.key_env for provider in PROVIDERS.values()}
-    keys |= {upstream.api_key_env for upstream in upstreams}
+    keys = {
+        *(provider.key_env for provider in PROVIDERS.values()),
+        *(upstream.api_key_env for upstream in upstreams),
+    }
     return {
         name: value
         for name, value in environ.items()

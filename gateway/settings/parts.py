@@ -470,9 +470,9 @@ class UpstreamSettings(_Part):
 
     @model_validator(mode="after")
     def _has_a_key(self) -> Self:
-        usual = PROVIDERS[self.provider].key_env
-        if usual and self.base_url is None and self.api_key_env is None:
+        provider = PROVIDERS[self.provider]
+        if provider.needs_key and self.base_url is None and self.api_key_env is None:
             raise ValueError(
-                f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {usual}`"
+                f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
             )
         return self

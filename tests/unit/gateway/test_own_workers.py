@@ -62,7 +62,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
         (VLLM + "base_url: 'http://a/v1?key=hunter2'}", {}, ".base_url: should hold no user, password or query"),
         (VLLM + "api_key_env: sk-hunter2}", {}, ".api_key_env: should be the name of an environment variable"),
         (VLLM + "api_key: hunter2}", {}, ".api_key: unknown setting; did you mean api_key_env?"),
-        ("{provider: deepseek, models: [m]}", {}, ": deepseek wants a key: say which variable holds it, such as `api_key_env: DEEP"),
+        ("{provider: deepseek, models: [m]}", {}, ": deepseek wants a key: say which variable holds it"),
         (VLLM + "api_key_env: THE_KEY}", {}, ".api_key_env: the environment variable THE_KEY is not"),
         (VLLM + "api_key_env: THE_KEY}", {"THE_KEY": " "}, ".api_key_env: the environment variable THE_KEY is not"),
         ("", {}, ": Input should be settings by their names: provider, base_url, models, slots, api_key_env"),
