@@ -27,6 +27,7 @@ import structlog
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
+from fairlane.queues.logs.sentences import unquoted
 from fairlane.queues.logs.sums import FewLines
 from fairlane.workers.providers import PROVIDERS
 from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
@@ -42,6 +43,8 @@ MOST_DRAIN_MS = 24 * 3600 * 1000
 REST_S = 1.0
 """How long what a child has written may take to arrive, once it has ended."""
 KEPT_LINES = 5
+MOST_LINES = 200
+"""Of what comes at once; of more the last ones, so that the gateway is not held up."""
 MOST_CHARS = 500
 """Of a line."""
 
@@ -49,6 +52,8 @@ REGISTERED = "registered with "
 """How a worker's line begins that says that it has connected (`workers/sdk/connection.py`)."""
 _LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: (.*)")
 """A line of a worker's log, as `fairlane worker` writes it."""
+_FRAME = re.compile(r' *File "[^"]{1,300}", line [0-9]+, in [\w<>.]+')
+"""A line of a traceback that names a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,10 @@ class _Keeper:
         self._told = FewLines()
         self._speaks = True
         """Whether what it says is passed on as it comes; while it dies again and again, it is told with its end."""
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        """Its last lines, as operators may read them."""
+        self._registered = False
+        """Whether its process has connected, and may have seen what callers ask."""
         self._ending = asyncio.Event()
         self._patience_s = 0.0
 
@@ -222,9 +231,10 @@ class _Keeper:
             while not self._ending.is_set():
                 began = asyncio.get_running_loop().time()
                 try:
-                    status, said = await self._once()
+                    status = await self._once()
                 except OSError as problem:  # no more processes or files
-                    status, said = -1, [str(problem)]
+                    status = -1
+                    self._said.append(str(problem))
                 lived_s = asyncio.get_running_loop().time() - began
                 if self._ending.is_set() or self.going:
                     return
@@ -234,12 +244,12 @@ class _Keeper:
                         upstream=self._name,
                     )
                     return
-                await self._rest(status, lived_s, said)
+                await self._rest(status, lived_s)
         finally:
             self.over = True
             self.connected.set()
 
-    async def _rest(self, status: int, lived_s: float, said: list[str]) -> None:
+    async def _rest(self, status: int, lived_s: float) -> None:
         """Wait before it is started again, longer each time; say what happened: the first time, and then ever more rarely."""
         self._ends = 1 if lived_s >= HEALTHY_S else self._ends + 1
         pause_s = self._backoff.after(lived_s)
@@ -251,15 +261,16 @@ class _Keeper:
                 times=self._ends,
                 after_s=round(lived_s, 1),
                 pause_s=round(pause_s, 1),
-                said=said,
+                said=[*self._said],
             )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._ending.wait()
 
-    async def _once(self) -> tuple[int, list[str]]:
-        """Run one process: its exit status, and what it has said last."""
-        self._speaks = self._ends < 2
+    async def _once(self) -> int:
+        """Run one process: its exit status."""
+        self._speaks, self._registered = self._ends < 2, False
+        self._said.clear()
         lines = _Lines(self._heard)
         read_end, write_end = os.pipe()
         with contextlib.ExitStack() as ours:
@@ -274,7 +285,7 @@ class _Keeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REST_S):
                     await lines.over.wait()
-            return child.status or 0, [*lines.last]
+            return child.status or 0
 
     async def _ended(self, child: ChildProcess) -> None:
         """Until it has ended by itself, or was ended."""
@@ -289,12 +300,18 @@ class _Keeper:
             await asyncio.gather(alone, asked, return_exceptions=True)
 
     def _heard(self, line: str) -> None:
-        """Pass a line of the worker on to the log."""
-        parts = _LINE.fullmatch(line)
-        level, text = (getattr(logging, parts[1]), parts[2]) if parts else (logging.WARNING, line)
+        """Pass a line of the worker on to the log. What is none of its own log, such as the end of a traceback, may quote a
+        request once it has connected: then only as much of it as of any stranger's sentence.
+        """
+        if parts := _LINE.fullmatch(line):
+            level, text = getattr(logging, parts[1]), parts[2]
+        else:
+            level = logging.WARNING
+            text = line if not self._registered or _FRAME.fullmatch(line) else unquoted(line)
+        self._said.append(text)
         if text.startswith(REGISTERED):
             self.connected.set()
-            self._speaks = True
+            self._speaks = self._registered = True
         if not self._speaks:
             return
         if self.going:
@@ -309,7 +326,6 @@ class _Lines(asyncio.Protocol):
     """What comes through a pipe, line by line; of a long line only the beginning."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
-        self.last: deque[str] = deque(maxlen=KEPT_LINES)
         self.over = asyncio.Event()
         self._heard = heard
         self._rest = b""
@@ -317,7 +333,7 @@ class _Lines(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         *whole, rest = (self._rest + data).split(b"\n")
         self._rest = rest[: 4 * MOST_CHARS]
-        for line in whole:
+        for line in whole[-MOST_LINES:]:
             self._take(line)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -328,5 +344,4 @@ class _Lines(asyncio.Protocol):
         text = line[: 4 * MOST_CHARS].decode(errors="replace")
         text = "".join(char for char in text if char.isprintable())[:MOST_CHARS].rstrip()
         if text:
-            self.last.append(text)
             self._heard(text)

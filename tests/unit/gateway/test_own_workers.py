@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.serving import until
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
@@ -15,6 +16,7 @@ from fairlane.gateway.current import Current, changes
 from fairlane.gateway.process import workers as workers_module
 from fairlane.gateway.process.workers import (
     MOST_CHARS,
+    MOST_LINES,
     OwnWorker,
     OwnWorkers,
     _Lines,
@@ -224,7 +226,36 @@ def test_of_what_a_worker_says_lines_are_made_and_long_ones_cut() -> None:
     assert len(lines._rest) <= 4 * MOST_CHARS
     lines.connection_lost(None)
     assert len(heard[2]) == MOST_CHARS
+    lines.data_received(b"flood\n" * 100_000)
+    assert heard[3:] == ["flood"] * MOST_LINES
     assert lines.over.is_set()
+
+
+def test_what_may_quote_a_request_is_left_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies with a traceback, once before it has connected and then behind that."""
+    spoken = "import sys; sys.stderr.write({0!r}); sys.exit(1)"
+    trace = (
+        'Traceback (most recent call last):\n  File "/x/y.py", line 3, in run\nValueError: my secret prompt\n'
+    )
+    registered = "2026-11-24 00:00:00,000 INFO fairlane.worker: registered with ws://x/ws as 1\n"
+
+    async def said(text: str) -> list[str]:
+        monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", spoken.format(text)))
+        async with OwnWorkers(lambda _: {"a": OwnWorker(())}, "http://127.0.0.1:1", {}, 600) as own:
+            own.follow(Settings())
+            keeper = own._keepers["a"]
+            await until(lambda: keeper._ends > 0, "its death")
+            return [*keeper._said]
+
+    place = '  File "/x/y.py", line 3, in run'
+    begins = "Traceback (most recent call last):"
+    assert asyncio.run(said(trace)) == [begins, place, "ValueError: my secret prompt"]
+    assert asyncio.run(said(registered + trace)) == [
+        "registered with ws://x/ws as 1",
+        "Traceback (most",
+        place,
+        "ValueError",
+    ]
 
 
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
