@@ -209,11 +209,8 @@ async def test_reading_the_file_again_starts_changes_and_stops_and_leaves_the_ot
         for model in "sgm":
             await says(gateway, "one says hello", model)
         before = children(gateway)
-        write(
-            tmp_path,
-            {"stays": settings(one, "s"), "changed": settings(two, slots=5), "new": settings(two, "n")},
-            processes=processes,
-        )
+        now = {"stays": settings(one, "s"), "changed": settings(two, slots=5), "new": settings(two, "n")}
+        write(tmp_path, now, processes=processes)
         gateway.signal(signal.SIGHUP)
         await says(gateway, "two says hello", never_fails=True)  # the model is offered all the time
         await says(gateway, "two says hello", "n")
@@ -221,14 +218,27 @@ async def test_reading_the_file_again_starts_changes_and_stops_and_leaves_the_ot
             await until(lambda name=name: not runs(before[name].pid), f"{name} to end")  # type: ignore[misc]
         assert (await ask(gateway, "g")).status_code in (404, 503)
         assert children(gateway)["stays"].pid == before["stays"].pid
-        told = {worker["name"]: worker["slots"] for worker in await workers(gateway)}
-        assert told == {"stays": 1, "changed": 5, "new": 1}
+
+        async def told() -> bool:
+            rows = [(worker["name"], worker["slots"]) for worker in await workers(gateway)]
+            return sorted(rows) == [("changed", 5), ("new", 1), ("stays", 1)]
+
+        await until(told, "the state to tell of them")
+        connected = await workers(gateway)
 
         after = {name: child.pid for name, child in children(gateway).items()}
         write(tmp_path, {"stays": settings(one, "s", api_key_env="NOT_SET_ANYWHERE")}, processes=processes)
         gateway.signal(signal.SIGHUP)
         await until(lambda: "NOT_SET_ANYWHERE is not set" in gateway.log, "the refusal")
         assert {name: child.pid for name, child in children(gateway).items()} == after
+
+        write(tmp_path, now, processes=processes, keys=KEYS)  # others would be cut off: they showed no token
+        gateway.signal(signal.SIGHUP)
+        await until(lambda: gateway.log.count("keys_added") == processes, "keys to be wanted")
+        for model, text in (("s", "one says hello"), ("m", "two says hello"), ("n", "two says hello")):
+            await says(gateway, text, model, KEY, never_fails=True)
+        ids = {worker["workerId"] for worker in connected}
+        assert {worker["workerId"] for worker in await workers(gateway, OPS)} == ids
 
 
 async def test_a_running_stream_ends_well_when_its_upstream_is_changed(
