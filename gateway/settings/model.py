@@ -403,6 +403,10 @@ class Settings(BaseModel):
         """The settings of a model, the defaults when it is not listed."""
         return self.models.get(name) or ModelSettings()
 
+    def lists(self, model: str) -> bool:
+        """Whether the configuration knows a model by this name."""
+        return model in self.models or any(model in upstream.models for upstream in self.upstreams.values())
+
     @property
     def listed_models(self) -> set[str]:
         """The names that the configuration knows: of models, and of what upstreams offer."""

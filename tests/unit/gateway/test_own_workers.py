@@ -203,6 +203,8 @@ def test_upstreams_are_taken_over_while_it_runs_and_their_models_are_known() -> 
     current = Current(before, tokens)
     current.replace(after)
     assert current.settings.listed_models == {"m", "z"}
+    assert current.settings.lists("z")
+    assert not current.settings.lists("b")
     assert current.callers.authenticate_worker(f"Bearer {tokens.token('c')}") is not None
     assert current.callers.authenticate_worker(f"Bearer {tokens.token('b')}") is None
 
