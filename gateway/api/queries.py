@@ -52,9 +52,10 @@ async def _filters(
     tier: Filter = "",
     state: Filter = "",
     code: Filter = "",
+    family: Filter = "",
 ) -> dict[str, str]:
     """Those of FILTERS that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
-    return given(dict(zip(FILTERS, (key, user, model, tier, state, code), strict=True)))
+    return given(dict(zip(FILTERS, (key, user, model, tier, state, code, family), strict=True)))
 
 
 TheFilters = Annotated[dict[str, str], Depends(_filters)]

@@ -28,10 +28,11 @@ from fairlane.gateway.records.reports import (
     DIMENSIONS,
     FILTERS,
     MEASURED,
-    SHOWN,
+    TASK_COLUMNS,
     TASK_FILTERS,
     UsageReports,
     Wanted,
+    columns_by,
     period,
     read_by,
 )
@@ -93,7 +94,7 @@ async def tasks(
     wanted = Wanted(*between(since, until), {**given({"task": task}), **filters})
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
     if wants_csv(request, form):
-        return await as_csv([*SHOWN.values()], rows, "tasks", {"x-next": more} if more else {})
+        return await as_csv(TASK_COLUMNS, rows, "tasks", {"x-next": more} if more else {})
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
@@ -150,7 +151,7 @@ async def _sums(
     begin, end = period(by, *times, now_ms())
     report = await usage.sums(by, Wanted(begin, end, filters), limit, caller.key_id)
     if wants_csv(request, form):
-        return await as_csv([*by, *MEASURED.values()], report.rows, "usage")
+        return await as_csv([*columns_by(by), *MEASURED.values()], report.rows, "usage")
     return answer(
         {
             "now": now_ms(),
