@@ -1,6 +1,7 @@
 """One process and one file in front of servers: a gateway that starts its workers itself, and what becomes of them."""
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -78,9 +79,10 @@ def children(gateway: GatewayProcess) -> dict[str, psutil.Process]:
     """The processes of its own workers, by their names."""
     found = {}
     for child in psutil.Process(gateway.pid).children(recursive=True):
-        for part in child.cmdline():
-            if part.startswith("--name="):
-                found[part.removeprefix("--name=")] = child
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
+            for part in child.cmdline():
+                if part.startswith("--name="):
+                    found[part.removeprefix("--name=")] = child
     return found
 
 
