@@ -4,16 +4,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
+from fairlane.gateway.process.asking import Config, stop
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plans
 from fairlane.gateway.routing.routes import nearest
 from fairlane.gateway.settings import Settings, load_settings
 
-USAGE_EXIT = 2
 FAILED_EXIT = 1
 
 app = typer.Typer(
@@ -23,8 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Look at the templates of the configuration, and fill one in.",
 )
-
-Config = Annotated[Path | None, typer.Option(help="YAML file. [default: ./fairlane.yaml if there is one]")]
 
 
 @app.command("list")
@@ -79,11 +77,11 @@ def render(
     tiers = sorted(settings.tiers)
     tier = tier or ("free" if "free" in tiers else tiers[0])
     if tier not in tiers:
-        _stop(f"There is no tier {tier!r}; there are {', '.join(tiers)}.")
+        stop(f"There is no tier {tier!r}; there are {', '.join(tiers)}.")
     template, image = plans.template(route, tier, name, filled, locale)
     if template is None:
         near = nearest(name, {*settings.templates, *settings.routes})
-        _stop(f"There is no template {name!r}{'; did you mean ' + ' or '.join(near) + '?' if near else '.'}")
+        stop(f"There is no template {name!r}{'; did you mean ' + ' or '.join(near) + '?' if near else '.'}")
     try:
         prompt = template.render(filled, locale)
     except (VariablesError, TemplateError) as error:
@@ -109,19 +107,14 @@ def _variables(path: Path | None, values: list[str]) -> dict[str, Any]:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
             found = json.loads(text)
         except (OSError, UnicodeDecodeError) as error:
-            _stop(f"{path} cannot be read: {error}.")
+            stop(f"{path} cannot be read: {error}.")
         except ValueError as error:
-            _stop(f"{path} is not JSON: {error}.")
+            stop(f"{path} is not JSON: {error}.")
         if not isinstance(found, dict):
-            _stop(f"{path} must hold an object: a value for each variable.")
+            stop(f"{path} must hold an object: a value for each variable.")
     for one in values:
         name, equals, text = one.partition("=")
         if not equals:
-            _stop(f"--set {one!r} has no value: write NAME=TEXT.")
+            stop(f"--set {one!r} has no value: write NAME=TEXT.")
         found[name] = text
     return found
-
-
-def _stop(sentence: str) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(USAGE_EXIT)

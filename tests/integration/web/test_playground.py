@@ -598,4 +598,3 @@ async def test_a_template_is_filled_in(redis_url: str, tmp_path: Path, open_brow
         await page.set_viewport_size(PHONE)
         await page.locator("#template").select_option("greet")
         await fits(page)
-        await page.screenshot(path="/tmp/s23/playground-template.png", full_page=True)

@@ -1,7 +1,7 @@
 // The part of the request that fills in a template: which one, in which language, and a value for each of its variables.
 
 import { call } from "../common/api.js";
-import { byId, h, replace, setText } from "../common/dom.js";
+import { byId, h, replace } from "../common/dom.js";
 import { t } from "../common/i18n.js";
 
 /** A variable as it was typed: JSON where it is a list or an object, else a text. */
@@ -72,7 +72,8 @@ export class TemplateForm {
       replace(box);
       return;
     }
-    const fields = template.variables.map((name, index) => {
+    const optionalLast = (a, b) => template.optional.includes(a) - template.optional.includes(b);
+    const fields = template.variables.toSorted(optionalLast).map((name, index) => {
       const optional = template.optional.includes(name);
       const input = h("textarea", { id: `variable-${index}`, name, rows: 2, spellcheck: "false", required: !optional });
       input.value = this.#kept.get(name) ?? "";
@@ -87,8 +88,7 @@ export class TemplateForm {
           h("select", { id: "locale" }, ["", ...template.locales].map(name => h("option", { value: name }, name || t("ask.mode.default")))),
         )
       : null;
-    const version = h("p", { class: "hint" });
-    setText(version, t("ask.template.version", { version: template.version }));
+    const version = h("div", { class: "field" }, h("p", { class: "hint" }, t("ask.template.version", { version: template.version })));
     replace(box, ...fields, ...(languages ? [languages] : []), version);
     if (languages && template.locales.includes(locale)) byId("locale").value = locale;
   }
