@@ -135,6 +135,11 @@ class Upstream:
             wrong = wrong.replace(self._api_key, "***")
         return f"{where} {wrong}" if wrong else ""
 
+    def upstream_name(self, model: str) -> str:
+        """What the upstream calls a model that callers name so."""
+        known = self._upstream_names.get(model) or self._upstream_names.get(ANY_MODEL)
+        return model if known is None or known == ANY_MODEL else known
+
     async def list_models(self) -> dict[str, ModelInfo]:
         """The models that the upstream lists, by its names. Raises `TaskError`."""
         status, body = await self._ask_for_models()
@@ -168,7 +173,8 @@ class Upstream:
         """Run one task. Raises `TaskError` with the codes of `failures`."""
         if task.type not in self._dialect.task_types:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
-        model, callers_choice = self._model(task)
+        model = self.upstream_name(task.model)
+        callers_choice = task.model not in self.models and model == task.model
         call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
         asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
         clock = Clock(self._limits, context.remaining(), stream=call.stream)
@@ -211,12 +217,6 @@ class Upstream:
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
             )
         return self._client
-
-    def _model(self, task: Task) -> tuple[str, bool]:
-        """The upstream's name of the model that a task is for, and whether the caller chose it."""
-        model = self._upstream_names.get(task.model) or self._upstream_names.get(ANY_MODEL)
-        named = task.model in self.models or model not in (ANY_MODEL, None)
-        return (task.model if model in (ANY_MODEL, None) else str(model)), not named
 
     async def _send(self, request: httpx.Request, clock: Clock) -> httpx.Response:
         try:
