@@ -205,7 +205,7 @@ class Chat(Struct):
 
 def refused(sentence: str) -> TaskError:
     """The failure of a request that cannot be said to this provider."""
-    return TaskError("BAD_REQUEST", f"{sentence[:1].upper()}{sentence[1:]}.")
+    return TaskError("BAD_REQUEST", f"{sentence}.")
 
 
 def read_chat(
@@ -217,7 +217,7 @@ def read_chat(
     member that nobody reads would be a wish that is silently not met.
     """
     if payload.count(b"{") > MOST_OBJECTS:
-        raise refused(f"the request has more than {MOST_OBJECTS} parts")
+        raise refused(f"The request has more than {MOST_OBJECTS} parts")
     try:
         members = msgspec.json.decode(payload, type=dict[str, Raw])
         known = {name: raw for name, raw in members.items() if not is_null(raw)}
