@@ -124,7 +124,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
-    """What an error body says: its sentence and the names that it gives the error, in lower case."""
+    """What an error body says: its sentence, the names that it gives the error (in lower case), the status that it stands for."""
 
     message: str
     names: frozenset[str]
@@ -260,6 +260,7 @@ def _from_value(value: Any) -> UpstreamError:
     if not isinstance(message, str):
         message = msgspec.json.encode(message).decode()
     names = [value.get(k) for k in ("code", "type", "param", "status")]
+    status = _status(value.get("code")) or (529 if value.get("type") == "overloaded_error" else None)
     inner = value.get("innererror")
     if isinstance(inner, dict):
         names.append(inner.get("code"))
@@ -270,7 +271,7 @@ def _from_value(value: Any) -> UpstreamError:
     return UpstreamError(
         _one_line(message),
         frozenset(str(name).lower() for name in names if isinstance(name, str | int)),
-        _status(value.get("code")),
+        status,
         max(pauses, default=None),
     )
 

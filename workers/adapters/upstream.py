@@ -263,9 +263,12 @@ class Upstream:
         parts = response.aiter_bytes()
         failure: TaskError | None = None
         while failure is None:
-            part: bytes | None = None
             try:
                 part = await self._next(parts, clock, streaming=True)
+            except TaskError as error:
+                failure = None if reader.complete else error  # all was said, and only its end did not come
+                break
+            try:
                 if part is None:
                     last = parser.close()
                     events = [] if last is None else [last]

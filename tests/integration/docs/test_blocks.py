@@ -30,7 +30,7 @@ ON_THE_DEMO = {
 
 NOT_RUN = {
     "CONTRIBUTING.md: make quick        # most tests, some minutes",
-    "README.md: fairlane worker openai --gateway http://127.",
+    "README.md: fairlane worker vllm --gateway http://127.0.",
     "README.md: make run     # installs into .venv and start",
     "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
     "docs/browser.md: cd examples/browser/react && npm install &&",
@@ -50,10 +50,12 @@ NOT_RUN = {
     "docs/paid-free.md: fairlane key new --id site --delegating",
     "docs/paid-free.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/quickstart.md: . .venv/bin/activate     # for the command `",
-    "docs/quickstart.md: fairlane worker openai --base-url http://loc",
+    "docs/providers.md: ANTHROPIC_API_KEY=sk-PUT_YOURS_HERE fairlane",
+    "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
+    "docs/quickstart.md: fairlane worker ollama --model llama3.2 --sl",
     "docs/quickstart.md: make run",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
-    "docs/workers.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
+    "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
     "docs/workers.md: vllm serve Qwen/Qwen3-32B --served-model-nam",
     "docs/troubleshooting.md: fairlane key change shop limits.requests_per",

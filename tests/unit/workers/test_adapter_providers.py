@@ -391,6 +391,23 @@ async def test_heartbeats_before_output_do_not_put_off_its_limit(name: str) -> N
     assert "no output within 40 ms" in error.message
 
 
+@pytest.mark.parametrize("name", ["gemini", "openai"])
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_an_answer_that_was_whole_when_its_connection_hung_or_broke_is_one(
+    name: str, breaks: bool
+) -> None:
+    async def write() -> AsyncIterator[bytes]:
+        yield STREAMS[name].removesuffix(b"data: [DONE]\n\n")
+        if breaks:
+            raise httpx.ReadError("reset")
+        await asyncio.Event().wait()
+
+    upstream = Script(write)
+    items = await run(adapter(name, transport=upstream, limits=Limits(60_000, 40, 60_000)))
+    assert isinstance(items[-1], Usage)
+    assert upstream.closed.is_set()
+
+
 @pytest.mark.parametrize("name", FIRST_TOKEN)
 async def test_cancellation_closes_the_upstream_s_stream(name: str) -> None:
     async def write() -> AsyncIterator[bytes]:

@@ -250,6 +250,10 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], expected: Any) ->
             "tool_choice",
         ),
         ({"tools": [{"type": "custom", "custom": {}}]}, r"tools\[0\]"),
+        (
+            {"messages": [{"role": "assistant", "thinking_blocks": [{"type": "document"}]}]},
+            r"thinking_blocks\[0\].type",
+        ),
         ({"messages": []}, "none of a user"),
         ({"messages": [{"role": "user", "content": ""}]}, "none of a user"),
         ({"messages": [{"role": "function", "content": "x"}]}, "role 'function'"),
@@ -300,6 +304,14 @@ def test_a_payload_of_too_many_parts_is_refused_before_it_is_built() -> None:
     payload = b'{"messages":[{"role":"user","content":[' + b'{"type":"text"},' * 250_001 + b"{}]}]}"
     with pytest.raises(TaskError, match="more than 250000 parts"):
         messages_request(payload, NEW, stream=True, allowed=())
+
+
+def test_of_a_thought_nothing_goes_out_but_what_thoughts_have() -> None:
+    message = {
+        "role": "assistant",
+        "thinking_blocks": [{**THOUGHT, "source": {"type": "file", "file_id": "f"}}],
+    }
+    assert said({"messages": [*HI, message]})["messages"][1]["content"] == [THOUGHT]
 
 
 def test_an_operator_may_let_a_member_through() -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -81,13 +81,22 @@ class ToolCall(Struct):
     extra_content: ExtraContent | None = None
 
 
+class Thought(Struct, omit_defaults=True):
+    """A block of Anthropic's thinking, as it was told and must come back; of other blocks a caller could name any."""
+
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+
+
 class Message(Struct):
     role: str
     content: str | list[Part] | None = None
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    thinking_blocks: list[Raw] | None = None
+    thinking_blocks: list[Thought] | None = None
     extra_content: ExtraContent | None = None
 
     def parts(self) -> list[Part]:

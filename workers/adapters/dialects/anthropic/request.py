@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from fairlane.workers.adapters.dialects.chat import (
     Chat,
@@ -103,8 +103,8 @@ def _conversation(messages: list[Message]) -> tuple[list[dict[str, Any]], list[d
     return system, turns
 
 
-def _assistant(message: Message, place: str) -> list[dict[str, Any] | Raw]:
-    blocks: list[dict[str, Any] | Raw] = list(message.thinking_blocks or ())
+def _assistant(message: Message, place: str) -> list[Any]:
+    blocks: list[Any] = list(message.thinking_blocks or ())
     blocks += _blocks(message.parts(), place)
     for call in message.tool_calls or ():
         arguments = arguments_of(call, place)
