@@ -300,9 +300,17 @@ def test_a_payload_that_is_no_request_is_refused(payload: bytes) -> None:
         messages_request(payload, NEW, stream=True, allowed=())
 
 
-def test_a_payload_of_too_many_parts_is_refused_before_it_is_built() -> None:
-    payload = b'{"messages":[{"role":"user","content":[' + b'{"type":"text"},' * 250_001 + b"{}]}]}"
-    with pytest.raises(TaskError, match="more than 250000 parts"):
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"messages":[{"role":"user","content":[' + b'{"type":"text"},' * 10_000 + b"{}]}]}",
+        b'{"messages":[' + b'{"role":"user"},' * 10_000 + b'{"role":"user"}]}',
+        b'{"messages":[{"role":"user"}],"tools":[' + b"{}," * 10_000 + b"{}]}",
+        b'{"messages":[' + b"{}," * 250_000 + b"{}]}",
+    ],
+)
+def test_a_payload_of_too_many_parts_is_refused_before_it_is_built(payload: bytes) -> None:
+    with pytest.raises(TaskError, match="more than 10000 messages, parts and tools"):
         messages_request(payload, NEW, stream=True, allowed=())
 
 
@@ -470,6 +478,12 @@ def test_thoughts_without_end_are_shown_but_not_kept() -> None:
 def test_an_error_in_the_stream_is_one(event: bytes) -> None:
     with pytest.raises(StreamError):
         reader().read(event)
+
+
+def test_a_whole_answer_of_too_many_blocks_is_unreadable() -> None:
+    message = anthropic_message([{"type": "text", "text": "a"}] * 10_001)
+    with pytest.raises(ValueError, match="more than 10000 blocks"):
+        reader().whole(msgspec.json.encode(message))
 
 
 @pytest.mark.parametrize(

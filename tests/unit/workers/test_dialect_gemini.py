@@ -338,6 +338,11 @@ def test_a_bad_event_is_unreadable(event: bytes) -> None:
         reader().read(event)
 
 
+def test_an_answer_of_too_many_parts_is_unreadable() -> None:
+    with pytest.raises(ValueError, match="more than 10000 parts"):
+        read(gemini_content([{"text": "a"}] * 10_001))
+
+
 def test_calls_without_end_are_cut_off() -> None:
     deltas, _ = read(gemini_content([{"functionCall": {"name": "f"}}] * 2000))
     assert sum(delta.tool_calls is not msgspec.UNSET for delta in deltas) == 1024

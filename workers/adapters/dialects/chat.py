@@ -29,7 +29,9 @@ HINTS = frozenset(
 )
 """Members that change nothing of what an answer is: left out where a provider has no word for them."""
 MOST_OBJECTS = 250_000
-"""In a request: each becomes one here."""
+"""In a request, counted by what may be one: so many are looked at."""
+MOST_PARTS = 10_000
+"""Of a request: messages, parts of their contents, calls and tools; or of an answer. Each takes some microseconds."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w-]+=[\w-]+)*;base64,", re.IGNORECASE)
 
 
@@ -45,6 +47,21 @@ class Audio(Struct):
 class File(Struct):
     file_data: str | None = None
     filename: str | None = None
+
+
+class _MessageShape(Struct):
+    content: Raw = Raw(b"null")
+    tool_calls: Raw = Raw(b"null")
+
+
+class _Shape(Struct):
+    """How much there is of what becomes objects."""
+
+    messages: list[_MessageShape]
+    tools: Raw = Raw(b"null")
+
+
+_items = msgspec.json.Decoder(list[Raw])
 
 
 class Part(Struct):
@@ -225,9 +242,20 @@ def read_chat(
     `ignored` are hints that this provider has no word for, beside `HINTS`. Raises `TaskError` for whatever else is in it: a
     member that nobody reads would be a wish that is silently not met.
     """
+    too_many = refused(f"The request has more than {MOST_PARTS} messages, parts and tools")
     if payload.count(b"{") > MOST_OBJECTS:
-        raise refused(f"The request has more than {MOST_OBJECTS} parts")
+        raise too_many
     try:
+        shape = msgspec.json.decode(payload, type=_Shape)
+        lists = [
+            shape.tools,
+            *(raw for message in shape.messages for raw in (message.content, message.tool_calls)),
+        ]
+        if (
+            sum(len(_items.decode(raw)) for raw in lists if bytes(raw)[:1] == b"[") + len(shape.messages)
+            > MOST_PARTS
+        ):
+            raise too_many
         members = msgspec.json.decode(payload, type=dict[str, Raw])
         known = {name: raw for name, raw in members.items() if not is_null(raw)}
         through = {name: raw for name, raw in known.items() if name in own or name in allowed}
@@ -337,7 +365,10 @@ def completion_of(deltas: Iterable[Delta], usage: Usage | None, head: Head) -> d
         extra = {} if delta.extra is UNSET else msgspec.json.decode(delta.extra)
         answer |= extra.pop("response", {})
         for name, value in extra.pop("delta", {}).items():
-            message[name] = message.get(name, []) + value if isinstance(value, list) else value
+            if isinstance(value, list):
+                message.setdefault(name, []).extend(value)
+            else:
+                message[name] = value
         choice |= extra
     for (at, name), parts in texts.items():
         choices[at]["message"][name] = "".join(parts)
