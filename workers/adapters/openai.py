@@ -1,5 +1,6 @@
 """Runs tasks on an OpenAI-compatible upstream: vLLM, Ollama, llama.cpp, DeepSeek, GLM, OpenAI itself."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlane.workers.adapters.clock import Limits
@@ -17,5 +18,6 @@ class OpenAIAdapter(Upstream):
     key or model fails with BAD_REQUEST (`steering.py`), unless `allow_fields` names it.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(OpenAIDialect(), **options)
+    def __init__(self, *, base_url: str, models: Iterable[str] | Mapping[str, str], **options: Any) -> None:
+        """Options as those of `Upstream`."""
+        super().__init__(OpenAIDialect(), base_url=base_url, models=models, **options)

@@ -116,7 +116,8 @@ async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerat
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_png()}"}},
         ]
         yield await _try(adapter, "image", model, parts, False, {}, _said_something)
-    refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", True, {}, _said_something)
+    few = {"max_completion_tokens": 16}
+    refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", True, few, _said_something)
     answered = refusal.failure is None
     refusal.works = not answered
     refusal.says = (

@@ -254,6 +254,11 @@ def test_tools_are_declared_and_chosen(choice: dict[str, Any], expected: Any) ->
             {"messages": [{"role": "assistant", "thinking_blocks": [{"type": "document"}]}]},
             r"thinking_blocks\[0\].type",
         ),
+        (
+            {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]},
+            r"messages\[0\]: 'function_call'",
+        ),
+        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, r"messages\[0\]: 'audio'"),
         ({"messages": []}, "none of a user"),
         ({"messages": [{"role": "user", "content": ""}]}, "none of a user"),
         ({"messages": [{"role": "function", "content": "x"}]}, "role 'function'"),

@@ -115,6 +115,8 @@ class Message(Struct):
     tool_call_id: str | None = None
     thinking_blocks: list[Thought] | None = None
     extra_content: ExtraContent | None = None
+    function_call: Raw = Raw(b"null")
+    audio: Raw = Raw(b"null")
 
     def parts(self) -> list[Part]:
         """The content's parts that say something, a refusal as a text."""
@@ -264,6 +266,10 @@ def read_chat(
         chat = msgspec.json.decode(payload, type=Chat)
     except (ValueError, RecursionError) as error:
         raise TaskError("BAD_REQUEST", f"The payload is not a chat request: {error}") from error
+    for number, message in enumerate(chat.messages):
+        for name in ("function_call", "audio"):
+            if not is_null(getattr(message, name)):
+                raise refused(f"messages[{number}]: {name!r} cannot be said to {provider}; leave it out")
     if chat.logprobs or chat.top_logprobs:
         raise refused(f"{provider} tells no log probabilities; leave logprobs out")
     if chat.modalities is not None and set(chat.modalities) != {"text"}:
