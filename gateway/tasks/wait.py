@@ -96,7 +96,7 @@ class Wait:
                     except Lost:
                         if task.linger_ms:  # it may be queued there again
                             self._cancel_soon(task.id, "client")
-                        lane = (task.queue, submitted.model)
+                        lane = (task.queue, submitted.line)
                         self._submit.lost(result.info, lane, task.request_id, submitted.enqueued_ms)
                         raise gateway_failed("STORE_LOST", LOST, task.id) from None
                     except Interrupted:
@@ -115,7 +115,7 @@ class Wait:
                         raise waiter.gone() if leaving.gone else self._going.refusal(task.id)
                     if hub.time() > give_up:
                         self._cancel_soon(task.id, "timeout")
-                        raise gateway_failed("TIMEOUT", "Task timeout", task.id)
+                        raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task.id)
             finally:
                 leaving.close()
                 self._closing.discard(interrupt)

@@ -40,8 +40,10 @@ DOUBTFUL = frozenset(
         "UPSTREAM_ERROR",
         "UPSTREAM_TRUNCATED",
         "MODEL_TOO_BUSY",
-        "FIRST_OUTPUT_TIMEOUT",
-        "SILENCE_TIMEOUT",
+        "CONNECT_TIMEOUT",
+        "FIRST_TOKEN_TIMEOUT",
+        "STREAM_STALLED",
+        "TOTAL_TIMEOUT",
         "UPSTREAM_TIMEOUT",
     }
 )
@@ -164,7 +166,7 @@ class Upstream:
                     await response.aclose()
         except TimeoutError as error:
             sentence = f"The upstream did not answer within {CHECK_TIMEOUT_S:.0f} s."
-            raise TaskError("UPSTREAM_TIMEOUT", sentence) from error
+            raise TaskError("TOTAL_TIMEOUT", sentence) from error
         except httpx.HTTPError as error:
             raise from_transport(error, streaming=False) from error
         return response.status_code, bytes(body)

@@ -205,7 +205,7 @@ ERRORS: list[tuple[str, int, Any, str, bool]] = [
     ("gemini", 429, [google_error(429, "RESOURCE_EXHAUSTED")], "MODEL_TOO_BUSY", True),
     ("gemini", 500, google_error(500, "INTERNAL"), "UPSTREAM_ERROR", True),
     ("gemini", 503, google_error(503, "UNAVAILABLE"), "MODEL_TOO_BUSY", True),
-    ("gemini", 504, google_error(504, "DEADLINE_EXCEEDED"), "UPSTREAM_ERROR", True),
+    ("gemini", 504, google_error(504, "DEADLINE_EXCEEDED"), "UPSTREAM_TIMEOUT", True),
     *(("glm", 429, glm_error(code), "MODEL_TOO_BUSY", True) for code in ("1302", "1303", "1305")),
     *(("glm", 429, glm_error(code), "UPSTREAM_QUOTA", False) for code in ("1113", "1308", "1310")),
     ("glm", 401, glm_error("1002"), "UPSTREAM_AUTH", False),
