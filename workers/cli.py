@@ -211,6 +211,8 @@ def check_command(
     """
     if provider not in PROVIDERS:
         _stop(f"{provider!r} is not a provider; there are {', '.join(PROVIDERS)}.")
+    if ANY_MODEL in model:
+        _stop("A check needs the names of models; * is none.")
     needed = {"answer", "stream", *(require or ())}
     if unknown := needed - {*CHECKS, *(["image"] if image else [])}:
         hint = " (it takes --image)" if "image" in unknown else ""

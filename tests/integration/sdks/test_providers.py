@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from tests.support.processes import NO_PROXIES, START_S, process
 from tests.support.serving import DEADLINE_S, serving, until
 from tests.support.upstreams import (
     anthropic_error,
@@ -49,6 +50,7 @@ class Upstream:
         self.name = name
         self.url = ""
         """Of the gateway before it."""
+        self.base_url = ""
         self.bodies: list[Any] = []
         self.refuse = False
         self.hang = False
@@ -127,7 +129,7 @@ async def upstream(request: pytest.FixtureRequest, redis_url: str, tmp_path: Pat
     port = server.sockets[0].getsockname()[1]
     async with serving(redis_url, tmp_path) as served:
         worker = Worker("provider", gateway=served.url, slots=4)
-        base_url = f"http://127.0.0.1:{port}/v1"
+        provider.base_url = base_url = f"http://127.0.0.1:{port}/v1"
         PROVIDERS[request.param].adapter(base_url=base_url, models=["m"], api_key="k").attach(worker)
         stop = asyncio.Event()
         working = asyncio.create_task(worker.serve(stop, stop))
@@ -218,3 +220,27 @@ async def test_a_caller_who_leaves_a_stream_closes_the_provider_s(upstream: Upst
     assert await sdk.leave(model="m", messages=MESSAGES)
     async with asyncio.timeout(DEADLINE_S):
         await upstream.left.wait()
+
+
+async def test_the_provider_s_command_serves_a_model_by_another_name(upstream: Upstream, sdk: Sdk) -> None:
+    options = (
+        "--base-url",
+        upstream.base_url,
+        "--model",
+        "fast",
+        "--upstream-model",
+        "real",
+        "--api-key-env",
+        "MINE",
+    )
+    command = ("-m", "fairlane.gateway.process.cli", "worker", upstream.name, "--slots", "2", "--name", "w")
+    gateway = ("--gateway", upstream.url.removesuffix("/v1"))
+    async with process(*command, *options, *gateway, stderr=None, MINE="k", **NO_PROXIES):
+
+        async def offered() -> bool:
+            return "fast" in [model.id for model in (await sdk.call("models.list")).data]
+
+        await until(offered, "the worker", START_S)
+        answer = await sdk.call(CHAT, model="fast", messages=MESSAGES)
+    assert answer.choices[0].message.content == "It is sunny in Köln."
+    assert upstream.bodies[-1].get("model", "real") == "real"

@@ -62,6 +62,7 @@ def test_a_missing_key_is_named(name: str) -> None:
     ("words", "sentence"),
     [
         (["check", "acme", "--model", "m"], "'acme' is not a provider; there are openai, deepseek"),
+        (["check", "vllm", "--model", "*"], "needs the names of models"),
         (["check", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
         (["check", "vllm", "--model", "m", "--require", "image"], "it takes --image"),
         (["vllm", "--model", "m", "--base-url", "ftp://x"], "'ftp://x' is not a base URL"),
