@@ -54,6 +54,8 @@ class Upstream:
         self.bodies: list[Any] = []
         self.refuse = False
         self.hang = False
+        self.overloaded = False
+        """The next stream says so after its beginning, before any output."""
         self.left = asyncio.Event()
         """The other side has closed a stream that hung."""
 
@@ -94,7 +96,17 @@ class Upstream:
             }
             parts = [call] if calls else [{"text": "It is sunny in Köln."}]
             events, whole = sse(*gemini_chunks(parts)), gemini_content(parts)
-        if not stream:
+        if self.overloaded:
+            self.overloaded = False
+            beginning = (
+                anthropic_events([])[0]
+                if self.name == "anthropic"
+                else {"usageMetadata": {"promptTokenCount": 3}}
+            )
+            google = {"error": {"code": 503, "message": "no", "status": "UNAVAILABLE"}}
+            error = anthropic_error("overloaded_error") if self.name == "anthropic" else google
+            await self._send(writer, 200, sse(beginning, error), events=True)
+        elif not stream:
             await self._send(writer, 200, json.dumps(whole).encode())
         elif self.hang:
             await self._send(writer, 200, events[: len(events) * 3 // 4], events=True, more=True)
@@ -213,6 +225,15 @@ async def test_a_provider_s_refusal_and_a_request_that_cannot_be_said_are_errors
     with pytest.raises(openai.APIStatusError) as caught:
         await sdk.chunks(CHAT, model="m", messages=MESSAGES)
     assert (caught.value.code, len(upstream.bodies)) == ("UPSTREAM_QUOTA", 1)
+
+
+async def test_a_provider_that_is_overloaded_after_a_good_beginning_is_asked_again(
+    upstream: Upstream, sdk: Sdk
+) -> None:
+    upstream.overloaded = True
+    chunks = await sdk.chunks(CHAT, model="m", messages=MESSAGES)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is sunny in Köln."
+    assert len(upstream.bodies) == 2
 
 
 async def test_a_caller_who_leaves_a_stream_closes_the_provider_s(upstream: Upstream, sdk: Sdk) -> None:
