@@ -6,17 +6,22 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
 
 from fairlane.workers import protocol
-from fairlane.workers.adapters import Accident, Limits, OpenAIAdapter, SimulateAdapter, Simulation, echo
+from fairlane.workers.adapters import PROVIDERS, Accident, SimulateAdapter, Simulation, echo
+from fairlane.workers.adapters.providers import Provider
 from fairlane.workers.sdk import Delta, GatewayRefusedError, Result, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.handlers import ANY_MODEL, Item
 from fairlane.workers.sdk.rehearsal import rehearse
 from fairlane.workers.sdk.values import as_json
+
+if TYPE_CHECKING:
+    from fairlane.workers.adapters.trial import Finding
+    from fairlane.workers.adapters.upstream import Upstream
 
 USAGE_EXIT = 2
 FAILED_EXIT = 1
@@ -32,13 +37,19 @@ A worker dials out to the gateway, so it needs no open port. It finds the gatewa
 FAIRLANE_GATEWAY (default http://127.0.0.1:8080) and proves itself with the token in FAIRLANE_WORKER_TOKEN or
 --token-file. SIGTERM or Ctrl-C lets running tasks finish; a second one stops them.
 
-Example, three ways to serve your first model:
+Example, four ways to serve your first model:
 
   fairlane worker echo
 
-  fairlane worker openai --base-url http://localhost:11434/v1 --model llama3.2 --slots 4
+  fairlane worker ollama --model llama3.2 --slots 4
+
+  ANTHROPIC_API_KEY=… fairlane worker anthropic --model claude-sonnet-5 --slots 8
 
   fairlane worker run my_module:worker
+
+What a provider and a model can do:
+
+  fairlane worker check ollama --model llama3.2
 """,
 )
 
@@ -102,62 +113,199 @@ def run(
     _serve(_load(target), gateway, name, slots, token_file, drain_ms)
 
 
-@app.command("openai")
-def openai_command(
-    base_url: Annotated[
-        str, typer.Option(help="What precedes /chat/completions, e.g. http://localhost:8000/v1.")
-    ],
-    model: Models,
-    upstream_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The upstream's name for a --model, if it has another; once for each, in their order."
-        ),
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable with the key. [default: OPENAI_API_KEY]")
-    ] = None,
-    allow_field: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A member of the body that callers may set although it can direct the request to another server, key or "
-            "model (provider, fallbacks, …); may be repeated."
-        ),
-    ] = None,
-    ttft_ms: Annotated[int, typer.Option(min=1, help="Longest wait for a stream's first output.")] = 60_000,
-    idle_ms: Annotated[int, typer.Option(min=1, help="Longest silence in a stream.")] = 30_000,
-    total_ms: Annotated[int, typer.Option(min=1, help="Longest request.")] = 300_000,
-    gateway: Gateway = None,
-    name: Name = None,
-    slots: Slots = None,
-    token_file: TokenFile = None,
-    drain_ms: DrainMs = None,
-) -> None:
-    """Pass tasks to an OpenAI-compatible server: vLLM, Ollama, llama.cpp, DeepSeek, GLM, OpenAI.
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="What precedes the provider's paths, e.g. http://localhost:8000/v1. [default: its own]"
+    ),
+]
+UpstreamModels = Annotated[
+    list[str] | None,
+    typer.Option(help="The upstream's name for a --model, if it has another; once for each, in their order."),
+]
+KeyEnv = Annotated[
+    str | None,
+    typer.Option(help="The environment variable with the key. [default: the provider's usual one]"),
+]
+AllowField = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A member of the body that callers may set although it can direct the request to another server, key or "
+        "model (provider, fallbacks, …), or although it is unknown; may be repeated."
+    ),
+]
+Ttft = Annotated[int, typer.Option("--ttft-ms", min=1, help="Longest wait for a stream's first output.")]
+Idle = Annotated[int, typer.Option("--idle-ms", min=1, help="Longest silence in a stream.")]
+Total = Annotated[int, typer.Option("--total-ms", min=1, help="Longest request.")]
 
-    Example: OPENAI_API_KEY=… fairlane worker openai --base-url https://api.deepseek.com/v1 --model
-    deepseek-chat --slots 8
+
+def _offer(provider: Provider) -> None:
+    """Make the command of a provider."""
+    key = f"{provider.key_env}=… " if provider.needs_key else ""
+
+    def command(
+        model: Models,
+        base_url: BaseUrl = None,
+        upstream_model: UpstreamModels = None,
+        api_key_env: KeyEnv = None,
+        allow_field: AllowField = None,
+        ttft_ms: Ttft = 60_000,
+        idle_ms: Idle = 30_000,
+        total_ms: Total = 300_000,
+        gateway: Gateway = None,
+        name: Name = None,
+        slots: Slots = None,
+        token_file: TokenFile = None,
+        drain_ms: DrainMs = None,
+    ) -> None:
+        times = ttft_ms, idle_ms, total_ms
+        adapter = _adapter(provider, model, base_url, upstream_model, api_key_env, allow_field, times)
+        worker = Worker()
+        adapter.attach(worker)
+        _serve(worker, gateway, name, slots, token_file, drain_ms)
+
+    like = ", or to any server that speaks OpenAI (--base-url)" if provider.name == "openai" else ""
+    command.__doc__ = f"""Pass tasks to {provider.title}{like}.
+
+    It is at {provider.base_url}, its key in {provider.key_env}.
+
+    Example: {key}fairlane worker {provider.name} --model {provider.example} --slots 8
     """
-    if upstream_model and len(upstream_model) != len(model):
-        _stop(
-            f"There are {len(model)} --model but {len(upstream_model)} --upstream-model; give one for each."
-        )
-    key = os.environ.get(api_key_env or "OPENAI_API_KEY")
-    if api_key_env and not key:
-        _stop(f"The environment variable {api_key_env} is not set.")
-    worker = Worker()
+    app.command(provider.name)(command)
+
+
+for _provider in PROVIDERS.values():
+    _offer(_provider)
+
+
+@app.command("check")
+def check_command(
+    provider: Annotated[str, typer.Argument(help=f"One of {', '.join(PROVIDERS)}.")],
+    model: Models,
+    base_url: BaseUrl = None,
+    upstream_model: UpstreamModels = None,
+    api_key_env: KeyEnv = None,
+    allow_field: AllowField = None,
+    ttft_ms: Ttft = 30_000,
+    idle_ms: Idle = 30_000,
+    total_ms: Total = 60_000,
+    image: Annotated[bool, typer.Option("--image", help="Send a small image, too.")] = False,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="A check that has to work besides answer and stream, e.g. tools; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
+    gateway: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+    name: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+    slots: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+    token_file: Annotated[Path | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+    drain_ms: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+) -> None:
+    """Ask a provider whether a model works, with a few small requests and no gateway.
+
+    Takes the options of the provider's own command. Says of each request whether it worked, how fast, what the
+    provider told of its usage, and with which failure code a task would have ended. It costs some hundred
+    tokens. Exit code 0 when answers and streams work, and what --require names; else 1.
+
+    Example: DEEPSEEK_API_KEY=… fairlane worker check deepseek --model deepseek-chat
+    """
+    if provider not in PROVIDERS:
+        _stop(f"{provider!r} is not a provider; there are {', '.join(PROVIDERS)}.")
+    if ANY_MODEL in model:
+        _stop("A check needs the names of models; * is none.")
+    needed = {"answer", "stream", *(require or ())}
+    if unknown := needed - {*CHECKS, *(["image"] if image else [])}:
+        hint = " (it takes --image)" if "image" in unknown else ""
+        _stop(f"There is no check {', '.join(sorted(unknown))}{hint}; there are {', '.join(CHECKS)}, image.")
+    times = ttft_ms, idle_ms, total_ms
+    adapter = _adapter(PROVIDERS[provider], model, base_url, upstream_model, api_key_env, allow_field, times)
+    for noisy in ("httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        adapter = OpenAIAdapter(
+        good = asyncio.run(_check(adapter, provider, model, image, needed, as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if good else FAILED_EXIT)
+
+
+CHECKS = ("models", "answer", "stream", "tools", "json", "refusal")
+
+
+async def _check(
+    adapter: "Upstream", provider: str, models: list[str], image: bool, needed: set[str], as_json: bool
+) -> bool:
+    """Examine each model and tell it; whether all that is needed works."""
+    from fairlane.workers.adapters.trial import examine  # noqa: PLC0415 (it takes a while)
+
+    good = True
+    try:
+        for model in models:
+            if not as_json:
+                typer.echo(f"{provider}, model {model}")
+            async for finding in examine(adapter, model, image=image):
+                good = good and (finding.works or finding.check not in needed)
+                told = {"provider": provider, "model": model, **msgspec.to_builtins(finding)}
+                typer.echo(msgspec.json.encode(told).decode() if as_json else _line(finding))
+                sys.stdout.flush()
+    finally:
+        await adapter.aclose()
+    return good
+
+
+def _line(finding: "Finding") -> str:
+    parts = [finding.says] if finding.says else []
+    if finding.failure is not None:
+        failure = finding.failure
+        status = f" ({failure.http_status})" if failure.http_status else ""
+        again = "would be tried again" if failure.retryable else "final"
+        parts.append(f"{failure.code}{status}, {again}: {failure.message}")
+    if finding.ttft_ms is not None:
+        parts.append(f"first token after {finding.ttft_ms} ms")
+    if finding.tokens_per_second is not None:
+        parts.append(f"{finding.tokens_per_second:g} tokens/s")
+    if finding.usage is not None:
+        known = {
+            name: value
+            for name, value in finding.usage.items()
+            if name not in ("inputTokens", "outputTokens")
+        }
+        parts.append(f"usage {_json(known)}")
+    elif finding.check in ("answer", "stream") and finding.works:
+        parts.append("no usage told")
+    word = "works" if finding.works else "no"
+    return f"  {finding.check:8} {word:6} {finding.ms:>6} ms  {'; '.join(parts)}"
+
+
+def _adapter(
+    provider: Provider,
+    models: list[str],
+    base_url: str | None,
+    upstream_models: list[str] | None,
+    api_key_env: str | None,
+    allow_fields: list[str] | None,
+    times: tuple[int, int, int],
+) -> "Upstream":
+    """The adapter that a provider's options ask for. Ends the command with a sentence when they make no sense."""
+    from fairlane.workers.adapters.clock import Limits  # noqa: PLC0415
+
+    if upstream_models and len(upstream_models) != len(models):
+        _stop(
+            f"There are {len(models)} --model but {len(upstream_models)} --upstream-model; give one for each."
+        )
+    key = os.environ.get(api_key_env or provider.key_env)
+    if not key and (api_key_env or (provider.needs_key and base_url is None)):
+        where = "" if api_key_env else f"; {provider.title}'s key belongs there (or elsewhere: --api-key-env)"
+        _stop(f"The environment variable {api_key_env or provider.key_env} is not set{where}.")
+    try:
+        return provider.adapter(
             base_url=base_url,
-            models=dict(zip(model, upstream_model, strict=True)) if upstream_model else model,
+            models=dict(zip(models, upstream_models, strict=True)) if upstream_models else models,
             api_key=key,
-            allow_fields=allow_field or (),
-            limits=Limits(ttft_ms=ttft_ms, idle_ms=idle_ms, total_ms=total_ms),
+            allow_fields=allow_fields or (),
+            limits=Limits(*times),
         )
     except ValueError as error:
         _stop(str(error))
-    adapter.attach(worker)
-    _serve(worker, gateway, name, slots, token_file, drain_ms)
 
 
 @app.command()

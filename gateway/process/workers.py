@@ -29,7 +29,7 @@ from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.logs.sentences import unquoted
 from fairlane.queues.logs.sums import FewLines
-from fairlane.workers.providers import PROVIDERS
+from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
 
 log = structlog.get_logger("fairlane.upstreams")
@@ -93,7 +93,7 @@ def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: S
 def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[str, ...]:
     models = upstream.models
     return (
-        PROVIDERS[upstream.provider].command,
+        PROVIDERS[upstream.provider].name,
         f"--name={name}",
         f"--slots={upstream.slots}",
         f"--drain-ms={drain_ms}",

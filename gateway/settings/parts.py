@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
-from fairlane.workers.providers import PROVIDERS
+from fairlane.workers.adapters.providers import PROVIDERS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -425,7 +425,7 @@ class UpstreamSettings(SettingsPart):
     """One server or account behind this gateway: the gateway itself starts a worker that passes tasks to it."""
 
     provider: str
-    """What it speaks: `openai` (any server that speaks OpenAI), `deepseek`, `glm`, `vllm` or `ollama`."""
+    """What it speaks: `openai` (any server that speaks OpenAI), `deepseek`, `glm`, `vllm`, `ollama`, `anthropic` or `gemini`."""
 
     base_url: str | None = None
     """What precedes `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address, of

@@ -137,7 +137,17 @@ def test_the_page_on_troubleshooting_names_what_callers_are_refused_with() -> No
 @pytest.mark.parametrize(
     "command",
     [
-        *("serve", "demo", "check", "status", "key new", "key create", "worker run", "worker openai"),
+        *(
+            "serve",
+            "demo",
+            "check",
+            "status",
+            "key new",
+            "key create",
+            "worker run",
+            "worker openai",
+            "worker check",
+        ),
         *("queues set", "queues list", "models set", "models list"),
     ],
 )

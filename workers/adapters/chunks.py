@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from fairlane.workers.protocol import Index
+from fairlane.workers.sdk.errors import TaskError
 from fairlane.workers.sdk.values import Delta, Usage
 
 _NULL = Raw(b"null")
@@ -28,6 +29,14 @@ class Chunk(Answer):
     timings: Raw = _NULL
 
 
+class _EndedChoice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Ended(msgspec.Struct):
+    choices: list[_EndedChoice] | None = None
+
+
 LARGE = 1 << 20
 MOST_COLONS = 250_000
 """In a large event: at least as many as the members that it would become."""
@@ -37,6 +46,10 @@ OF_THE_ANSWER = ("id", "system_fingerprint", "service_tier")
 """Members that are the same in each chunk: told once, with the first output."""
 MOST_OF_THE_ANSWER = 4096
 """Bytes of a member of the answer; larger ones are left out."""
+_FAILED = frozenset({"insufficient_system_resource", "network_error", "abort", "error"})
+"""Finish reasons of DeepSeek, GLM, SGLang and vLLM: the server gave up."""
+_FINISHES = {"sensitive": "content_filter"}
+"""GLM's."""
 _chunk = msgspec.json.Decoder(Chunk)
 _members = msgspec.json.Decoder(dict[str, Raw] | None)
 _items = msgspec.json.Decoder(list[Raw])
@@ -49,23 +62,31 @@ class ChunkReader:
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
-        self.timings: Raw | None = None
-        """What the upstream said last of its speed (llama.cpp)."""
+        self.done = False
+        """Whether the stream has said that it is over."""
+        self._timings: Raw | None = None
         self._told: set[str] = set()
         self._open: set[int] = set()
         self._ended: set[int] = set()
 
     @property
     def complete(self) -> bool:
-        """Whether each choice that was seen has had its finish reason."""
-        return bool(self._ended) and self._open <= self._ended
+        """Whether the stream has said so, or each choice that was seen has had its finish reason."""
+        return self.done or (bool(self._ended) and self._open <= self._ended)
+
+    def last(self) -> Delta | None:
+        """What the upstream said last of its speed (llama.cpp)."""
+        return None if self._timings is None else Delta(extra=of_the_answer({"timings": self._timings}))
 
     def read(self, event: bytes) -> list[Delta]:
-        """The deltas of one event. Raises `StreamError` for an `error` object, `ValueError` if unreadable."""
-        if not event.isascii():
-            event.decode()  # strings are passed on unparsed, and nothing else would look into them
-        if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MOST_COLONS:
-            raise ValueError(f"an event of more than {MOST_COLONS} members")
+        """The deltas of one event.
+
+        Raises `StreamError` for an `error` object, `ValueError` if unreadable, `TaskError` for an end that is a failure.
+        """
+        if event.strip() == b"[DONE]":
+            self.done = True
+            return []
+        check_event(event)
         chunk = _chunk.decode(event)
         if chunk.choices is not None and len(chunk.choices) > MOST_CHOICES:
             raise ValueError(f"an event of more than {MOST_CHOICES} choices")
@@ -78,11 +99,12 @@ class ChunkReader:
             delta = delta_of(choice)
             self._open.add(delta.index)
             if delta.finish_reason is not None:
+                delta.finish_reason = finish_of(delta.finish_reason)
                 self._ended.add(delta.index)
             if not _says_nothing(delta):
                 deltas.append(delta)
         if not is_null(chunk.timings) and len(bytes(chunk.timings)) <= MOST_OF_THE_ANSWER:
-            self.timings = Raw(bytes(chunk.timings))  # not the whole event
+            self._timings = Raw(bytes(chunk.timings))  # not the whole event
         if deltas and len(self._told) < len(OF_THE_ANSWER):
             self._tell(chunk, deltas[0])
         return deltas
@@ -98,6 +120,39 @@ class ChunkReader:
         new = {name: raw for name, raw in new.items() if len(bytes(raw)) <= MOST_OF_THE_ANSWER}
         if new:
             delta.extra = of_the_answer(new, None if delta.extra is UNSET else delta.extra)
+
+
+def check_event(event: bytes) -> None:
+    """Raise `ValueError` for one that is no UTF-8, or that would become more objects than are worth it."""
+    if not event.isascii():
+        event.decode()  # strings are passed on unparsed, and nothing else would look into them
+    if len(event) > LARGE and max(event.count(b":"), event.count(b"{")) > MOST_COLONS:
+        raise ValueError(f"an event of more than {MOST_COLONS} members")
+
+
+def finish_of(reason: str) -> str:
+    """A finish reason by OpenAI's name; those that are failures raise `TaskError`: the answer is not what it was to be."""
+    if reason in _FAILED:
+        raise TaskError("UPSTREAM_ERROR", f"The upstream broke its answer off: {reason}.", retryable=True)
+    return _FINISHES.get(reason, reason)
+
+
+def ended(body: bytes) -> bytes:
+    """A whole answer with its finish reasons by OpenAI's names. Raises `TaskError` like `finish_of`."""
+    if not any(b'"%b"' % reason.encode() in body for reason in (*_FAILED, *_FINISHES)):
+        return body
+    try:
+        reasons = [choice.finish_reason for choice in msgspec.json.decode(body, type=_Ended).choices or ()]
+    except msgspec.DecodeError:
+        return body  # no choices of OpenAI's
+    if [finish_of(reason) for reason in reasons if reason is not None] == reasons:
+        return body
+    answer = msgspec.json.decode(body, type=dict[str, Raw])
+    choices = msgspec.json.decode(answer["choices"], type=list[dict[str, Raw]])
+    for choice, reason in zip(choices, reasons, strict=True):
+        if reason is not None:
+            choice["finish_reason"] = Raw(msgspec.json.encode(finish_of(reason)))
+    return msgspec.json.encode({**answer, "choices": choices})
 
 
 class StreamError(Exception):

@@ -5,15 +5,15 @@
 | the prompt is too long (any status, see below)   | CONTEXT_LENGTH     | no        |
 | 413, 429 for one request above a limit per minute | CONTEXT_LENGTH    | no        |
 | a content filter's refusal                       | CONTENT_FILTERED   | no        |
-| 401, 403                                         | UPSTREAM_AUTH      | no        |
-| 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
+| 402, `insufficient_quota`, GLM's 1113, 1308, 1310, Anthropic's credit, Google's `FAILED_PRECONDITION` | UPSTREAM_QUOTA | no |
+| 401, 403, Google's `API_KEY_INVALID`             | UPSTREAM_AUTH      | no        |
 | 425, 429, 503, 529, `overloaded`                 | MODEL_TOO_BUSY     | yes       |
 | 408, 504, 522, 524, `timeout`: its own limits    | UPSTREAM_TIMEOUT   | yes       |
 | no connection in time, TLS included              | CONNECT_TIMEOUT    | yes       |
 | 409, 500, 502, 520, 521, 523, a refused or broken connection | UPSTREAM_ERROR | yes |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
 | a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
-| no output, silence, no end in time (`openai.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
+| no output, silence, no end in time (`clock.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
 
@@ -21,8 +21,8 @@ Retryable is what another try may mend: the gateway makes it, three in all. 409 
 lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach, or that is late; 501 and 505 are
 answers that do not change.
 
-The pause that an upstream asks for (`retry-after-ms`, `Retry-After`) goes with its failure. One that says that there were too
-many requests, and not for how long, is left alone for a second.
+The pause that an upstream asks for (`retry-after-ms`, `Retry-After`, Google's `RetryInfo`) goes with its failure. One that says
+that there were too many requests, and not for how long, is left alone for a second.
 """
 
 import re
@@ -42,12 +42,12 @@ DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
 
 _CONTEXT_CODES = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "1261"}
 )
 _CONTEXT_SENTENCES = re.compile(
     r"maximum context length|context length (?:is )?exceed|exceed\w* (?:the )?(?:\w+ ){0,3}context"
     r"|(?:larger|longer|greater) than (?:the )?(?:\w+ ){0,3}context|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|context window|too large to process",
+    r"|too many (?:input )?tokens|exceeds the maximum number of tokens|context window|too large to process",
     re.IGNORECASE,
 )
 _ABOVE_LIMIT = re.compile(r"\blimit:? ([0-9][0-9,]*)\b.{0,40}?\brequested:? ([0-9][0-9,]*)\b", re.IGNORECASE)
@@ -60,9 +60,15 @@ _NO_PATH = re.compile(
 """How servers say that they have no such path (FastAPI, Go, llama.cpp, nginx, OpenAI, Express, LM Studio, Fairlane): the base URL
 is wrong, not the request."""
 _FILTER_CODES = frozenset(
-    {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed"}
+    {"content_filter", "content_policy_violation", "contentfilter", "data_inspection_failed", "1301"}
 )
-_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "too_many_requests"})
+"""Numbers are GLM's, here and below."""
+_RATE_CODES = frozenset(
+    {
+        *("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"),
+        *("1302", "1303", "1305"),
+    }
+)
 _BUSY_CODES = _RATE_CODES | {
     "overloaded_error",
     "overloaded",
@@ -70,16 +76,41 @@ _BUSY_CODES = _RATE_CODES | {
     "engine_overloaded",
     "unavailable_error",
     "service_unavailable",
+    "unavailable",
 }
-_TIMEOUT_CODES = frozenset({"timeout", "timeout_error"})
-_QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance"})
-_AUTH_CODES = frozenset(
-    {"invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"}
+_TIMEOUT_CODES = frozenset({"timeout", "timeout_error", "deadline_exceeded"})
+_QUOTA_CODES = frozenset(
+    {
+        *("insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "billing_error"),
+        *("failed_precondition", "1113", "1308", "1310"),
+    }
 )
-_REFUSED_CODES = frozenset({"invalid_request_error", "model_not_found", "not_found_error", "badrequesterror"})
+"""Google's FAILED_PRECONDITION: billing is not enabled where the free tier does not hold."""
+_NO_CREDIT = re.compile(r"credit balance is too low", re.IGNORECASE)
+"""Anthropic's 400 has no name for it."""
+_AUTH_CODES = frozenset(
+    {
+        *("invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"),
+        *("unauthenticated", "permission_denied"),
+    }
+)
+_KEY_CODES = frozenset({"api_key_invalid"})
+"""Of Google's 400 for a key that is none."""
+_REFUSED_CODES = frozenset(
+    {
+        *(
+            "invalid_request_error",
+            "model_not_found",
+            "not_found_error",
+            "badrequesterror",
+            "request_too_large",
+        ),
+        *("invalid_argument", "not_found", "out_of_range", "1210", "1211", "1212", "1213", "1214", "1215"),
+    }
+)
 
 
-_MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model"})
+_MODEL_CODES = frozenset({"model_not_found", "model_not_exist", "invalid_model", "1211"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +127,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamError:
-    """What an error body says: its sentence and the names that it gives the error, in lower case."""
+    """What an error body says: its sentence, the names that it gives the error (in lower case), the status that it stands for."""
 
     message: str
     names: frozenset[str]
     status: int | None = None
+    pause_s: float | None = None
+    """How long to wait, where the body tells."""
 
 
 def read_error(body: bytes | msgspec.Raw) -> UpstreamError:
-    """Understand an error body: `{"error": {…}}`, `{"error": "…"}`, `{"message"}`, `{"detail"}`, or text."""
+    """Understand an error body: `{"error": {…}}`, `{"error": "…"}`, `{"message"}`, `{"detail"}`, a list of one, or text."""
     raw = bytes(body)
     try:
         value = msgspec.json.decode(raw)
@@ -158,6 +191,7 @@ def _failure(said: UpstreamError, status: int | None, pause_s: float | None, ask
     if no_model and not asked.callers_choice:
         code = "UPSTREAM_ERROR"
     too_many = status == 429 or (status is None and said.names & _RATE_CODES)
+    pause_s = said.pause_s if pause_s is None else pause_s
     if pause_s is None and retryable and too_many:
         pause_s = DEFAULT_PAUSE_S
     message = said.message.replace(asked.secret, "***") if asked.secret else said.message
@@ -191,9 +225,9 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
         return "CONTEXT_LENGTH", False
     if said.names & _FILTER_CODES:  # 2
         return "CONTENT_FILTERED", False
-    if status == 402 or said.names & _QUOTA_CODES:  # 3
+    if status == 402 or said.names & _QUOTA_CODES or _NO_CREDIT.search(said.message):  # 3
         return "UPSTREAM_QUOTA", False
-    if status in (401, 403):
+    if status in (401, 403) or said.names & _KEY_CODES:
         return "UPSTREAM_AUTH", False
     if status in BUSY_STATUSES:
         return "MODEL_TOO_BUSY", True
@@ -225,6 +259,8 @@ def _misdirected(said: UpstreamError, status: int | None) -> bool:
 
 
 def _from_value(value: Any) -> UpstreamError:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if isinstance(value, dict) and isinstance(value.get("error"), dict | str):
         value = value["error"]
     if not isinstance(value, dict):
@@ -232,15 +268,31 @@ def _from_value(value: Any) -> UpstreamError:
     message = next((value[k] for k in ("message", "detail", "error") if value.get(k)), "")
     if not isinstance(message, str):
         message = msgspec.json.encode(message).decode()
-    names = {str(value[k]).lower() for k in ("code", "type", "param") if isinstance(value.get(k), str)}
+    names = [value.get(k) for k in ("code", "type", "param", "status")]
+    status = _status(value.get("code")) or (529 if value.get("type") == "overloaded_error" else None)
     inner = value.get("innererror")
-    if isinstance(inner, dict) and isinstance(inner.get("code"), str):
-        names.add(inner["code"].lower())
-    return UpstreamError(_one_line(message), frozenset(names), _status(value.get("code")))
+    if isinstance(inner, dict):
+        names.append(inner.get("code"))
+    details = value.get("details")
+    listed = [one for one in details[:20] if isinstance(one, dict)] if isinstance(details, list) else []
+    names += [one.get("reason") for one in listed]
+    pauses = [pause for one in listed if (pause := _pause(one.get("retryDelay"))) is not None]
+    return UpstreamError(
+        _one_line(message),
+        frozenset(str(name).lower() for name in names if isinstance(name, str | int)),
+        status,
+        max(pauses, default=None),
+    )
+
+
+def _pause(delay: Any) -> float | None:
+    """Seconds of a duration as Google writes it: `22s`, `1.5s`."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)s", delay) if isinstance(delay, str) else None
+    return None if found is None else float(found[1])
 
 
 def _status(code: Any) -> int | None:
-    if isinstance(code, str) and code.isascii() and code.isdigit():
+    if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
         code = int(code)
     return code if isinstance(code, int) and 400 <= code <= 599 else None
 

@@ -11,6 +11,8 @@ _LENGTHS = ("max_model_len", "context_length", "context_window", "max_context_le
 
 
 class _Listed(msgspec.Struct):
+    """One of OpenAI's list."""
+
     id: str
     owned_by: Any = None
     max_model_len: Any = None
@@ -28,20 +30,43 @@ class _Listed(msgspec.Struct):
         }
 
 
+class _Google(msgspec.Struct, rename="camel"):
+    """One of Gemini's list, whose names begin with `models/`."""
+
+    name: str
+    input_token_limit: Any = None
+    output_token_limit: Any = None
+
+    @property
+    def id(self) -> str:
+        return self.name.removeprefix("models/")
+
+    def info(self) -> dict[str, Any]:
+        limits = [
+            limit for limit in (self.input_token_limit, self.output_token_limit) if isinstance(limit, int)
+        ]
+        return {"contextLength": sum(limits) or None, "ownedBy": "google"}
+
+
 class _List(msgspec.Struct):
-    data: list[msgspec.Raw]
+    data: list[msgspec.Raw] | None = None
+    models: list[msgspec.Raw] | None = None
+
+
+_listed = msgspec.json.Decoder(_Listed).decode
+_googles = msgspec.json.Decoder(_Google).decode
 
 
 def read_models(body: bytes) -> dict[str, ModelInfo]:
     """By the upstream's name. Whatever is not as expected says nothing."""
     try:
-        rows = msgspec.json.decode(body, type=_List).data
-    except msgspec.DecodeError:
+        lists = msgspec.json.decode(body, type=_List)
+    except (msgspec.DecodeError, RecursionError):
         return {}
     told = {}
-    for row in rows:
+    for row in (lists.data if lists.models is None else lists.models) or ():
         try:
-            listed = msgspec.json.decode(row, type=_Listed)
+            listed: _Listed | _Google = _listed(row) if lists.models is None else _googles(row)
             told[listed.id] = msgspec.convert(listed.info(), ModelInfo)
         except msgspec.DecodeError:
             continue

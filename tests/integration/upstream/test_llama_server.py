@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.support.processes import NO_PROXIES, process
 from tests.support.serving import DEADLINE_S, until
 
 from .conftest import MODEL
@@ -183,3 +184,18 @@ async def test_the_server_stops_when_a_waiting_caller_leaves(
     await asyncio.gather(calling, return_exceptions=True)
     await at_rest(llama)
     assert await tokens_predicted(llama) - before < LONG_TALK
+
+
+async def test_the_check_says_of_a_real_server_what_works(llama: httpx.AsyncClient) -> None:
+    command = ("-m", "fairlane.gateway.process.cli", "worker", "check", "openai", "--json", "--model", MODEL)
+    async with process(
+        *command, "--base-url", str(llama.base_url).rstrip("/") + "/v1", **NO_PROXIES
+    ) as child:
+        async with asyncio.timeout(DEADLINE_S * 4):
+            out, _ = await child.communicate()
+    found = {(row := json.loads(line))["check"]: row for line in out.splitlines()}
+    assert list(found) == ["models", "answer", "stream", "tools", "json", "refusal"]
+    assert all(found[name]["works"] for name in ("models", "answer", "stream"))
+    assert found["stream"]["usage"]["completion_tokens"] > 1
+    assert found["stream"]["tokensPerSecond"] > 0
+    assert child.returncode == 0

@@ -25,8 +25,8 @@ from fairlane.gateway.process.workers import (
     upstream_plan,
 )
 from fairlane.gateway.settings import Settings, SettingsError, describe, load_settings, without_secrets
+from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.cli import app as worker_app
-from fairlane.workers.providers import PROVIDERS
 
 LOCAL = {"provider": "openai", "base_url": "http://localhost:8000/v1", "models": ["m"]}
 VLLM = "{provider: vllm, models: [m], "
@@ -46,7 +46,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
 @pytest.mark.parametrize(
     ("upstream", "environ", "said"),
     [
-        ("{provider: deepsek, models: [m]}", {}, ".provider: should be one of openai, deepseek, glm, vllm, ollama, not"),
+        ("{provider: deepsek, models: [m]}", {}, ".provider: should be one of openai, deepseek, glm, vllm, ollama, anthropic, gemini, not"),
         ("{models: [m]}", {}, ".provider: is required"),
         ("{provider: vllm}", {}, ".models: is required"),
         ("{provider: vllm, models: []}", {}, ".models: should name a model, at least"),
@@ -108,7 +108,7 @@ def test_settings_show_upstreams_as_they_are_written() -> None:
 
 def test_every_provider_can_be_run_by_a_command_that_there_is() -> None:
     commands = {command.name for command in worker_app.registered_commands}
-    assert {provider.command for provider in PROVIDERS.values()} <= commands
+    assert {provider.name for provider in PROVIDERS.values()} <= commands
 
 
 def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:

@@ -1,0 +1,209 @@
+"""`fairlane worker <provider>` and `fairlane worker check` from the command line, against scripted upstreams."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import respx
+from tests.support.upstreams import anthropic_error, anthropic_events, anthropic_message, sse
+from typer.testing import CliRunner, Result
+
+from fairlane.workers.adapters import PROVIDERS
+from fairlane.workers.adapters.dialects.anthropic import request as anthropic
+from fairlane.workers.adapters.dialects.chat import HINTS, Chat
+from fairlane.workers.adapters.dialects.gemini import request as gemini
+from fairlane.workers.cli import CHECKS, app
+
+BASE = "http://upstream.test/v1"
+KEY = "sk-very-secret"
+OPTIONS = (
+    "--base-url",
+    "--model",
+    "--upstream-model",
+    "--api-key-env",
+    "--allow-field",
+    "--slots",
+    "--name",
+    "--gateway",
+)
+
+
+def fairlane(*words: str, **env: str) -> Result:
+    keys = dict.fromkeys((provider.key_env for provider in PROVIDERS.values()), "")
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", **keys, **env})
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_provider_has_a_command_with_the_same_options(name: str) -> None:
+    shown = fairlane(name, "--help")
+    assert shown.exit_code == 0
+    for option in OPTIONS:
+        assert option in shown.output
+    assert PROVIDERS[name].base_url in shown.output
+    checked = fairlane("check", "--help").output
+    assert name in checked
+
+
+@pytest.mark.parametrize("name", [name for name, provider in PROVIDERS.items() if provider.needs_key])
+def test_a_missing_key_is_named(name: str) -> None:
+    refused = fairlane(name, "--model", "m")
+    assert refused.exit_code == 2
+    assert f"{PROVIDERS[name].key_env} is not set" in refused.output
+    other = fairlane("check", name, "--model", "m", "--api-key-env", "MINE")
+    assert (other.exit_code, "MINE is not set" in other.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["check", "acme", "--model", "m"], "'acme' is not a provider; there are openai, deepseek"),
+        (["check", "vllm", "--model", "*"], "needs the names of models"),
+        (["check", "vllm", "--model", "m", "--require", "vision"], "There is no check vision"),
+        (["check", "vllm", "--model", "m", "--require", "image"], "it takes --image"),
+        (["vllm", "--model", "m", "--base-url", "ftp://x"], "'ftp://x' is not a base URL"),
+        (["vllm", "--model", "m", "--upstream-model", "a", "--upstream-model", "b"], "give one for each"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(words: list[str], sentence: str) -> None:
+    refused = fairlane(*words)
+    assert refused.exit_code == 2
+    assert sentence in refused.output
+
+
+def test_no_http_client_is_imported_before_it_is_used() -> None:
+    code = "import sys, fairlane.workers.cli; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Claude:
+    """An upstream that answers each of the small requests, as far as it `can`."""
+
+    def __init__(self, *can: str) -> None:
+        self.can = can
+        self.bodies: list[Any] = []
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        body = msgspec.json.decode(request.content)
+        self.bodies.append(body)
+        text = json.dumps(body["messages"])
+        if body["model"] != "real":
+            return httpx.Response(
+                404, json=anthropic_error("not_found_error", f"model: {body['model']} {KEY}")
+            )
+        if body["stream"]:
+            if "stream" not in self.can:
+                return httpx.Response(529, json=anthropic_error("overloaded_error", "Overloaded\x1b[2J"))
+            events = anthropic_events([{"type": "text", "text": "1 2 3 4 5"}])
+            return httpx.Response(
+                200, headers={"Content-Type": "text/event-stream"}, content=sse(*events, named=True)
+            )
+        content: Any = {"type": "text", "text": "OK"}
+        if body.get("tools") and "tools" in self.can:
+            content = {"type": "tool_use", "id": "c", "name": "get_weather", "input": {"city": "Paris"}}
+        elif "JSON object" in text and "json" in self.can:
+            content = {"type": "text", "text": '{"ok": true}'}
+        return httpx.Response(200, json=anthropic_message([content]))
+
+
+def check(claude: Claude, *words: str) -> Result:
+    with respx.mock(assert_all_called=False) as router:
+        router.get(f"{BASE}/models?limit=1000").mock(
+            return_value=httpx.Response(200, json={"data": [{"id": "real"}]})
+        )
+        router.post(f"{BASE}/messages").mock(side_effect=claude.answer)
+        return fairlane(
+            *("check", "anthropic", "--model", "fast", "--upstream-model", "real", "--base-url", BASE),
+            *("--slots", "8", "--name", "w", *words),
+            ANTHROPIC_API_KEY=KEY,
+        )
+
+
+def findings(result: Result) -> dict[str, Any]:
+    return {(row := json.loads(line))["check"]: row for line in result.output.splitlines()}
+
+
+def test_a_good_provider_is_told_so_request_by_request() -> None:
+    claude = Claude("stream", "tools", "json")
+    result = check(claude, "--json", "--image", "--require", "tools", "--require", "json")
+    assert result.exit_code == 0
+    found = findings(result)
+    assert list(found) == ["models", "answer", "stream", "tools", "json", "image", "refusal"]
+    assert all(row["works"] for row in found.values())
+    assert found["models"]["says"] == "1 listed, real is among them"
+    assert found["answer"]["usage"]["prompt_tokens"] == 33
+    assert found["stream"]["usage"]["completion_tokens"] == 7
+    assert found["stream"]["ttftMs"] is not None
+    assert found["refusal"]["failure"]["code"] == "BAD_REQUEST"
+    assert found["refusal"]["failure"]["httpStatus"] == 404
+    assert KEY not in result.output
+    assert all(body["max_tokens"] <= 1024 for body in claude.bodies)
+    images = [body for body in claude.bodies if "image/png" in json.dumps(body)]
+    assert len(images) == 1
+    assert len(claude.bodies) == 6
+
+
+def test_what_does_not_work_is_told_with_its_failure_code_and_ends_with_1() -> None:
+    result = check(Claude())
+    assert result.exit_code == 1
+    lines = {line.split()[0]: line for line in result.output.splitlines()}
+    assert "works" in lines["answer"]
+    assert "MODEL_TOO_BUSY (529), would be tried again" in lines["stream"]
+    assert "\x1b" not in result.output
+    assert "no call of the tool, but 'OK'" in lines["tools"]
+    assert "no JSON: 'OK'" in lines["json"]
+    assert "image" not in lines
+
+
+def test_what_nobody_requires_may_fail() -> None:
+    assert check(Claude("stream")).exit_code == 0
+    assert check(Claude("stream"), "--require", "tools").exit_code == 1
+
+
+@respx.mock
+def test_a_server_that_is_not_there_is_told_in_seconds() -> None:
+    respx.route().mock(side_effect=httpx.ConnectError("refused"))
+    result = fairlane("check", "vllm", "--model", "m")
+    assert result.exit_code == 1
+    assert result.output.count("cannot be reached") == 6
+
+
+@respx.mock
+def test_a_server_that_says_anything_is_not_believed() -> None:
+    endless = sse(*[{"choices": [{"delta": {"content": "x" * 5000}}]}] * 100)
+    respx.get("http://localhost:8000/v1/models").mock(return_value=httpx.Response(200, json=[]))
+    respx.post("http://localhost:8000/v1/chat/completions").mock(
+        side_effect=lambda request: (
+            httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=endless)
+            if msgspec.json.decode(request.content)["stream"]
+            else httpx.Response(200, json={"choices": "none"})
+        )
+    )
+    found = findings(fairlane("check", "vllm", "--model", "m", "--json"))
+    assert not found["models"]["works"]
+    assert found["answer"]["failure"]["code"] == "JSON_PARSE_FAILED"
+    assert "no notice of the bound" in found["stream"]["failure"]["message"]
+
+
+def test_the_page_on_providers_has_every_preset_and_every_member_that_is_not_sent() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
+    for provider in PROVIDERS.values():
+        assert f"| `{provider.name}` |" in page
+        assert f"`{provider.base_url}`" in page
+        assert f"`{provider.key_env}`" in page
+    untold = HINTS - {"model", "stream", "stream_options"}
+    for name in (*untold, *anthropic.IGNORED, *anthropic.OWN, *gemini.IGNORED, *Chat.__struct_fields__):
+        assert f"`{name}`" in page or f"`{name}:" in page or "penalty" in name or name in NOT_OF_THE_PAGE, (
+            name
+        )
+    assert f"without one {anthropic.DEFAULT_MAX_TOKENS}" in page
+    assert "`thinkingBudget`: " + ", ".join(f"{budget:,}" for budget in gemini.BUDGETS.values()) in page
+    for name in CHECKS:
+        assert f"\n  {name:8} " in page
+
+
+NOT_OF_THE_PAGE = {"messages", "modalities", "top_logprobs"}

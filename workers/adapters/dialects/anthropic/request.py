@@ -1,0 +1,200 @@
+"""An OpenAI chat request as one of Anthropic's messages. Pure. What goes where is told in docs/providers.md."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from fairlane.workers.adapters.dialects.chat import (
+    Chat,
+    Message,
+    Named,
+    Part,
+    arguments_of,
+    data_of,
+    image_url,
+    read_chat,
+    refused,
+)
+
+DEFAULT_MAX_TOKENS = 8192
+"""Where the caller sets no bound: Anthropic wants one."""
+OWN = frozenset({"thinking", "output_config", "cache_control"})
+"""Anthropic's members that callers may send as they are; `top_k` is one of `Chat`."""
+IGNORED = frozenset({"seed", "presence_penalty", "frequency_penalty"})
+JSON_ONLY = "Answer with one JSON object and nothing else."
+"""Said at the end of `system` for `json_object`: Anthropic has no such mode."""
+BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32000}
+"""Thinking tokens by effort, for models that want them said."""
+LEAST_BUDGET = 1024
+_OLD_THINKERS = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:-20\d{6}|-latest|$|@))")
+"""Models whose thinking is bounded by a budget; later ones take an effort, and refuse a budget."""
+
+
+def messages_request(payload: bytes, model: str, *, stream: bool, allowed: Collection[str]) -> dict[str, Any]:
+    """The body of `/messages`. Raises `TaskError` for what cannot be said."""
+    chat, through = read_chat(payload, "Anthropic", own=OWN, ignored=IGNORED, allowed=allowed)
+    if (chat.n or 1) != 1:
+        raise refused("n: Anthropic gives one answer to a request")
+    system, messages = _conversation(chat.messages)
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": DEFAULT_MAX_TOKENS,
+        "stream": stream,
+    }
+    if chat.most_tokens is not None:
+        body["max_tokens"] = chat.most_tokens
+    schema = chat.schema()
+    if schema is not None and bytes(schema) == b"{}":
+        system.append({"type": "text", "text": JSON_ONLY})
+    elif schema is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    if system:
+        body["system"] = system
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := getattr(chat, name)) is not None:
+            body[name] = value
+    if chat.stops:
+        body["stop_sequences"] = chat.stops
+    if chat.user:
+        body["metadata"] = {"user_id": chat.user}
+    if chat.tools:
+        body["tools"] = [_tool(tool.cache_control, function) for tool, function in chat.functions()]
+        body["tool_choice"] = _tool_choice(chat)
+    _think(chat, body, model)
+    for name, raw in through.items():
+        members = msgspec.json.decode(raw) if name == "output_config" else None
+        body[name] = {**body.get(name, {}), **members} if isinstance(members, dict) else raw
+    return body
+
+
+def _conversation(messages: list[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """`system`, and turns of user and assistant by turns. Messages that say nothing are left out."""
+    system: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        content: list[Any]
+        if message.role in ("system", "developer"):
+            system += _blocks(message.parts(), place)
+            continue
+        if message.role == "user":
+            role, content = "user", _blocks(message.parts(), place)
+        elif message.role == "assistant":
+            role, content = "assistant", _assistant(message, place)
+        elif message.role == "tool":
+            if not message.tool_call_id:
+                raise refused(f"{place}: a message of a tool has the tool_call_id that it answers")
+            result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+            if blocks := _blocks(message.parts(), place):
+                result["content"] = blocks
+            role, content = "user", [result]
+        else:
+            raise refused(f"{place}: the role {message.role!r} is not known")
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += content
+        elif content:
+            turns.append({"role": role, "content": content})
+    if not turns:
+        raise refused("messages: there is none of a user that says something")
+    return system, turns
+
+
+def _assistant(message: Message, place: str) -> list[Any]:
+    blocks: list[Any] = list(message.thinking_blocks or ())
+    blocks += _blocks(message.parts(), place)
+    for call in message.tool_calls or ():
+        arguments = arguments_of(call, place)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments})
+    return blocks
+
+
+def _blocks(parts: list[Part], place: str) -> list[dict[str, Any]]:
+    blocks = []
+    for number, part in enumerate(parts):
+        block = _block(part, f"{place}.content[{number}]")
+        if part.cache_control is not UNSET:
+            block["cache_control"] = part.cache_control
+        blocks.append(block)
+    return blocks
+
+
+def _block(part: Part, place: str) -> dict[str, Any]:
+    if part.type == "text":
+        return {"type": "text", "text": part.text}
+    if part.type == "image_url":
+        url = image_url(part, place)
+        data = data_of(url, place)
+        if data is None:
+            return {"type": "image", "source": {"type": "url", "url": url}}
+        return {"type": "image", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
+    if part.type == "file" and part.file is not None and part.file.file_data:
+        data = data_of(part.file.file_data, place)
+        if data is None or data[0] != "application/pdf":
+            raise refused(f"{place}: Anthropic takes files that are PDF, as data URLs")
+        block = {"type": "document", "source": {"type": "base64", "media_type": data[0], "data": data[1]}}
+        return {**block, "title": part.file.filename} if part.file.filename else block
+    raise refused(f"{place}: a part of the type {part.type!r} cannot be said to Anthropic")
+
+
+def _tool(cache_control: Any, function: Any) -> dict[str, Any]:
+    schema = function.parameters or {"type": "object", "properties": {}}
+    tool: dict[str, Any] = {"name": function.name, "input_schema": schema}
+    if function.description is not None:
+        tool["description"] = function.description
+    if function.strict:
+        tool["strict"] = True
+    if cache_control is not UNSET:
+        tool["cache_control"] = cache_control
+    return tool
+
+
+def _tool_choice(chat: Chat) -> dict[str, Any]:
+    wanted = chat.choice_of_tools
+    if isinstance(wanted, Named):
+        choice: dict[str, Any] = {"type": "tool", "name": wanted.name}
+    else:
+        choice = {"type": "any" if wanted == "required" else wanted}
+    if chat.parallel_tool_calls is False and wanted != "none":
+        choice["disable_parallel_tool_use"] = True
+    return choice
+
+
+def _think(chat: Chat, body: dict[str, Any], model: str) -> None:
+    """What `reasoning_effort` is here. In the middle of a loop of tools whose thinking did not come back, and where a call is
+    forced, nothing is thought: Anthropic refuses that.
+    """
+    effort = chat.reasoning_effort
+    if effort is None or (effort == "none" and _OLD_THINKERS.match(model)):
+        return
+    if effort not in BUDGETS and effort != "none":
+        raise refused(f"reasoning_effort: {effort!r} is not known; there are none, {', '.join(BUDGETS)}")
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    if effort == "none":
+        body["thinking"] = {"type": "disabled"}
+    elif forced or not _may_think(chat.messages):
+        return
+    elif _OLD_THINKERS.match(model):
+        budget = min(BUDGETS[effort], body["max_tokens"] // 2)
+        if chat.most_tokens is None:
+            budget = BUDGETS[effort]
+            body["max_tokens"] += budget
+        if budget >= LEAST_BUDGET:
+            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    else:
+        body["thinking"] = {"type": "adaptive", "display": "summarized"}
+        known = body.get("output_config", {})
+        body["output_config"] = {**known, "effort": "low" if effort == "minimal" else effort}
+
+
+def _may_think(messages: list[Message]) -> bool:
+    """Whether no tool was called since the last user message, or the thinking before came back."""
+    for message in reversed(messages):
+        if message.role == "user":
+            return True
+        if message.role == "assistant" and message.tool_calls and not message.thinking_blocks:
+            return False
+    return True

@@ -1,0 +1,70 @@
+"""What a dialect is."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlane.workers.sdk.values import Delta, Result, Task, Usage
+
+Output = Delta | Usage | Result
+
+
+class Reader(Protocol):
+    """Reads one answer: a stream event by event, or a whole one at once.
+
+    `read` and `whole` raise `StreamError` for an error object of the upstream's, `TaskError` for an end that is a failure, and
+    `ValueError` or `RecursionError` for what cannot be read.
+    """
+
+    usage: Usage | None
+    """What the upstream has told so far."""
+    done: bool
+    """Whether it has said that nothing more comes."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a stream that ends here is a whole one."""
+        ...
+
+    def read(self, event: bytes) -> Sequence[Delta]:
+        """The output of one event."""
+        ...
+
+    def last(self) -> Delta | None:
+        """What is to be told when the stream is over, if there was output."""
+        ...
+
+    def whole(self, body: bytes) -> list[Output]:
+        """A complete answer: its usage, and itself as the result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: the path behind the base URL, the body, and what reads the answer."""
+
+    path: str
+    body: bytes
+    reader: Reader
+    stream: bool
+
+
+class Dialect(Protocol):
+    """`task_types` are those that it can say; `models_path`, behind the base URL, lists the models."""
+
+    @property
+    def task_types(self) -> tuple[str, ...]: ...
+
+    @property
+    def models_path(self) -> str: ...
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        """Those of each request."""
+        ...
+
+    def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:
+        """The request for a task, for this model of the upstream's; `allowed` members of the body go out as they came.
+
+        `now` in seconds since 1970. Raises `TaskError` (BAD_REQUEST) for what cannot be said.
+        """
+        ...

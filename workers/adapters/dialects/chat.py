@@ -1,0 +1,384 @@
+"""OpenAI's chat request as types, and its answer put together from deltas: what the other dialects share."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from fairlane.workers.adapters.chunks import is_null, of_the_answer
+from fairlane.workers.sdk.errors import TaskError
+from fairlane.workers.sdk.values import Delta, Usage
+
+HINTS = frozenset(
+    {
+        *(
+            "model",
+            "stream",
+            "stream_options",
+            "metadata",
+            "store",
+            "service_tier",
+            "prediction",
+            "verbosity",
+        ),
+        *("logit_bias", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+    }
+)
+"""Members that change nothing of what an answer is: left out where a provider has no word for them."""
+MOST_OBJECTS = 250_000
+"""In a request, counted by what may be one: so many are looked at."""
+MOST_PARTS = 10_000
+"""Of a request: messages, parts of their contents, calls and tools; or of an answer. Each takes some microseconds."""
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w-]+=[\w-]+)*;base64,", re.IGNORECASE)
+
+
+class ImageUrl(Struct):
+    url: str
+
+
+class Audio(Struct):
+    data: str
+    format: str
+
+
+class File(Struct):
+    file_data: str | None = None
+    filename: str | None = None
+
+
+class _MessageShape(Struct):
+    content: Raw = Raw(b"null")
+    tool_calls: Raw = Raw(b"null")
+
+
+class _Shape(Struct):
+    """How much there is of what becomes objects."""
+
+    messages: list[_MessageShape]
+    tools: Raw = Raw(b"null")
+
+
+_items = msgspec.json.Decoder(list[Raw])
+
+
+class Part(Struct):
+    """One part of a message's content."""
+
+    type: str = ""
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+    input_audio: Audio | None = None
+    file: File | None = None
+    refusal: str | None = None
+    cache_control: Raw | UnsetType = UNSET
+
+
+class CalledFunction(Struct):
+    name: str
+    arguments: str = ""
+
+
+class Google(Struct):
+    thought_signature: str | None = None
+
+
+class ExtraContent(Struct):
+    """Where Google's own OpenAI surface puts what must come back to it."""
+
+    google: Google | None = None
+
+
+class ToolCall(Struct):
+    function: CalledFunction
+    id: str
+    type: str = "function"
+    extra_content: ExtraContent | None = None
+
+
+class Thought(Struct, omit_defaults=True):
+    """A block of Anthropic's thinking, as it was told and must come back; of other blocks a caller could name any."""
+
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+
+
+class Message(Struct):
+    role: str
+    content: str | list[Part] | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    thinking_blocks: list[Thought] | None = None
+    extra_content: ExtraContent | None = None
+    function_call: Raw = Raw(b"null")
+    audio: Raw = Raw(b"null")
+
+    def parts(self) -> list[Part]:
+        """The content's parts that say something, a refusal as a text."""
+        content = [Part("text", self.content)] if isinstance(self.content, str) else self.content or []
+        if self.refusal:
+            content = [*content, Part("text", self.refusal)]
+        known = [
+            Part("text", part.refusal, cache_control=part.cache_control) if part.type == "refusal" else part
+            for part in content
+        ]
+        return [part for part in known if part.type != "text" or part.text]
+
+
+class Function(Struct):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Raw] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct):
+    type: str
+    function: Function | None = None
+    cache_control: Raw | UnsetType = UNSET
+
+
+class Named(Struct):
+    name: str
+
+
+class ToolChoice(Struct):
+    type: str
+    function: Named | None = None
+
+
+class JsonSchema(Struct):
+    json_schema: dict[str, Raw] | None = msgspec.field(name="schema", default=None)
+
+
+class ResponseFormat(Struct):
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class Chat(Struct):
+    """A chat request: what can be said in more than OpenAI's words."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    modalities: list[str] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    user: str | None = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The bound on output tokens."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def choice_of_tools(self) -> str | Named:
+        """`auto`, `none`, `required`, or the function that is to be called."""
+        choice = self.tool_choice
+        if isinstance(choice, ToolChoice):
+            if choice.type != "function" or choice.function is None:
+                raise refused(f"tool_choice: {choice.type!r} is not known; name a function")
+            return choice.function
+        if choice not in (None, "auto", "none", "required"):
+            raise refused(f"tool_choice: {choice!r} is not known; there are auto, none and required")
+        return choice or "auto"
+
+    def functions(self) -> Iterable[tuple[Tool, Function]]:
+        """The tools, which are functions."""
+        for index, tool in enumerate(self.tools or ()):
+            if tool.type != "function" or tool.function is None:
+                raise refused(f"tools[{index}]: {tool.type!r} is not known here; only functions are")
+            yield tool, tool.function
+
+    def schema(self) -> Raw | None:
+        """The JSON schema that the answer must follow; an empty one for any object; None for free text."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return None
+        if wanted.type == "json_object":
+            return Raw(b"{}")
+        if (
+            wanted.type != "json_schema"
+            or wanted.json_schema is None
+            or wanted.json_schema.json_schema is None
+        ):
+            raise refused(
+                "response_format: there are text, json_object, and json_schema with its json_schema.schema"
+            )
+        return Raw(msgspec.json.encode(wanted.json_schema.json_schema))
+
+
+def refused(sentence: str) -> TaskError:
+    """The failure of a request that cannot be said to this provider."""
+    return TaskError("BAD_REQUEST", f"{sentence}.")
+
+
+def read_chat(
+    payload: bytes, provider: str, *, own: Collection[str], ignored: Collection[str], allowed: Collection[str]
+) -> tuple[Chat, dict[str, Raw]]:
+    """A payload as a chat, and its members that go out as they came: the provider's `own`, and those that are `allowed`.
+
+    `ignored` are hints that this provider has no word for, beside `HINTS`. Raises `TaskError` for whatever else is in it: a
+    member that nobody reads would be a wish that is silently not met.
+    """
+    too_many = refused(f"The request has more than {MOST_PARTS} messages, parts and tools")
+    if payload.count(b"{") > MOST_OBJECTS:
+        raise too_many
+    try:
+        shape = msgspec.json.decode(payload, type=_Shape)
+        lists = [
+            shape.tools,
+            *(raw for message in shape.messages for raw in (message.content, message.tool_calls)),
+        ]
+        if (
+            sum(len(_items.decode(raw)) for raw in lists if bytes(raw)[:1] == b"[") + len(shape.messages)
+            > MOST_PARTS
+        ):
+            raise too_many
+        members = msgspec.json.decode(payload, type=dict[str, Raw])
+        known = {name: raw for name, raw in members.items() if not is_null(raw)}
+        through = {name: raw for name, raw in known.items() if name in own or name in allowed}
+        for name in known.keys() - through.keys() - HINTS - set(ignored) - set(Chat.__struct_fields__):
+            raise refused(f"{name!r} cannot be said to {provider}; leave it out")
+        chat = msgspec.json.decode(payload, type=Chat)
+    except (ValueError, RecursionError) as error:
+        raise TaskError("BAD_REQUEST", f"The payload is not a chat request: {error}") from error
+    for number, message in enumerate(chat.messages):
+        for name in ("function_call", "audio"):
+            if not is_null(getattr(message, name)):
+                raise refused(f"messages[{number}]: {name!r} cannot be said to {provider}; leave it out")
+    if chat.logprobs or chat.top_logprobs:
+        raise refused(f"{provider} tells no log probabilities; leave logprobs out")
+    if chat.modalities is not None and set(chat.modalities) != {"text"}:
+        raise refused(f"{provider} is asked for text only; leave modalities out")
+    return chat, through
+
+
+def arguments_of(call: ToolCall, place: str) -> Raw:
+    """The arguments of a call as the JSON object that they are."""
+    text = call.function.arguments.strip() or "{}"
+    try:
+        msgspec.json.decode(text, type=dict[str, Raw])
+    except (ValueError, RecursionError) as error:
+        raise refused(f"{place}: the arguments of {call.function.name!r} are no JSON object") from error
+    return Raw(text.encode())
+
+
+def data_of(url: str, place: str) -> tuple[str, str] | None:
+    """Media type and base64 of a data URL; None for one of the web. Raises `TaskError` for any other."""
+    if url[:5].lower() == "data:":
+        found = _DATA_URL.match(url[:500])
+        if found is None:
+            raise refused(f"{place}: a data URL looks like data:image/png;base64,…")
+        return found[1].lower(), url[found.end() :]
+    if not url.lower().startswith(("https://", "http://")):
+        raise refused(f"{place}: {url[:40]!r} is no URL of the web, and no data URL")
+    return None
+
+
+def image_url(part: Part, place: str) -> str:
+    """Where the image of a part is."""
+    if part.image_url is None:
+        raise refused(f"{place}: there is no image_url")
+    return part.image_url if isinstance(part.image_url, str) else part.image_url.url
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What an answer is given before it comes: what made ids of tool calls begin with, the model, and when (s since 1970)."""
+
+    task_id: str
+    model: str
+    created: int
+
+
+def calls_delta(
+    index: int, call_id: str, name: str, arguments: str, more: dict[str, Any] | None = None
+) -> Raw:
+    """The `tool_calls` of a delta that begins a call."""
+    function = {"name": name, "arguments": arguments}
+    call = {"index": index, "id": call_id, "type": "function", "function": function, **(more or {})}
+    return Raw(msgspec.json.encode([call]))
+
+
+def told_once(delta: Delta, answer_id: str) -> None:
+    """Put the upstream's id of the answer into its first delta."""
+    known = None if delta.extra is UNSET else delta.extra
+    delta.extra = of_the_answer({"id": Raw(msgspec.json.encode(answer_id))}, known)
+
+
+def usage_from(prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0, **more: int) -> Usage:
+    """Usage in OpenAI's words: cached tokens lie inside the prompt's, reasoning tokens inside the completion's."""
+    details: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, **more},
+    }
+    if reasoning:
+        details["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return Usage(prompt, completion, details)
+
+
+def completion_of(deltas: Iterable[Delta], usage: Usage | None, head: Head) -> dict[str, Any]:
+    """A whole `chat.completion` of all the deltas that a reader has made of it."""
+    answer: dict[str, Any] = {"id": f"chatcmpl-{head.task_id}", "object": "chat.completion"}
+    answer |= {"created": head.created, "model": head.model, "choices": []}
+    choices: dict[int, dict[str, Any]] = {}
+    texts: dict[tuple[int, str], list[str]] = {}
+    calls: dict[tuple[int, int], dict[str, Any]] = {}
+    arguments: dict[tuple[int, int], list[str]] = {}
+    for delta in deltas:
+        at = delta.index
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        choice = choices.setdefault(at, {"index": at, "message": message, "finish_reason": None})
+        message = choice["message"]
+        for name, text in (("content", delta.content), ("reasoning_content", delta.reasoning)):
+            if text:
+                texts.setdefault((at, name), []).append(text)
+        if delta.tool_calls is not UNSET:
+            for call in msgspec.json.decode(delta.tool_calls):
+                key = at, call.pop("index")
+                arguments.setdefault(key, []).append(call["function"]["arguments"])
+                if key not in calls:
+                    calls[key] = call
+                    message.setdefault("tool_calls", []).append(call)
+        if delta.finish_reason is not None:
+            choice["finish_reason"] = delta.finish_reason
+        extra = {} if delta.extra is UNSET else msgspec.json.decode(delta.extra)
+        answer |= extra.pop("response", {})
+        for name, value in extra.pop("delta", {}).items():
+            if isinstance(value, list):
+                message.setdefault(name, []).extend(value)
+            else:
+                message[name] = value
+        choice |= extra
+    for (at, name), parts in texts.items():
+        choices[at]["message"][name] = "".join(parts)
+    for key, parts in arguments.items():
+        calls[key]["function"]["arguments"] = "".join(parts)
+    answer["choices"] = [choices[at] for at in sorted(choices)]
+    return answer if usage is None else {**answer, "usage": usage.details}

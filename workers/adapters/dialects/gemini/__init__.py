@@ -1,0 +1,5 @@
+"""Google's Gemini API."""
+
+from fairlane.workers.adapters.dialects.gemini.dialect import GeminiDialect
+
+__all__ = ["GeminiDialect"]

@@ -1,0 +1,92 @@
+"""OpenAI's own dialect, as many speak it: the body goes out as it came, but for a few members."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.workers.adapters.chunks import Answer, ChunkReader, StreamError, ended, is_null, usage_of
+from fairlane.workers.adapters.dialects.base import Call, Output
+from fairlane.workers.adapters.steering import steering_member
+from fairlane.workers.sdk import Result, Task, TaskError
+
+PATHS = {
+    "openaiLike": "/chat/completions",
+    "openaiCompletion": "/completions",
+    "openaiEmbedding": "/embeddings",
+}
+
+
+@dataclass(frozen=True)
+class OpenAIDialect:
+    """Everything but `model`, `stream` (as the task says) and, for a stream, `stream_options.include_usage` keeps its bytes.
+
+    `renamed` are members that this upstream knows by another name only. With `plain_roles`, messages of the role `developer`
+    go out as `system`: older servers know no other.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    plain_roles: bool = False
+    task_types: tuple[str, ...] = tuple(PATHS)
+    models_path: str = "/models"
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+    def call(self, task: Task, model: str, *, allowed: Collection[str], now: float) -> Call:  # noqa: ARG002
+        stream = task.stream and task.type != "openaiEmbedding"
+        try:
+            members = msgspec.json.decode(task.payload_bytes, type=dict[str, Raw])
+        except msgspec.DecodeError as error:
+            raise TaskError("BAD_REQUEST", f"The payload is not a JSON object: {error}") from error
+        if (name := steering_member(members, allowed)) is not None:
+            raise TaskError(
+                "BAD_REQUEST",
+                f"{name!r} is not taken from callers: it would direct the request to another server, key or model.",
+            )
+        body: dict[str, Any] = {**members, "model": model}
+        for theirs, name in self.renamed.items():
+            if not is_null(body.get(theirs, Raw(b"null"))):
+                body[name] = body.pop(theirs)
+        if self.plain_roles and "messages" in members:
+            body["messages"] = _with_plain_roles(members["messages"])
+        if task.type != "openaiEmbedding":
+            body["stream"] = stream
+            if stream:
+                body["stream_options"] = _with_usage(members.get("stream_options"))
+            else:
+                body.pop("stream_options", None)  # upstreams refuse it without a stream
+        return Call(PATHS[task.type], msgspec.json.encode(body), OpenAIReader(), stream)
+
+
+class OpenAIReader(ChunkReader):
+    """Reads chunks, or a whole answer, which is the result as it came."""
+
+    def whole(self, body: bytes) -> list[Output]:
+        body.decode()
+        answer = msgspec.json.decode(body, type=Answer)
+        usage = None if is_null(answer.usage) else usage_of(answer.usage)
+        if not is_null(answer.error):
+            raise StreamError(answer.error)
+        return [*([usage] if usage is not None else []), Result(Raw(ended(body)))]
+
+
+def _with_usage(options: Raw | None) -> dict[str, Any]:
+    known: Any = None if options is None else msgspec.json.decode(options)
+    return {**(known if isinstance(known, dict) else {}), "include_usage": True}
+
+
+def _with_plain_roles(messages: Raw) -> Raw:
+    """The same messages; those that are none are the upstream's to refuse."""
+    if b"developer" not in bytes(messages):
+        return messages
+    try:
+        known = msgspec.json.decode(messages, type=list[dict[str, Raw]])
+    except (msgspec.DecodeError, RecursionError):
+        return messages
+    for message in known:
+        if bytes(message.get("role", b"")) == b'"developer"':
+            message["role"] = Raw(b'"system"')
+    return Raw(msgspec.json.encode(known))

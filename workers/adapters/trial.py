@@ -1,0 +1,283 @@
+"""Small requests to an upstream that show what works there, through the adapter that would run tasks."""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import struct
+import zlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from fairlane.workers.adapters.upstream import Upstream
+from fairlane.workers.sdk import Context, Delta, Result, Task, TaskError, Usage
+
+MOST_TOKENS = 1024
+"""Of each answer; models that think need some."""
+MOST_TEXT = 256 * 1024
+"""Characters after which an answer is not heard out: it takes no notice of the bound."""
+NO_MODEL = "fairlane-no-such-model"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Failed(msgspec.Struct, rename="camel"):
+    """The failure that a task would end with."""
+
+    code: str
+    message: str
+    retryable: bool
+    http_status: int | None = None
+
+
+class Finding(msgspec.Struct, rename="camel"):
+    """What one request has shown. `usage` is what the upstream told, in our words and its own."""
+
+    check: str
+    works: bool
+    says: str
+    ms: int
+    ttft_ms: int | None = None
+    tokens_per_second: float | None = None
+    usage: dict[str, Any] | None = None
+    failure: Failed | None = None
+
+
+class _Call(msgspec.Struct):
+    class _Function(msgspec.Struct):
+        name: str = ""
+        arguments: str = ""
+
+    function: _Function
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+
+
+@dataclass
+class _Heard:
+    """An answer and when it came, in seconds after the request."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[_Call] = field(default_factory=list)
+    finish: str | None = None
+    usage: Usage | None = None
+    first_s: float | None = None
+    last_s: float = 0.0
+    pieces: int = 0
+
+
+async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerator[Finding, None]:
+    """One finding after the other: models, answer, stream, tools, json, image (if asked for), refusal."""
+    yield await _models(adapter, model)
+    plans: list[tuple[str, str, bool, dict[str, Any], Callable[[_Heard], tuple[bool, str]]]] = [
+        ("answer", "Reply with the word OK.", False, {}, _said_something),
+        ("stream", "Count from 1 to 40, separated by spaces.", True, {}, _said_something),
+        ("tools", "What is the weather in Paris? Use the tool.", False, {"tools": [_TOOL]}, _called),
+        (
+            *("json", "Answer with a JSON object with one member: ok, which is true.", False),
+            {"response_format": {"type": "json_object"}},
+            _is_object,
+        ),
+    ]
+    for name, prompt, stream, more, judge in plans:
+        yield await _try(adapter, name, model, prompt, stream, more, judge)
+    if image:
+        parts = [
+            {"type": "text", "text": "Which colour is this image? One word."},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_png()}"}},
+        ]
+        yield await _try(adapter, "image", model, parts, False, {}, _said_something)
+    few = {"max_completion_tokens": 16}
+    refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", True, few, _said_something)
+    answered = refusal.failure is None
+    refusal.works = not answered
+    refusal.says = (
+        f"answers for a model that it does not have ({NO_MODEL})"
+        if answered
+        else "an unknown model is refused"
+    )
+    yield refusal
+
+
+async def _models(adapter: Upstream, model: str) -> Finding:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        listed = await adapter.list_models()
+    except TaskError as error:
+        return Finding("models", False, "", _ms(loop.time() - began), failure=_failed(error))
+    name = adapter.upstream_name(model)
+    among = "is among them" if name in listed else "is not among them"
+    return Finding("models", bool(listed), f"{len(listed)} listed, {name} {among}", _ms(loop.time() - began))
+
+
+async def _try(
+    adapter: Upstream,
+    name: str,
+    model: str,
+    prompt: Any,
+    stream: bool,
+    more: dict[str, Any],
+    judge: Callable[[_Heard], tuple[bool, str]],
+) -> Finding:
+    payload = {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_completion_tokens": MOST_TOKENS,
+        **more,
+    }
+    raw = msgspec.json.encode(payload)
+    task = Task(task_id="check", type="openaiLike", model=model, payload_bytes=raw, stream=stream)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    heard = _Heard()
+    finding = Finding(name, False, "", 0)
+    try:
+        async with contextlib.aclosing(adapter(task, _context(task))) as items:
+            async for item in items:
+                _hear(heard, item, loop.time() - began)
+                if len(heard.content) + len(heard.reasoning) > MOST_TEXT:
+                    raise TaskError(
+                        "UPSTREAM_ERROR", "The upstream takes no notice of the bound on its output."
+                    )
+        finding.works, finding.says = judge(heard)
+    except TaskError as error:
+        finding.failure = _failed(error)
+    except msgspec.DecodeError as error:
+        finding.failure = Failed("JSON_PARSE_FAILED", f"The answer is no chat completion: {error}.", False)
+    finding.ms = _ms(loop.time() - began)
+    if heard.usage is not None:
+        finding.usage = msgspec.json.decode(heard.usage.as_json())
+    if stream and heard.first_s is not None:
+        finding.ttft_ms = _ms(heard.first_s)
+        tokens = heard.pieces if heard.usage is None else heard.usage.output_tokens or 0
+        if tokens > 1 and heard.last_s > heard.first_s:
+            finding.tokens_per_second = round((tokens - 1) / (heard.last_s - heard.first_s), 1)
+    return finding
+
+
+def _hear(heard: _Heard, item: Delta | Usage | Result, at_s: float) -> None:
+    if isinstance(item, Usage):
+        heard.usage = item
+    elif isinstance(item, Result):
+        body = item.value if isinstance(item.value, msgspec.Raw) else msgspec.json.encode(item.value)
+        choices = msgspec.json.decode(body, type=_Completion).choices
+        for choice in choices[:1]:
+            heard.content = choice.message.content or ""
+            heard.reasoning = choice.message.reasoning_content or ""
+            heard.calls = choice.message.tool_calls or []
+            heard.finish = choice.finish_reason
+    else:
+        heard.content += item.content or ""
+        heard.reasoning += item.reasoning or ""
+        heard.finish = item.finish_reason or heard.finish
+        if item.content or item.reasoning:
+            heard.pieces += 1
+            heard.first_s = at_s if heard.first_s is None else heard.first_s
+            heard.last_s = at_s
+
+
+def _said_something(heard: _Heard) -> tuple[bool, str]:
+    if heard.content:
+        return True, repr(_short(heard.content))
+    if heard.reasoning:
+        return True, f"thinks, and comes to no answer within {MOST_TOKENS} tokens"
+    return False, f"an empty answer (finish reason {heard.finish})"
+
+
+def _called(heard: _Heard) -> tuple[bool, str]:
+    if not heard.calls:
+        return False, f"no call of the tool, but {_said_something(heard)[1]}"
+    function = heard.calls[0].function
+    call = f"{function.name}({_short(function.arguments)})"
+    try:
+        arguments = msgspec.json.decode(function.arguments)
+    except msgspec.DecodeError:
+        arguments = None
+    good = (
+        function.name == "get_weather"
+        and isinstance(arguments, dict)
+        and isinstance(arguments.get("city"), str)
+    )
+    return good, repr(call)[1:-1]
+
+
+def _is_object(heard: _Heard) -> tuple[bool, str]:
+    try:
+        value = msgspec.json.decode(heard.content)
+    except msgspec.DecodeError:
+        return False, f"no JSON: {_said_something(heard)[1]}"
+    return isinstance(value, dict), repr(_short(heard.content))
+
+
+def _context(task: Task) -> Context:
+    async def no_progress(_: Any) -> None:
+        return None
+
+    return Context(
+        task,
+        state=SimpleNamespace(),
+        deadline=None,
+        clock=asyncio.get_running_loop().time,
+        send_progress=no_progress,
+        log=logging.getLogger("fairlane.worker"),
+    )
+
+
+def _failed(error: TaskError) -> Failed:
+    message = "".join(letter if letter.isprintable() else " " for letter in error.message)
+    return Failed(error.code, message, error.retryable, error.http_status)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _red_png(size: int = 32) -> str:
+    """A red square, as base64: some providers refuse images that are much smaller."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    rows = (b"\0" + b"\xff\0\0" * size) * size
+    image = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    return base64.b64encode(image).decode()

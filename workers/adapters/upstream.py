@@ -1,0 +1,327 @@
+"""Runs tasks on an upstream, in its dialect: one request each, with time limits, over httpx."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from types import SimpleNamespace
+
+import httpx
+
+from fairlane.workers.adapters.chunks import StreamError
+from fairlane.workers.adapters.clock import Clock, Limits
+from fairlane.workers.adapters.dialects.base import Call, Dialect, Output
+from fairlane.workers.adapters.failures import (
+    Asked,
+    from_status,
+    from_stream,
+    from_transport,
+    unreadable,
+    what_is_wrong,
+)
+from fairlane.workers.adapters.listing import read_models
+from fairlane.workers.adapters.sse import EventParser, EventTooLargeError
+from fairlane.workers.adapters.watch import Watch
+from fairlane.workers.protocol import ModelInfo
+from fairlane.workers.sdk import Context, Task, TaskError, Worker
+from fairlane.workers.sdk.backoff import requested_pause
+from fairlane.workers.sdk.handlers import ANY_MODEL
+from fairlane.workers.secrets import check_secret
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_ERROR_BYTES = 64 * 1024
+MAX_LIST_BYTES = 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LINGER_S = 0.25
+CHECK_TIMEOUT_S = 5.0
+DOUBTFUL = frozenset(
+    {
+        "UPSTREAM_ERROR",
+        "UPSTREAM_TRUNCATED",
+        "MODEL_TOO_BUSY",
+        "CONNECT_TIMEOUT",
+        "FIRST_TOKEN_TIMEOUT",
+        "STREAM_STALLED",
+        "TOTAL_TIMEOUT",
+        "UPSTREAM_TIMEOUT",
+    }
+)
+"""Failures after which the upstream is asked whether it works."""
+
+
+class Upstream:
+    """A handler for the task types that `dialect` can say.
+
+    `base_url` is what precedes the dialect's paths, with its version (`http://localhost:11434/v1`). `models`
+    are the names to offer, or a map from the name offered to the upstream's name; `"*"` offers any and passes
+    names through. `allow_fields` are members of the body that go out although they may steer the upstream
+    elsewhere (`steering.py`) or the dialect does not know them. `transport` replaces httpx's own, for tests
+    or for speed. A cancelled task closes its upstream connection at once.
+
+    Attached to a worker, it asks the upstream for its models at the start, after a failure that may be the upstream's, and
+    until it answers again; meanwhile the worker says that it is unhealthy. What the upstream tells of its models (whose they are,
+    how much context they have), the worker tells the gateway.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        base_url: str,
+        models: Iterable[str] | Mapping[str, str],
+        api_key: str | None = None,
+        limits: Limits | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow_fields: Iterable[str] = (),
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        url = httpx.URL(base_url)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError(f"{base_url!r} is not a base URL; write for example http://localhost:11434/v1.")
+        check_secret(api_key or "", "The upstream's key")
+        self.models = list(models)
+        self._dialect = dialect
+        self._base_url = base_url.rstrip("/")
+        self._upstream_names = dict(models) if isinstance(models, Mapping) else {}
+        self._api_key = api_key or None
+        self._limits = limits or Limits()
+        self._headers = dict(headers or {})
+        self._allowed = frozenset(allow_fields)
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._watch: Watch | None = None
+        self._worker: Worker | None = None
+        self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
+
+    def attach(self, worker: Worker) -> None:
+        """Make this adapter a handler of `worker` and let its connections end with the worker."""
+        worker.handler(models=self.models, task_types=list(self._dialect.task_types))(self)
+        self._worker = worker
+
+        @worker.on_startup
+        async def begin(_: SimpleNamespace) -> None:
+            self._watch = Watch(self.check, worker.report, random.Random())  # noqa: S311 (spreads questions)
+            await self._watch.begin()
+
+        @worker.on_shutdown
+        async def close(_: SimpleNamespace) -> None:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections to the upstream; a later task opens new ones."""
+        if self._watch is not None:
+            self._watch.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def check(self) -> str:
+        """Why the upstream does not work, in its own words; '' when it does. It has CHECK_TIMEOUT_S to answer what models it has.
+
+        Any answer will do but a server's failure: not every upstream has that call, and not every key may make it.
+        """
+        where = f"{self._shown_url}{self._dialect.models_path}"
+        try:
+            status, body = await self._ask_for_models()
+        except TaskError as error:
+            return f"{where}: {error.message}"
+        if status == 200 and self._worker is not None:
+            told = read_models(body)
+            for name in self.models:
+                info = told.get(self._upstream_names.get(name, name))
+                if info is not None:
+                    self._worker.describe(name, context_length=info.context_length, owned_by=info.owned_by)
+        wrong = what_is_wrong(status, body)
+        if self._api_key:
+            wrong = wrong.replace(self._api_key, "***")
+        return f"{where} {wrong}" if wrong else ""
+
+    def upstream_name(self, model: str) -> str:
+        """What the upstream calls a model that callers name so."""
+        known = self._upstream_names.get(model) or self._upstream_names.get(ANY_MODEL)
+        return model if known is None or known == ANY_MODEL else known
+
+    async def list_models(self) -> dict[str, ModelInfo]:
+        """The models that the upstream lists, by its names. Raises `TaskError`."""
+        status, body = await self._ask_for_models()
+        if status != 200:
+            asked = Asked(self._shown_url + self._dialect.models_path, "", secret=self._api_key)
+            raise from_status(status, body, None, asked)
+        return read_models(body)
+
+    async def _ask_for_models(self) -> tuple[int, bytes]:
+        """Status and body, cut at MAX_LIST_BYTES. Raises `TaskError` when there is none in time."""
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                request = self._http().build_request("GET", self._base_url + self._dialect.models_path)
+                response = await self._http().send(request, stream=True)
+                try:
+                    body = bytearray()
+                    async for part in response.aiter_bytes():
+                        body += part
+                        if len(body) > MAX_LIST_BYTES:
+                            break
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            sentence = f"The upstream did not answer within {CHECK_TIMEOUT_S:.0f} s."
+            raise TaskError("TOTAL_TIMEOUT", sentence) from error
+        except httpx.HTTPError as error:
+            raise from_transport(error, streaming=False) from error
+        return response.status_code, bytes(body)
+
+    async def __call__(self, task: Task, context: Context) -> AsyncGenerator[Output, None]:
+        """Run one task. Raises `TaskError` with the codes of `failures`."""
+        if task.type not in self._dialect.task_types:
+            raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
+        model = self.upstream_name(task.model)
+        callers_choice = task.model not in self.models and model == task.model
+        call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
+        asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
+        clock = Clock(self._limits, context.remaining(), stream=call.stream)
+        request = self._http().build_request(
+            "POST",
+            self._base_url + call.path,
+            content=call.body,
+            headers={"traceparent": task.traceparent} if task.traceparent else None,
+        )
+        try:
+            response = await self._send(request, clock)
+            try:
+                if response.status_code != 200:
+                    body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
+                    raise from_status(response.status_code, body, requested_pause(response.headers), asked)
+                streamed = call.stream and "json" not in response.headers.get("Content-Type", "")
+                answer = self._stream if streamed else self._whole
+                async with contextlib.aclosing(answer(response, clock, call, asked)) as items:
+                    async for item in items:
+                        yield item
+            finally:
+                await response.aclose()
+        except TaskError as error:
+            if self._watch is not None and error.code in DOUBTFUL and error.http_status != 429:
+                self._watch.doubt()
+            raise
+        if self._watch is not None:
+            self._watch.worked()
+
+    # ---- the request -----------------------------------------------------------------------------
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+            headers |= {**self._headers, **self._dialect.headers(self._api_key)}
+            self._client = httpx.AsyncClient(
+                headers=headers,
+                transport=self._transport,
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+            )
+        return self._client
+
+    async def _send(self, request: httpx.Request, clock: Clock) -> httpx.Response:
+        try:
+            async with clock.until_answer():
+                return await self._http().send(request, stream=True)
+        except TimeoutError as error:
+            raise clock.failure() from error
+        except httpx.HTTPError as error:
+            raise from_transport(error, streaming=False) from error
+
+    # ---- the answer ------------------------------------------------------------------------------
+
+    async def _read_all(
+        self, response: httpx.Response, clock: Clock, limit: int, *, cut: bool = False
+    ) -> bytes:
+        """The whole body; more than `limit` is cut off or, without `cut`, a failure."""
+        body = bytearray()
+        parts = response.aiter_bytes()
+        while (part := await self._next(parts, clock, streaming=False)) is not None:
+            body += part
+            if len(body) > limit:
+                if cut:
+                    break
+                raise unreadable(f"it has more than {limit} bytes")
+        return bytes(body[:limit])
+
+    async def _whole(
+        self, response: httpx.Response, clock: Clock, call: Call, asked: Asked
+    ) -> AsyncGenerator[Output, None]:
+        body = await self._read_all(response, clock, MAX_ANSWER_BYTES)
+        try:
+            items = call.reader.whole(body)
+        except StreamError as error:
+            raise from_stream(error.error, asked) from error
+        except (ValueError, RecursionError) as error:
+            raise unreadable(str(error)) from error
+        for item in items:
+            yield item
+
+    async def _stream(
+        self, response: httpx.Response, clock: Clock, call: Call, asked: Asked
+    ) -> AsyncGenerator[Output, None]:
+        parser, reader = EventParser(), call.reader
+        parts = response.aiter_bytes()
+        failure: TaskError | None = None
+        while failure is None:
+            try:
+                part = await self._next(parts, clock, streaming=True)
+            except TaskError as error:
+                failure = None if reader.complete else error  # all was said, and only its end did not come
+                break
+            try:
+                if part is None:
+                    last = parser.close()
+                    events = [] if last is None else [last]
+                else:
+                    events = parser.feed(part)
+                for event in events:
+                    for delta in reader.read(event):
+                        clock.output()
+                        yield delta
+                    if reader.done:
+                        break
+            except StreamError as error:
+                failure = from_stream(error.error, asked)
+            except TaskError as error:
+                failure = error
+            except (ValueError, RecursionError, EventTooLargeError) as error:
+                if part is not None:
+                    failure = unreadable(str(error))
+                break  # or the last event was cut off
+            if part is None or reader.done:
+                break
+        final = reader.last()
+        if final is not None and clock.has_output:
+            yield final
+        if reader.usage is not None:
+            yield reader.usage
+        if failure is not None:
+            raise failure
+        if not reader.complete:
+            raise TaskError("UPSTREAM_TRUNCATED", "The upstream's stream ended without its end.")
+        if reader.done:
+            await _linger(parts)
+
+    async def _next(self, parts: AsyncIterator[bytes], clock: Clock, *, streaming: bool) -> bytes | None:
+        """The next bytes, or None at the end. The time limits count only while this waits."""
+        try:
+            async with clock.until_next():
+                part = await anext(parts, None)
+        except TimeoutError as error:
+            raise clock.failure() from error
+        except httpx.HTTPError as error:
+            raise from_transport(error, streaming=streaming or clock.has_output) from error
+        clock.came()
+        return part
+
+
+async def _linger(parts: AsyncIterator[bytes]) -> None:
+    """Read the stream's end, which follows at once as a rule, so that the connection can be used again."""
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while await anext(parts, None) is not None:
+                pass
+    except (TimeoutError, httpx.HTTPError):
+        return  # the answer is complete; only the connection is lost
