@@ -46,7 +46,7 @@ def settings(upstreams: dict[str, Any], **more: Any) -> Settings:
 @pytest.mark.parametrize(
     ("upstream", "environ", "said"),
     [
-        ("{provider: deepsek, models: [m]}", {}, ".provider: should be one of openai, deepseek, glm, vllm, ollama, anthropic, gemini, not"),
+        ("{provider: deepsek, models: [m]}", {}, ".provider: should be one of openai, deepseek, glm, vllm, ollama, " "anthropic, gemini, not"),
         ("{models: [m]}", {}, ".provider: is required"),
         ("{provider: vllm}", {}, ".models: is required"),
         ("{provider: vllm, models: []}", {}, ".models: should name a model, at least"),
