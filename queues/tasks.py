@@ -79,6 +79,9 @@ class TaskSpec:
     """What the task is paid from, packed; '' = nobody pays."""
     otherwise: str = ""
     """The queue that it falls into, and is not paid, where there is not enough; '' = it is refused."""
+    answer: str = ""
+    """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
+    any JSON object; '' = anything."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -115,6 +118,8 @@ class Grant(NamedTuple):
     asked: str = ""
     """The model as its caller named it: what people and workers are told."""
     request_id: str = ""
+    answer: str = ""
+    """What its finished text must be (`TaskSpec.answer`)."""
 
 
 class Place(NamedTuple):

@@ -17,10 +17,11 @@ from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import at_most, fixed, hold_output, object_of
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
 from fairlane.gateway.credits.quota import FREE, Terms
-from fairlane.gateway.errors import bad_request
+from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.structured.wanted import wanted_of
 
 OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
 """Fields of a native body that are the gateway's; everything else is the worker's."""
@@ -234,7 +235,23 @@ def make_task(
         quota=terms.quota,
         otherwise=settings.queue_for(otherwise, mode) if otherwise else "",
         uses=caller.uses,
+        answer=_answer(settings, fields) if task_type == "openaiLike" and kind_of(payload) == "{" else "",
     )
+
+
+def _answer(settings: Settings, fields: Members) -> str:
+    """What the text must be, as the body's `response_format` says it. Only its form is looked at here."""
+    if "response_format" not in fields or settings.structured_output == "off":
+        return ""
+    try:
+        return wanted_of(fields, unstrict=settings.structured_output == "all")
+    except ValueError as error:
+        raise bad_schema(str(error)) from None
+
+
+def bad_schema(why: str) -> ApiError:
+    """The refusal of a schema that answers cannot be compared with."""
+    return bad_request(f"response_format.json_schema.schema cannot be checked: {why}", "response_format")
 
 
 def _mode(options: Options, fields: Members) -> str:

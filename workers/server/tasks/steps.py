@@ -32,6 +32,18 @@ class Finish(NamedTuple):
     fragment: bytes
     used: Used = NO_USAGE
     keep_slot: bool = False
+    blameless: bool = False
+    """It failed, and its worker has done its work."""
+
+
+class Check(NamedTuple):
+    """Look whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
+
+    `usage`: what its caller is told was used, if it does not."""
+
+    schema: bytes
+    texts: list[bytes]
+    usage: bytes | None
 
 
 class Requeue(NamedTuple):
@@ -59,4 +71,4 @@ class Move(NamedTuple):
     why: Mismatch
 
 
-Step = Finish | Requeue | Release | Move
+Step = Finish | Check | Requeue | Release | Move

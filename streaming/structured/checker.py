@@ -1,0 +1,143 @@
+"""Asks the child process whether a schema is one, and whether texts match it.
+
+It is started when it is first needed, and anew when it was ended. One question at a time; each has a deadline, so that nobody
+waits for ever, whatever was asked.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import sys
+from collections import OrderedDict
+from typing import Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
+
+log = structlog.get_logger("fairlane.streaming")
+
+START_S = 30.0
+ANSWER_S = 10.0
+"""The child has CPU_S of processor time; this is for a machine that gives it none."""
+MOST_KNOWN = 4096
+SMALL_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 1 << 20
+_PROGRAM = "fairlane.streaming.structured.child"
+
+
+class Verdict(NamedTuple):
+    """What is wrong with the schema, or with a text; or `unknown`: nobody could tell in time. `sentence`: why."""
+
+    wrong: Literal["", "schema", "text", "unknown"]
+    sentence: str = ""
+
+
+FINE = Verdict("")
+TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare anything with it")
+LATE = Verdict("unknown", "nobody had the time to look at it")
+TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
+NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
+_read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
+
+
+class Checker:
+    """See the module. `close` ends the child; a question under way is answered with `unknown`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._child: asyncio.subprocess.Process | None = None
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._closed = False
+
+    def start(self) -> None:
+        """Nothing: the child comes with the first question."""
+
+    async def close(self) -> None:
+        """End the child."""
+        self._closed = True
+        await self._end()
+
+    async def schema(self, schema: bytes) -> Verdict:
+        """Whether it is a schema that texts can be compared with. What is known is told at once."""
+        name = hashlib.sha256(schema).digest()
+        known = self._known.get(name)
+        if known is None:
+            known = await self._ask(schema, [])
+            if known.wrong != "unknown":
+                self._remember(name, known)
+        return known
+
+    async def texts(self, schema: bytes, texts: list[bytes]) -> Verdict:
+        """Whether each of the texts (JSON strings) matches the schema."""
+        if sum(map(len, texts)) > MAX_TEXT_BYTES:
+            return TOO_LONG
+        name = hashlib.sha256(schema).digest()
+        if not texts or self._known.get(name) is TOO_SLOW:
+            return TOO_SLOW if texts else FINE
+        verdict = await self._ask(schema, texts)
+        if verdict is TOO_SLOW and sum(map(len, texts)) <= SMALL_BYTES:
+            self._remember(name, verdict)  # it is the schema's doing, and would be again
+        return verdict
+
+    def _remember(self, name: bytes, verdict: Verdict) -> None:
+        self._known[name] = verdict
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _ask(self, schema: bytes, texts: list[bytes]) -> Verdict:
+        question = msgspec.msgpack.encode((schema, texts))
+        async with self._lock:
+            if self._closed:
+                return NO_CHILD
+            try:
+                child = await self._running()
+            except (OSError, TimeoutError) as error:
+                log.error("structured output cannot be checked", error=repr(error))
+                return NO_CHILD
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    return await _exchange(child, question)
+            except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
+                log.warning("a schema or an answer took too long, or too much memory, to be checked")
+                await self._end(is_gone=isinstance(error, EOFError))
+                return LATE if isinstance(error, TimeoutError) or self._closed else TOO_SLOW
+            except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
+                await self._end()
+                raise
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._child is None or self._child.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _PROGRAM), stdin=pipe, stdout=pipe, start_new_session=True
+            )
+            self._child = child
+            try:
+                async with asyncio.timeout(START_S):
+                    await _exchange(child, msgspec.msgpack.encode((b"true", [])))
+            except BaseException:
+                await self._end()
+                raise
+        return self._child
+
+    async def _end(self, *, is_gone: bool = False) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            if not is_gone:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+            await child.wait()
+
+
+async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> Verdict:
+    """One question and its answer. Raises EOFError or OSError where the child is gone."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(LENGTH.pack(len(question)) + question)
+    await child.stdin.drain()
+    length = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))[0]
+    if length > MAX_ANSWER_BYTES:
+        raise OSError("the answer is too long")
+    return Verdict(*_read(await child.stdout.readexactly(length)))
