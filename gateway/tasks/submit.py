@@ -92,7 +92,7 @@ class Submit:
             check_form(schema)
         except ValueError as error:
             raise bad_schema(str(error)) from None
-        verdict = await self._schemas.schema(schema)
+        verdict = await self._schemas.schema(schema, task.user)
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 

@@ -23,6 +23,8 @@ ANSWER_S = 10.0
 """The child has CPU_S of processor time; this is for a machine that gives it none."""
 MOST_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
+MOST_SLOW, SLOW_S, MOST_USERS = 3, 600.0, 1024
+"""A user with so many questions within so long that took too long is not asked for any more; so many users are remembered."""
 MAX_ANSWER_BYTES = 1 << 20
 _PROGRAM = "fairlane.streaming.structured.child"
 
@@ -38,6 +40,9 @@ FINE = Verdict("")
 TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare anything with it")
 LATE = Verdict("unknown", "nobody had the time to look at it")
 TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
+TOO_OFTEN = Verdict(
+    "schema", "several of your schemas took too long, or too much memory: come back in ten minutes"
+)
 NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
 _read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
 
@@ -49,34 +54,38 @@ class Checker:
         self._lock = asyncio.Lock()
         self._child: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        self._closed = False
+        self._slow: OrderedDict[str, list[float]] = OrderedDict()
+        """When questions of a user took too long."""
+        self._closed = asyncio.Event()
 
     def start(self) -> None:
         """Nothing: the child comes with the first question."""
 
     async def close(self) -> None:
         """End the child."""
-        self._closed = True
+        self._closed.set()
         await self._end()
 
-    async def schema(self, schema: bytes) -> Verdict:
+    async def schema(self, schema: bytes, user: str) -> Verdict:
         """Whether it is a schema that texts can be compared with. What is known is told at once."""
+        if self._was_slow(user):
+            return TOO_OFTEN
         name = hashlib.sha256(schema).digest()
         known = self._known.get(name)
         if known is None:
-            known = await self._ask(schema, [])
+            known = await self._ask(schema, [], user)
             if known.wrong != "unknown":
                 self._remember(name, known)
         return known
 
-    async def texts(self, schema: bytes, texts: list[bytes]) -> Verdict:
+    async def texts(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
         """Whether each of the texts (JSON strings) matches the schema."""
         if sum(map(len, texts)) > MAX_TEXT_BYTES:
             return TOO_LONG
         name = hashlib.sha256(schema).digest()
         if not texts or self._known.get(name) is TOO_SLOW:
             return TOO_SLOW if texts else FINE
-        verdict = await self._ask(schema, texts)
+        verdict = await self._ask(schema, texts, user)
         if verdict is TOO_SLOW and sum(map(len, texts)) <= SMALL_BYTES:
             self._remember(name, verdict)  # it is the schema's doing, and would be again
         return verdict
@@ -86,10 +95,22 @@ class Checker:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    async def _ask(self, schema: bytes, texts: list[bytes]) -> Verdict:
+    def _was_slow(self, user: str) -> bool:
+        since = asyncio.get_running_loop().time() - SLOW_S
+        return sum(at > since for at in self._slow.get(user, ())) >= MOST_SLOW
+
+    def _note_slow(self, user: str) -> None:
+        times = self._slow.pop(user, [])
+        self._slow[user] = [*times, asyncio.get_running_loop().time()][-MOST_SLOW:]
+        if len(self._slow) > MOST_USERS:
+            self._slow.popitem(last=False)
+
+    async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
         question = msgspec.msgpack.encode((schema, texts))
         async with self._lock:
-            if self._closed:
+            if self._was_slow(user):  # those before it in the line were his, too
+                return TOO_OFTEN
+            if self._closed.is_set():
                 return NO_CHILD
             try:
                 child = await self._running()
@@ -102,7 +123,10 @@ class Checker:
             except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
                 log.warning("a schema or an answer took too long, or too much memory, to be checked")
                 await self._end(is_gone=isinstance(error, EOFError))
-                return LATE if isinstance(error, TimeoutError) or self._closed else TOO_SLOW
+                if self._closed.is_set():
+                    return LATE
+                self._note_slow(user)
+                return LATE if isinstance(error, TimeoutError) else TOO_SLOW
             except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
                 await self._end()
                 raise

@@ -20,7 +20,7 @@ ANY_OBJECT = b'{"type":"object"}'
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 64
-MAX_TEXT_BYTES = 4 << 20
+MAX_TEXT_BYTES = 2 << 20
 """Of the texts of one answer together; a longer one is not looked at, and fails."""
 LENGTH = struct.Struct(">Q")
 """Stands before each frame to and from the child process."""

@@ -187,7 +187,7 @@ async def test_operators_see_nothing_of_the_answer(gateway: Start) -> None:
 async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(gateway: Start) -> None:
     async with gateway() as talk, talk.worker2(["m"]) as worker:
         checker = talk.served.gateway.checker
-        await checker.schema(json.dumps(SCHEMA).encode())
+        await checker.schema(json.dumps(SCHEMA).encode(), "somebody")
         task_id = await talk.submit(**asked())
         task = await worker.take()
         async with checker._lock:  # somebody else's turn
@@ -213,3 +213,27 @@ async def test_a_process_that_dies_costs_nobody_his_answer(gateway: Start) -> No
             assert checker._child is not None
             checker._child.kill()
             await checker._child.wait()
+
+
+async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_loop_nor_others(
+    gateway: Start,
+) -> None:
+    twice = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
+    endless = {"$defs": {**twice, "a60": {"type": "string"}}, "$ref": "#/$defs/a0"}
+    async with gateway() as talk, talk.worker2(["m"], slots=2) as worker:
+        stuck = talk.later(talk.http.post("/v1/chat/completions", json=asked(endless)))
+        await worker.answer(await worker.take(), message("[]"))
+        await until(lambda: talk.served.gateway.checker._lock.locked(), "it to be looked at")
+        assert (await talk.http.get("/health/live")).status_code == 200
+        plain = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
+        await worker.answer(await worker.take(), message("any text"))
+        assert (await plain).status_code == 200
+        assert not stuck.done(), "meanwhile"
+        error = (await stuck).json()["error"]
+        assert error["code"] == "JSON_PARSE_FAILED"
+        assert "too long" in error["message"]
+        again = await talk.http.post("/v1/chat/completions", json=asked(endless))
+        assert (again.status_code, again.json()["error"]["param"]) == (400, "response_format")
+        fine = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
+        await worker.answer(await worker.take(), message(GOOD))
+        assert (await fine).status_code == 200

@@ -123,7 +123,7 @@ class Endings:
         )
 
     async def _check(self, attempt: Attempt, step: Check) -> None:
-        verdict = await self._checker.texts(step.schema, step.texts)
+        verdict = await self._checker.texts(step.schema, step.texts, attempt.grant.user)
         attempt.checked(verdict, step.usage)
 
     def on_written(self, grant: Grant, finished: Finished) -> None:

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_SLOW, Checker
+from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_OFTEN, TOO_SLOW, Checker
 from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES
 
 pytestmark = pytest.mark.anyio
 STRING = b'{"type":"string"}'
 
 
-def endless() -> bytes:
+def endless(name: str = "") -> bytes:
     """A schema that takes 2^60 steps to find out that a value does not match."""
     twice = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
-    return json.dumps({"$defs": {**twice, "a60": {"type": "string"}}, "$ref": "#/$defs/a0"}).encode()
+    return json.dumps(
+        {"title": name, "$defs": {**twice, "a60": {"type": "string"}}, "$ref": "#/$defs/a0"}
+    ).encode()
 
 
 @pytest.fixture
@@ -28,62 +30,62 @@ async def checker() -> AsyncIterator[Checker]:
 
 
 async def test_schemas_and_texts_are_looked_at(checker: Checker) -> None:
-    assert await checker.schema(STRING) == FINE
-    assert (await checker.schema(b'{"type":"strin"}')).wrong == "schema"
-    assert await checker.texts(STRING, [b'"\\"a\\""']) == FINE
-    assert (await checker.texts(STRING, [b'"1"'])).sentence == '$: the value is not of type "string"'
-    assert await checker.texts(STRING, []) == FINE
-    assert await checker.texts(STRING, [b" " * MAX_TEXT_BYTES, b'"x"']) == TOO_LONG
+    assert await checker.schema(STRING, "u") == FINE
+    assert (await checker.schema(b'{"type":"strin"}', "u")).wrong == "schema"
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+    assert (await checker.texts(STRING, [b'"1"'], "u")).sentence == '$: the value is not of type "string"'
+    assert await checker.texts(STRING, [], "u") == FINE
+    assert await checker.texts(STRING, [b" " * MAX_TEXT_BYTES, b'"x"'], "u") == TOO_LONG
 
 
 async def test_a_known_schema_is_not_asked_for_again(checker: Checker) -> None:
-    await checker.schema(STRING)
+    await checker.schema(STRING, "u")
     await checker._end()
-    assert await checker.schema(STRING) == FINE
+    assert await checker.schema(STRING, "u") == FINE
     assert checker._child is None
 
 
 async def test_what_takes_for_ever_is_ended_and_the_next_question_is_answered(checker: Checker) -> None:
     schema = endless()
-    assert await checker.schema(schema) == FINE, "it looks harmless"
-    assert await checker.texts(schema, [b'"1"']) == TOO_SLOW
-    assert await checker.schema(schema) == TOO_SLOW, "now it is known"
-    assert await checker.texts(schema, [b'"1"']) == TOO_SLOW
-    assert await checker.texts(STRING, [b'"\\"a\\""']) == FINE
+    assert await checker.schema(schema, "u") == FINE, "it looks harmless"
+    assert await checker.texts(schema, [b'"1"'], "u") == TOO_SLOW
+    assert await checker.schema(schema, "u") == TOO_SLOW, "now it is known"
+    assert await checker.texts(schema, [b'"1"'], "u") == TOO_SLOW
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
 
 
 async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
     text = json.dumps("[" + "[]," * (MAX_TEXT_BYTES // 3 - 10) + "[]]").encode()
-    assert (await checker.texts(STRING, [text])).wrong in ("text", "schema")
-    assert await checker.texts(STRING, [b'"\\"a\\""']) == FINE
+    assert (await checker.texts(STRING, [text], "u")).wrong in ("text", "schema")
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
 
 
 async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: Checker) -> None:
-    await checker.schema(STRING)
-    asking = asyncio.create_task(checker.texts(endless(), [b'"1"']))
+    await checker.schema(STRING, "u")
+    asking = asyncio.create_task(checker.texts(endless(), [b'"1"'], "u"))
     while not checker._lock.locked():
         await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (await checker.texts(STRING, [b'"1"'])).wrong == "text"
+    assert (await checker.texts(STRING, [b'"1"'], "u")).wrong == "text"
 
 
 async def test_a_process_that_was_killed_is_started_again(checker: Checker) -> None:
-    await checker.schema(STRING)
+    await checker.schema(STRING, "u")
     assert checker._child is not None
     checker._child.kill()
     await checker._child.wait()
-    assert await checker.texts(STRING, [b'"\\"a\\""']) == FINE
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
 
 
 async def test_without_time_nobody_knows(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
-    await checker.schema(STRING)
+    await checker.schema(STRING, "u")
     monkeypatch.setattr("fairlane.streaming.structured.checker.ANSWER_S", 0)
-    assert await checker.texts(STRING, [b'"1"']) == LATE
-    assert await checker.schema(b'{"type":"integer"}') == LATE
+    assert await checker.texts(STRING, [b'"1"'], "u") == LATE
+    assert await checker.schema(b'{"type":"integer"}', "u") == LATE
     monkeypatch.undo()
-    assert await checker.schema(b'{"type":"integer"}') == FINE, "it was not remembered"
+    assert await checker.schema(b'{"type":"integer"}', "u") == FINE, "it was not remembered"
 
 
 async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +93,14 @@ async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pyt
         raise OSError("no more processes")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
-    assert await checker.schema(STRING) == NO_CHILD
+    assert await checker.schema(STRING, "u") == NO_CHILD
     await checker.close()
-    assert await checker.texts(STRING, [b'"1"']) == NO_CHILD
+    assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD
+
+
+async def test_who_is_slow_again_and_again_holds_up_nobody(checker: Checker) -> None:
+    for name in "abc":
+        assert await checker.texts(endless(name), [b'"1"'], "slow") == TOO_SLOW
+    assert await checker.texts(endless("d"), [b'"1"'], "slow") == TOO_OFTEN
+    assert await checker.schema(STRING, "slow") == TOO_OFTEN
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
