@@ -47,6 +47,12 @@ class FailureRow(NamedTuple):
     """The HTTP status on the native calls."""
 
     @property
+    def another_may(self) -> bool:
+        """Whether another model may do better, although this one may not."""
+        elsewhere = self.family in (Family.UNREADABLE, Family.UPSTREAM, Family.WORKER)
+        return self.retry or (elsewhere and self.code != "OUTPUT_TOO_LARGE")
+
+    @property
     def kind(self) -> str:
         """OpenAI's error type."""
         return openai_kind(self.openai)

@@ -96,6 +96,9 @@ class Metrics(Protocol):
     def held(self, model: str) -> None:
         """A provider said: not before; its model starts nothing until then."""
 
+    def fell(self, model: str, other: str, number: int = 1) -> None:
+        """So many tasks went on from a model to another one."""
+
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
 
@@ -242,6 +245,11 @@ class Recorder:
             ("model",),
             "Times that a provider asked to be left alone for a while",
         )
+        self.fallen_tasks = Counter(
+            "fairlane_fallbacks_total",
+            ("model", "to"),
+            "Tasks that went on to another model, because theirs failed or started nothing",
+        )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
             (),
@@ -319,6 +327,7 @@ class Recorder:
             self.returned_tasks,
             self.ended_tasks,
             self.model_holds,
+            self.fallen_tasks,
             self.dropped_results,
             self.written_records,
             self.balances_put_right,
@@ -361,6 +370,9 @@ class Recorder:
 
     def held(self, model: str) -> None:
         self.model_holds.add((self._model(model),))
+
+    def fell(self, model: str, other: str, number: int = 1) -> None:
+        self.fallen_tasks.add((self._model(model), self._model(other)), number)
 
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""

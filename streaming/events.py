@@ -255,6 +255,10 @@ class _Usage(Struct, gc=False):
     usage: Raw = Raw(b"null")
 
 
+class _Start(Struct, gc=False):
+    model: str
+
+
 class _Cancelled(Struct, gc=False):
     by: str = ""
 
@@ -264,6 +268,7 @@ _read_done = msgspec.json.Decoder(_Done).decode
 _read_error = msgspec.json.Decoder(_Error).decode
 _read_queued = msgspec.json.Decoder(_Queued).decode
 _read_usage = msgspec.json.Decoder(_Usage).decode
+_read_start = msgspec.json.Decoder(_Start).decode
 _read_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
@@ -294,6 +299,11 @@ def told_error(data: bytes) -> bytes:
 def read_usage(data: bytes) -> bytes | None:
     """The `usage` member of any event that has one."""
     return _present(_read_usage(data).usage)
+
+
+def read_model(data: bytes) -> str:
+    """The model that a `start` names."""
+    return _read_start(data).model
 
 
 def read_cancelled(data: bytes) -> str:

@@ -268,3 +268,8 @@ def task_frame(
         timeout_ms,
         trace,
     )
+
+
+def with_model(payload: bytes, model: str) -> bytes:
+    """A payload that is an object without a model, with this one in it. Its first byte is the brace."""
+    return b'{"model":%b%b%b' % (encoder.encode(model), b"" if payload == b"{}" else b",", payload[1:])

@@ -270,10 +270,27 @@ class NativeRequest(Wishes):
 
 
 class TaskRequest(Wishes):
-    """A task of any type; the worker gets `payload`."""
+    """A task of any type, of which the worker gets `payload`; or one of a `template`, which makes the payload."""
 
-    type: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
-    payload: Any
+    type: (
+        Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+        | Left
+    ) = Field(None, description="needed without a template")
+    payload: Any = Field(None, description="needed without a template")
+    template: str | None = Field(None, description="a route or template of `GET /api/routes`")
+    variables: dict[str, JsonValue] | None = Field(
+        None, description="a value for each variable of the template"
+    )
+    locale: str | None = Field(None, description="such as `en` or `zh-CN`")
+
+
+class PromptRequest(Asked):
+    """A template, and what fills it in."""
+
+    template: str
+    variables: dict[str, JsonValue] | None = None
+    locale: str | None = None
+    model: Model | None = Field(None, description="for a template that is no route")
 
 
 class Place(Answer):
@@ -289,6 +306,61 @@ class Place(Answer):
     estimating: bool = False
 
 
+class TemplateUsed(Answer):
+    """What a task's payload was made of. `version` names the template's content."""
+
+    name: str
+    version: str
+    locale: str = Field(description="whose messages were used; empty: those for every locale")
+
+
+class RouteRule(Answer):
+    """What a route comes to; null: it says nothing of it."""
+
+    model: str
+    mode: Mode | None
+    queue: str | None
+    stream: bool
+    timeout_ms: Ms | None
+    max_wait_ms: Ms | None
+    max_run_ms: Ms | None
+    max_output_tokens: int | None
+    price: dict[str, float] | None = Field(description="credits, as in the settings")
+    fallbacks: list[str]
+    fallback_after_ms: Ms | None
+
+
+class Route(RouteRule):
+    name: str
+    tier: str
+    template: str | None
+    vision: RouteRule | None = Field(description="for requests with images, where it differs")
+
+
+class Template(Answer):
+    name: str
+    version: str
+    locales: list[str]
+    default_locale: str | None
+    variables: list[str]
+    optional: list[str]
+    json_schema: dict[str, JsonValue] | None
+
+
+class RouteList(Answer):
+    routes: list[Route]
+    templates: list[Template]
+
+
+class Rendered(Answer):
+    template: TemplateUsed
+    asked: str
+    model: str
+    queue: str
+    payload: dict[str, JsonValue]
+    estimated_input_tokens: int
+
+
 class Accepted(Place):
     """An async task, which waits from now on."""
 
@@ -297,6 +369,9 @@ class Accepted(Place):
     poll_after_ms: Ms
     stream_url: str
     status_url: str
+    asked: str = Field("", description="what its caller named, where another model may run")
+    model: str = Field("", description="beside `asked`: the model that it waits for")
+    template: TemplateUsed | None = None
 
 
 class TaskStatus(Answer):
@@ -304,6 +379,9 @@ class TaskStatus(Answer):
 
     task_id: str
     status: State
+    asked: str = Field("", description="what its caller named, where another model may run")
+    model: str = Field("", description="beside `asked`: the model that runs it, or ran it last")
+    template: TemplateUsed | None = None
     metadata: JsonValue = None
     enqueued_at: Ms = 0
     position: int = 1

@@ -9,9 +9,10 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.intake import (
+    DEFAULT_MODEL,
     OWN_FIELDS,
     Options,
     make_task,
@@ -21,14 +22,14 @@ from fairlane.gateway.calls.intake import (
     read_type,
     split_payload,
 )
+from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.tasks.models import DEFAULT_MODEL
-from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
+from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tasks.submit import task_info
+from fairlane.gateway.tasks.submit import ran_by, task_info
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -79,6 +80,19 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
 async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
+    if kind_of(fields.get("template") or b""):
+        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener)
+        return _make(
+            tasks,
+            caller,
+            request,
+            "openaiLike",
+            fields,
+            filled.fields,
+            filled.payload,
+            read_metadata(fields),
+            filled=filled,
+        )
     task_type = read_type(fields)
     payload = fields.get("payload")
     if payload is None:
@@ -108,12 +122,20 @@ def _make(
     metadata: bytes,
     own: tuple[str, ...] = (),
     named: str | None = None,
+    filled: Filled | None = None,
 ) -> tuple[TaskSpec, AnswerMode]:
-    """`named`: the model that the payload names; without another word it is the task's."""
+    """`named`: the model that the payload names; without another word it is the task's. `filled`: the template of which the
+    payload was made."""
     tasks.calls.name(request, caller)
+    if filled is None:
+        name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
+        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields))
+    else:
+        plan = filled.plan
     asynchronous = read_flag(fields, "async")
-    stream = read_flag(fields, "stream")
-    model = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
+    stream = read_flag(fields, "stream") or (
+        plan.rule is not None and plan.rule.stream and not kind_of(fields.get("stream") or b"")
+    )
     options = Options(
         wait=not asynchronous,
         stream=stream,
@@ -123,21 +145,21 @@ def _make(
         on_disconnect=value_of(fields, "onDisconnect"),
         result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=metadata,
+        template="" if filled is None else filled.template,
     )
     task = make_task(
         tasks.settings,
         caller,
+        plan,
         task_id=new_task_id(now_ms()),
         task_type=task_type,
-        model=model,
         payload=payload,
         fields=payload_fields,
         options=options,
-        terms=tasks.current.terms(caller.quota, model),
         own=own,
-        tell_model=model != DEFAULT_MODEL,
+        tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
-    check_model(caller, model)
+    check_model(caller, plan.asked)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER
@@ -157,6 +179,7 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
             "pollAfterMs": poll_after(submitted.place.wait_ms),
             "streamUrl": tasks.links.url(task.id),
             "statusUrl": f"/api/task/{task.id}",
+            **told_of_plan(task.asked, submitted.model, task.template),
         }
     )
     await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
@@ -170,7 +193,7 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     view = ResultView(task_info(task))
     took = await tasks.wait(request, task, view)
     if view.status == "completed":
-        headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
+        headers = [JSON, (b"x-task-id", task.id.encode()), *ran_by(task, view.info), *took.headers]
         await request.respond(200, view.result_json(), headers)
         return
     raise task_failed(view.error, task.id, headers=took.headers)
@@ -182,7 +205,7 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     try:
         async with follow as submitted:
             stream = NativeStream(task_info(task))
-            lane, enqueued_ms = (task.queue, submitted.model), submitted.enqueued_ms
+            lane, enqueued_ms = (task.queue, submitted.line), submitted.enqueued_ms
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task.id, now_ms(), submitted.place))

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, parse_object, value_of
+from fairlane.gateway.calls.bodies import Members, has_image, parse_object, value_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.intake import (
     Options,
@@ -21,7 +22,7 @@ from fairlane.gateway.calls.intake import (
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
-from fairlane.gateway.tasks.submit import LOST, task_info
+from fairlane.gateway.tasks.submit import LOST, ran_by, task_info
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.ids import new_task_id
@@ -156,13 +157,12 @@ def _task(
     task = make_task(
         tasks.settings,
         caller,
+        tasks.current.plan(caller, name, partial(has_image, fields)),
         task_id=new_task_id(time.time_ns() // 1_000_000),
         task_type=task_type,
-        model=name,
         payload=body,
         fields=fields,
         options=options,
-        terms=tasks.current.terms(caller.quota, name),
         tell_model=True,
     )
     trace(request, task)
@@ -199,7 +199,7 @@ async def _wait(tasks: Tasks, request: Request, task: TaskSpec, view: ResultView
         answer = body()
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task.id) from None
-    await request.respond(200, answer, [JSON, *_ids(task.id), *took.headers])
+    await request.respond(200, answer, [JSON, *_ids(task.id), *ran_by(task, view.info), *took.headers])
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> None:
@@ -220,7 +220,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model = task_info(task), task.queue, submitted.model
+            info, queue, model = task_info(task), task.queue, submitted.line
             stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000

@@ -9,7 +9,7 @@ from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import bad_schema
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
+from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
@@ -82,7 +82,9 @@ class Submit:
             error.facts = {"queue": task.queue, "model": task.model, **error.facts}
             error.standing = answer.standing
             raise error
-        self._metrics.accepted(task.queue, answer.model)
+        self._metrics.accepted(task.queue, answer.line)
+        if task.fallbacks and answer.model != task.model:
+            self._metrics.fell(task.model, answer.model)
         return answer
 
     async def _look_at_schema(self, task: TaskSpec) -> None:
@@ -110,7 +112,8 @@ class Submit:
                 except DatabaseUnavailable:
                     break
             elif answer.reason == "quota" and task.otherwise:
-                task.queue, task.quota, task.otherwise = task.otherwise, "", ""
+                payload = task.otherwise.payload
+                task.become(task.otherwise)
             else:
                 break
             task.payload = payload
@@ -179,7 +182,20 @@ class Followed:
 
 def task_info(task: TaskSpec) -> TaskInfo:
     """What views know of a task that is submitted here."""
-    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
+    return TaskInfo(
+        task.id,
+        task.model,
+        int(time.time()),
+        task.task_type,
+        task.metadata or None,
+        task.user,
+        task.asked != "",
+    )
+
+
+def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
+    """Which model answered, where its caller could not know."""
+    return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:

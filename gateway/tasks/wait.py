@@ -96,7 +96,7 @@ class Wait:
                     except Lost:
                         if task.linger_ms:  # it may be queued there again
                             self._cancel_soon(task.id, "client")
-                        lane = (task.queue, submitted.model)
+                        lane = (task.queue, submitted.line)
                         self._submit.lost(result.info, lane, task.request_id, submitted.enqueued_ms)
                         raise gateway_failed("STORE_LOST", LOST, task.id) from None
                     except Interrupted:

@@ -9,7 +9,7 @@
 --          (0: none; '': no limits at all)
 -- ARGV[22]  quota that it is paid from ('': none)
 -- ARGV[23…] further fields of the record (keys.py, RECORD), each with its value
--- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
+-- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
 --          {'outbox_full'} what ended is not recorded yet, so no more is begun |
@@ -33,7 +33,7 @@ script('submit', nil, function(ARGV)
     local known = load(id)
     if known.st == 'gone' then return { 'cancelled' } end
     local where = known.st == 'queued' and place(id, known) or NOWHERE
-    return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m }
+    return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m, known.an or known.m }
   end
   local standings = limited and standings_of(u, ARGV[20], ARGV[21]) or nil
   local function refusal(reply)
@@ -41,7 +41,18 @@ script('submit', nil, function(ARGV)
     return reply
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
+  local t = {}
+  for i = 23, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
   local m = scheduled_as(asked, want > 0 and named == '1')
+  local falls, costs = t.fb, quota ~= '' and costs_of(t)
+  if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
+    t.m, t.an = m or asked, m ~= asked and asked or nil
+    local i = open_to(t) or not m and offered_among(t)
+    if i then
+      fall(t, i, true)
+      m, asked, want = t.m, t.an or t.m, 0 -- the slots are for another one
+    end
+  end
   if not m then
     -- the longer it has been away, the longer it may be: as long again. What was there a minute ago is known
     local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
@@ -64,8 +75,7 @@ script('submit', nil, function(ARGV)
   end
   if at_once and lane.waiting > 0 and call('ZSCORE', keys.parked(q, m), u) then at_once = false end -- behind those that are held
   local order = whole(US - 2000000 * priority)
-  local t = { q = q, m = m, u = u, en = NOW_TEXT, ['or'] = order }
-  for i = 23, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  t.q, t.m, t.u, t.en, t['or'] = q, m, u, NOW_TEXT, order
   local tokens, limit_reached = 0, nil
   if standings then
     if count_tokens(standings) then tokens = math.max(math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5), 1) end
@@ -79,11 +89,11 @@ script('submit', nil, function(ARGV)
     end
   end
   local funds, price = nil, 0
-  if quota ~= '' and t.pc then
+  if costs and #costs > 0 then
     local subject, window
     funds, subject, window = funds_of(u, quota)
     if not funds then return refusal({ 'no_balance', subject, window }) end
-    price = most_cost_of(t, lane.top)
+    for _, pc in ipairs(costs) do price = math.max(price, most_cost_of(t, lane.top, pc)) end
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then
@@ -113,7 +123,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), unpack(ARGV, 23) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 23, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
@@ -141,7 +151,7 @@ script('submit', nil, function(ARGV)
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
     let_others_on(t)
-    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, left }
+    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, asked, left }
   end
 
   call('HSET', key, 'st', 'queued', unpack(fields))
@@ -152,7 +162,7 @@ script('submit', nil, function(ARGV)
     grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
     if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
     for _, granted in ipairs(ids) do
-      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, left } end
+      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
   elseif ruled or lane.held > NOW then
     local at = wake(m)
@@ -162,5 +172,5 @@ script('submit', nil, function(ARGV)
   end
   local where, told = place(id, t)
   if told then call('HSET', key, 'ew', told) end
-  return { 'ok', 'queued', where, NOW, grants, later, m, left }
+  return { 'ok', 'queued', where, NOW, grants, later, m, asked, left }
 end)

@@ -60,6 +60,7 @@ SHARED = (
     "bounds",
     "eligible",
     "waking",
+    "falling",
     "holding",
     "granting",
     "remembering",

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Raw
 
 from fairlane.queues.failures import CANCELLED
@@ -13,6 +14,7 @@ from fairlane.streaming.events import (
     read_chunk,
     read_done,
     read_error,
+    read_model,
     read_usage,
     wait_members,
 )
@@ -96,6 +98,10 @@ class OpenAIStreamView(ABC):
             return opening + frames if opening else frames
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
+            return b""
+        if event.type == "start" and self._info.falls:
+            self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
+            self._address({})
             return b""
         if event.terminal or event.type in ("gap", "restart"):
             self.ended = True

@@ -135,7 +135,7 @@ class Pool:
     def requeue(
         self,
         grant: Grant,
-        cause: Literal["lost", "failed", "declined"] = "lost",
+        cause: Literal["lost", "failed", "falls", "declined"] = "lost",
         *,
         begun: bool = False,
         end: Fragment | None = None,

@@ -52,9 +52,9 @@ local function record_usage(id, used)
   local pc, qt = entry[TOLD + 1], entry[TOLD + 2]
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
-  if pc then
-    local cost = cost_of_entry(entry, pc, qt, used)
-    entry[23], entry[24] = pc, whole(cost)
+  if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
+    local cost = pc and cost_of_entry(entry, pc, qt, used) or 0
+    entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))

@@ -237,3 +237,32 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
         fine = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
         await worker.answer(await worker.take(), message(GOOD))
         assert (await fine).status_code == 200
+
+
+async def test_another_model_answers_where_there_is_one_and_nothing_was_shown(gateway: Start) -> None:
+    models = {"m": {"fallbacks": ["n"]}}
+    async with gateway(models=models) as talk, talk.worker2(["m"]) as first, talk.worker2(["n"]) as second:
+        for _ in range(4):
+            call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
+            await first.answer(await first.take(), message(BAD))
+            await second.answer(await second.take(), message(GOOD))
+            answer = await call
+            assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, GOOD)
+        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        async with talk.events("/api/openai", json={**asked(), "stream": True}) as reader:
+            task = await first.take()
+            await first.chunk(task, BAD)
+            await first.answer(task, None, lastSeq=1)
+            assert (await reader.rest())[-1].event == "error", "too late for another model"
+
+
+async def test_the_schema_of_a_template_holds(gateway: Start) -> None:
+    template = {"messages": [{"role": "user", "content": "Skills of {{ name }}?"}], "json_schema": SCHEMA}
+    async with gateway(templates={"cv": template}) as talk, talk.worker2(["m"]) as worker:
+        for text, status in ((GOOD, "completed"), (BAD, "failed")):
+            body = {"template": "cv", "model": "m", "variables": {"name": "Ann"}, "async": True}
+            answer = await talk.http.post("/api/tasks", json=body)
+            assert answer.status_code == 202, answer.text
+            await worker.answer(await worker.take(), message(text))
+            poll = await talk.reaches(answer.json()["taskId"], status)
+        assert (poll["error"], poll["code"]) == (SENTENCE, "JSON_PARSE_FAILED")

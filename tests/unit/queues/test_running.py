@@ -175,6 +175,11 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "quota": "k",
         "archive_ms": 9000,
         "after_read_ms": 9000,
+        "asked": "route",
+        "template": "t\n0\n",
+        "fallbacks": "b\t",
+        "fallback_after_ms": 9000,
+        "named_later": True,
         "answer": "object",
     }
     drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))

@@ -37,6 +37,7 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
     task_frame,
+    with_model,
     worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
@@ -221,12 +222,13 @@ class Attempt:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
+        told = with_model(payload, grant.asked) if grant.named_later else payload
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
         frame = task_frame(
             grant.task_type,
             grant.task_id,
-            payload,
+            told,
             version=worker.version,
             attempt=grant.epoch,
             model=grant.asked,
@@ -243,7 +245,7 @@ class Attempt:
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
-            shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
+            shown = told if len(told) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
@@ -443,8 +445,8 @@ class Attempt:
             self._effects.carry_out(self, end)
             return
         text = MISMATCHES[verdict.wrong].format(verdict.sentence)
-        fragment = fragment_error(text, "JSON_PARSE_FAILED", False, usage)
-        self._finish(Finish(State.FAILED, "JSON_PARSE_FAILED", fragment, end.used, blameless=True))
+        self.phase, self.end = Phase.RUNNING, None
+        self.fail("JSON_PARSE_FAILED", text, retryable=False, usage=usage, used=end.used, blameless=True)
 
     def _cut(self, message: TaskResult) -> str | None:
         """Take out of a result what is too large to be looked into; a sentence that says what it was."""
@@ -512,11 +514,12 @@ class Attempt:
         used: Used = NO_USAGE,
         stop: str = "",
         hold_ms: int = 0,
+        blameless: bool = False,
     ) -> None:
         """End with a failure, or try again where that is sensible; a task whose tries are used up ends as final.
 
         `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
-        it counts as not begun.
+        it counts as not begun. `blameless`: its worker has done its work.
         """
         if self.phase not in BEFORE_THE_END:
             return
@@ -524,10 +527,17 @@ class Attempt:
             end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
             return
+        another = self.grant.falls and failure_row(code).another_may
+        if another and not self.writer.has_output and (not stop or self.worker.version > 1):
+            if stop:
+                self._cancel(stop)
+            end = Fragment(fragment_error(error, code, retryable, usage), code)
+            self._requeue(code, "falls", end, blameless=blameless)
+            return
         fragment = fragment_error(error, code, retryable, usage)
         if stop:
             self._cancel(stop)
-        self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=bool(stop)))
+        self._finish(Finish(State.FAILED, code, fragment, used, bool(stop), blameless))
 
     def lost(self, sentence: str = "Worker disconnected", *, blameless: bool = False) -> None:
         """Its worker is gone, or does not know of it, or its gateway goes: `sentence` is what the caller reads. `blameless`: that
@@ -628,11 +638,19 @@ class Attempt:
         self.end = end
         self._effects.carry_out(self, end)
 
-    def _requeue(self, why: str, cause: Cause, end: Fragment | None = None, hold_ms: int = 0) -> None:
+    def _requeue(
+        self,
+        why: str,
+        cause: Cause,
+        end: Fragment | None = None,
+        hold_ms: int = 0,
+        *,
+        blameless: bool = False,
+    ) -> None:
         begun = self.phase is Phase.RUNNING and cause != "declined"
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms))
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""

@@ -156,7 +156,9 @@ class Endings:
         worker, task_id = self._forget(attempt), attempt.grant.task_id
         if not step.hold_ms:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
-        if step.cause == "failed":
+        if step.blameless:
+            self._health.ended(worker, State.COMPLETED, "", "")
+        elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, State.FAILED, step.why, sentence)
             self._slots.hold(worker, RETRY_REST_MS)

@@ -7,8 +7,9 @@ from fairlane.queues.tasks import Fragment, State, Used
 from fairlane.workers.server.pool import Mismatch
 
 NO_USAGE = Used()
-Cause = Literal["lost", "failed", "declined"]
-"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
+Cause = Literal["lost", "failed", "falls", "declined"]
+"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or only another model, or nobody began it
+(which costs no try)."""
 
 
 class Phase(enum.Enum):
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 class Requeue(NamedTuple):
     """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
 
-    `hold_ms`: no task of its model begins for so long.
+    `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work.
     """
 
     why: str
@@ -57,6 +58,7 @@ class Requeue(NamedTuple):
     begun: bool
     end: Fragment | None = None
     hold_ms: int = 0
+    blameless: bool = False
 
 
 class Release(NamedTuple):
