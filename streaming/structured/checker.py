@@ -7,6 +7,7 @@ waits for ever, whatever was asked.
 import asyncio
 import contextlib
 import hashlib
+import signal
 import sys
 from collections import OrderedDict
 from typing import Literal, NamedTuple
@@ -21,6 +22,7 @@ log = structlog.get_logger("fairlane.streaming")
 START_S = 30.0
 ANSWER_S = 10.0
 """The child has CPU_S of processor time; this is for a machine that gives it none."""
+PATIENCE_S = 30.0
 MOST_KNOWN = 4096
 SMALL_BYTES = 64 * 1024
 MOST_SLOW, SLOW_S, MOST_USERS = 3, 600.0, 1024
@@ -106,30 +108,40 @@ class Checker:
             self._slow.popitem(last=False)
 
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
-        question = msgspec.msgpack.encode((schema, texts))
-        async with self._lock:
-            if self._was_slow(user):  # those before it in the line were his, too
-                return TOO_OFTEN
-            if self._closed.is_set():
-                return NO_CHILD
-            try:
-                child = await self._running()
-            except (OSError, TimeoutError) as error:
-                log.error("structured output cannot be checked", error=repr(error))
-                return NO_CHILD
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    return await _exchange(child, question)
-            except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
-                log.warning("a schema or an answer took too long, or too much memory, to be checked")
-                await self._end(is_gone=isinstance(error, EOFError))
-                if self._closed.is_set():
-                    return LATE
-                self._note_slow(user)
-                return LATE if isinstance(error, TimeoutError) else TOO_SLOW
-            except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
-                await self._end()
-                raise
+        """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._lock.acquire()
+        except TimeoutError:
+            return LATE
+        try:
+            return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
+        finally:
+            self._lock.release()
+
+    async def _ask_now(self, question: bytes, user: str) -> Verdict:
+        if self._was_slow(user):  # those before it in the line were his, too
+            return TOO_OFTEN
+        if self._closed.is_set():
+            return NO_CHILD
+        try:
+            child = await self._running()
+        except (OSError, TimeoutError) as error:
+            log.error("structured output cannot be checked", error=repr(error))
+            return NO_CHILD
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await _exchange(child, question)
+        except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
+            code = await self._end(is_gone=isinstance(error, EOFError | ConnectionError))
+            if self._closed.is_set() or (code == -signal.SIGKILL and not isinstance(error, TimeoutError)):
+                return LATE  # somebody else has ended it
+            log.warning("a schema or an answer took too long, or too much memory, to be checked", user=user)
+            self._note_slow(user)
+            return LATE if isinstance(error, TimeoutError) else TOO_SLOW
+        except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
+            await self._end()
+            raise
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._child is None or self._child.returncode is not None:
@@ -146,13 +158,15 @@ class Checker:
                 raise
         return self._child
 
-    async def _end(self, *, is_gone: bool = False) -> None:
+    async def _end(self, *, is_gone: bool = False) -> int:
+        """End the child, if there is one; with which code it ended."""
         child, self._child = self._child, None
-        if child is not None:
-            if not is_gone:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-            await child.wait()
+        if child is None:
+            return 0
+        if not is_gone:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        return await child.wait()
 
 
 async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> Verdict:

@@ -104,3 +104,21 @@ async def test_who_is_slow_again_and_again_holds_up_nobody(checker: Checker) -> 
     assert await checker.texts(endless("d"), [b'"1"'], "slow") == TOO_OFTEN
     assert await checker.schema(STRING, "slow") == TOO_OFTEN
     assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0)
+    async with checker._lock:
+        assert await checker.schema(STRING, "u") == LATE
+        assert await checker.texts(STRING, [b'"1"'], "u") == LATE
+
+
+async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) -> None:
+    await checker.schema(STRING, "u")
+    asking = asyncio.create_task(checker.texts(endless("killed"), [b'"1"'], "u"))
+    while not checker._lock.locked():
+        await asyncio.sleep(0)
+    assert checker._child is not None
+    checker._child.kill()
+    assert await asking == LATE
+    assert await checker.schema(endless("killed"), "u") == FINE
