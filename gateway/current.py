@@ -34,6 +34,7 @@ RELOADED = (
     "audit_retention_days",
     "archive",
     "archive_ttl_ms",
+    "structured_output",
     "result_ttl_after_read_ms",
     "refusals_retention_days",
     "max_queue_wait_ms",

@@ -75,6 +75,7 @@ from fairlane.queues.tasks import Fragment
 from fairlane.streaming.events import cancelled_end, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
+from fairlane.streaming.structured.checker import Checker
 from fairlane.web.dashboard import SharedFeed
 from fairlane.web.history.history import History
 from fairlane.web.pages import Pages
@@ -157,8 +158,9 @@ class Gateway:
         # tasks: to workers, and back to their readers
         self.hub = Hub(self.scheduler, keep_alive_s=min(5.0, max(settings.linger_ms, MIN_LINGER_MS) / 3000))
         results = Results(self.hub.page, self.hub.last)
+        self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
-            self.scheduler, self.link, self.hub, _dispatch_settings(settings), keys, self.tracer
+            self.scheduler, self.link, self.hub, _dispatch_settings(settings), keys, checker, self.tracer
         )
         cancels, presence = self.dispatcher.cancels, self.dispatcher.offers.presence
         self.workers = WorkerSocket(
@@ -194,6 +196,7 @@ class Gateway:
             going,
             minutes.refused,
             records.balances.load,
+            checker,
         )
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
@@ -292,6 +295,7 @@ class Gateway:
             *records.parts,
             archive,
             minutes,
+            checker,
             self.dispatcher,
         ]
         """In the order in which they start; they close the other way round."""

@@ -733,6 +733,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("pc", task.price)
     if task.uses:
         fields += ("su", task.uses)
+    if task.answer:
+        fields += ("js", task.answer)
     if task.archive_ms:
         fields += ("ar", f"{task.archive_ms}{' r' if task.archive_request else ''}")
     if task.after_read_ms:

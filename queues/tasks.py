@@ -89,6 +89,9 @@ class TaskSpec:
     """It goes on while its model is held or paced for longer than that."""
     named_later: bool = False
     """Its payload is an object without the model, which is put in when the task is granted."""
+    answer: str = ""
+    """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
+    any JSON object; '' = anything."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -102,7 +105,7 @@ class TaskSpec:
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
-    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later"),
+    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer"),
 )
 
 
@@ -141,6 +144,8 @@ class Grant(NamedTuple):
     """The payload is to be given the model: it has none."""
     falls: bool = False
     """There is another model to go on to."""
+    answer: str = ""
+    """What its finished text must be (`TaskSpec.answer`)."""
 
 
 class Place(NamedTuple):

@@ -16,12 +16,13 @@ from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
-from fairlane.gateway.errors import bad_request
+from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.structured.wanted import wanted_of
 
 OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
 """Fields of a native body that are the gateway's; everything else is the worker's."""
@@ -255,6 +256,9 @@ class _Made(NamedTuple):
             fallbacks=plan.fallbacks,
             fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
             named_later=named_later,
+            answer=_answer(settings, fields, templated=bool(options.template))
+            if task_type == "openaiLike" and kind_of(payload) == "{"
+            else "",
         )
 
     def _payload(self, plan: Plan, payload: bytes, fields: Members) -> tuple[bytes, bool]:
@@ -307,6 +311,22 @@ _NO_RULE = Rule("", "")
 def _bound_of(fields: Members) -> str:
     """The name under which a body bounds its output: the one that it uses, or the one that most servers know."""
     return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+
+
+def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
+    """What the text must be, as the body's `response_format` says it; that of a template holds unless nothing is looked at. Only
+    its form is looked at here."""
+    if "response_format" not in fields or settings.structured_output == "off":
+        return ""
+    try:
+        return wanted_of(fields, unstrict=templated or settings.structured_output == "all")
+    except ValueError as error:
+        raise bad_schema(str(error)) from None
+
+
+def bad_schema(why: str) -> ApiError:
+    """The refusal of a schema that answers cannot be compared with."""
+    return bad_request(f"response_format.json_schema.schema cannot be checked: {why}", "response_format")
 
 
 def _mode(options: Options, rule: Rule, fields: Members) -> str:

@@ -186,6 +186,13 @@ class Settings(BaseModel):
     what is left; 0: as if nobody had. Some 20 s leave time to ask again when an answer is lost.
     """
 
+    structured_output: Literal["off", "strict", "all"] = "strict"
+    """Which answers are compared, once they are finished, with the JSON schema that a chat's `response_format` names:
+    `strict`, those whose caller asks for `"strict": true`: OpenAI keeps that promise, and not every model server does;
+    `all`, also schemas that do not say (`"strict": false` is left alone), and `json_object`; `off`, none. An answer that
+    does not match fails with `JSON_PARSE_FAILED`.
+    """
+
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
     result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.

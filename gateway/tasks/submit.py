@@ -6,6 +6,7 @@ from types import TracebackType
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
+from fairlane.gateway.calls.intake import bad_schema
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
@@ -15,6 +16,8 @@ from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
+from fairlane.streaming.structured.checker import Checker
+from fairlane.streaming.structured.wanted import check_form, schema_of
 from fairlane.streaming.views.task import TaskInfo
 
 LARGE = 64 * 1024
@@ -41,8 +44,10 @@ class Submit:
         going: Going,
         note_refused: Callable[[str], None],
         load_balance: Callable[[str, str], Awaitable[None]],
+        schemas: Checker,
     ) -> None:
-        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`."""
+        """`queue`: `Slots.submit`. `note_refused`: is told each user who is refused. `load_balance`: `Balances.load`. `schemas`:
+        looks at those that answers are to match."""
         self._queue = queue
         self._hub = hub
         self._bodies = bodies
@@ -51,12 +56,15 @@ class Submit:
         self._going = going
         self._note_refused = note_refused
         self._load_balance = load_balance
+        self._schemas = schemas
 
     async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
         """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
         until now."""
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
+        if task.answer:
+            await self._look_at_schema(task)
         if feed is not None:
             feed.begun = False
         try:
@@ -78,6 +86,17 @@ class Submit:
         if task.fallbacks and answer.model != task.model:
             self._metrics.fell(task.model, answer.model)
         return answer
+
+    async def _look_at_schema(self, task: TaskSpec) -> None:
+        """Raise ApiError(400) for a schema that is none. Where nobody can tell now, its answer will be looked at."""
+        schema = schema_of(task.answer, task.payload)
+        try:
+            check_form(schema)
+        except ValueError as error:
+            raise bad_schema(str(error)) from None
+        verdict = await self._schemas.schema(schema, task.user)
+        if verdict.wrong == "schema":
+            raise bad_schema(verdict.sentence)
 
     async def _offer(self, task: TaskSpec) -> Submitted | Refused:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what

@@ -13,6 +13,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.store.link import RedisLink
 from fairlane.streaming.flushes import Flushes
 from fairlane.streaming.hub import Hub
+from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.offers.elsewhere import Elsewhere
@@ -42,9 +43,10 @@ class Dispatcher:
         hub: Hub,
         settings: DispatchSettings,
         keys: Keys,
+        checker: Checker,
         tracer: Tracer | None = None,
     ) -> None:
-        """`settings`: what changes in it holds for all parts."""
+        """`settings`: what changes in it holds for all parts. `checker`: looks at structured output; its owner ends it."""
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.pool = pool = Pool(loop.time)
@@ -68,6 +70,7 @@ class Dispatcher:
             self.payloads,
             background,
             silence,
+            checker,
             settings,
         )
         beginnings = Beginnings(

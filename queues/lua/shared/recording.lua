@@ -13,11 +13,12 @@ local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm',
 local TOLD = #RECORDED - 2
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
--- because its time was over (a worker's own limit has the same code, and comes before).
+-- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for.
 local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true }
 local function as_callers_like(entry)
   local ended, state, code, id = entry[1], entry[5], entry[6], entry[TOLD + 1]
   if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
+  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
   if code ~= 'TOTAL_TIMEOUT' then return false end
   for _, over in ipairs(call('HMGET', keys.task(id), 'dl', 'xd')) do
     if num(over) > 0 and num(ended) >= num(over) then return true end

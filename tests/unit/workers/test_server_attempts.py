@@ -26,6 +26,7 @@ from fairlane.queues.tasks import (
     TaskSpec,
     Used,
 )
+from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.protocol import ErrorInfo, TaskProgress, TaskReject, TaskResult, from_worker
 from fairlane.workers.server.dispatch import Dispatcher
 from fairlane.workers.server.pool import Worker
@@ -115,6 +116,7 @@ class Stage:
             self.hub,
             DispatchSettings(),
             None,  # type: ignore[arg-type]
+            Checker(),
         )
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.closed: dict[str, int] = {}

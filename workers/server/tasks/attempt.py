@@ -5,6 +5,7 @@ find it over. What follows is a step: Finish, Requeue, Release or Move. `Effects
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
@@ -19,7 +20,10 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.views.choice import finish_of_result
+from fairlane.streaming.structured.checker import Verdict
+from fairlane.streaming.structured.collected import Collected
+from fairlane.streaming.structured.wanted import schema_of, texts_to_check
+from fairlane.streaming.views.choice import choices_of_result, finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
@@ -44,6 +48,7 @@ from fairlane.workers.server.tasks.steps import (
     BEFORE_THE_END,
     NO_USAGE,
     Cause,
+    Check,
     Finish,
     Move,
     Phase,
@@ -64,6 +69,12 @@ MAX_USAGE_BYTES = 2048
 """Of the usage that a worker tells while it runs; more is not logged."""
 USAGE_S = 0.2
 """Usage is logged no more often."""
+MISMATCHES = {
+    "text": "The answer does not match its schema: {}",
+    "schema": "The answer could not be compared with its schema: {}",
+    "unknown": "The answer could not be compared with its schema: {}",
+}
+"""What callers read; of what stands behind the colon operators see nothing, as it may quote the answer."""
 NOBODY = Fragment(fragment_error("No connected worker takes the task", "NO_WORKER", False), "NO_WORKER")
 
 AttemptKey = tuple[str, int]
@@ -121,11 +132,14 @@ class Attempt:
     """
 
     __slots__ = (
+        "_checking",
+        "_collected",
         "_debug",
         "_effects",
         "_finish_reason",
         "_frames",
         "_payload_bytes",
+        "_schema",
         "_sent_at",
         "_split_characters",
         "_told_usage",
@@ -178,6 +192,10 @@ class Attempt:
         self._unread_chunks = self._unread_bytes = 0  # that came after its end, while its worker went on
         self._finish_reason: str | None = None
         self._debug = b""
+        self._schema: bytes | None = None
+        self._collected: Collected | None = None
+        """The text so far, of a task whose text must match a schema."""
+        self._checking = False
         self._told_usage: bytes | None = None
         self._told_wrote = 0  # what it had written by then
         self._usage_at = 0.0
@@ -205,6 +223,8 @@ class Attempt:
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
         told = with_model(payload, grant.asked) if grant.named_later else payload
+        if grant.answer:
+            self._schema, self._collected = schema_of(grant.answer, payload), Collected()
         frame = task_frame(
             grant.task_type,
             grant.task_id,
@@ -284,7 +304,7 @@ class Attempt:
         return None
 
     def _delta(self, delta: Delta) -> str | None:
-        chunk, index = self.writer.chunk, delta.index
+        chunk, index = self._chunk, delta.index
         # first, as what it says (log probabilities) is of the text beside it
         if delta.extra is not UNSET and (extra := bytes(delta.extra)) != b"null":
             if not extra.startswith(b"{"):
@@ -320,13 +340,23 @@ class Attempt:
             if text and not whole:
                 return  # half a character: it comes with its other half
             text = whole
-        self.writer.chunk(index, kind, text)
+        self._chunk(index, kind, text)
+
+    @property
+    def _chunk(self) -> Callable[[int, str, Any], None]:
+        """Takes output: into the log, and where its text is looked at in the end, to the rest of that."""
+        return self.writer.chunk if self._collected is None else self._collect
+
+    def _collect(self, index: int, kind: str, value: Any) -> None:
+        assert self._collected is not None
+        self._collected.add(index, kind, value)
+        self.writer.chunk(index, kind, value)
 
     def _flush_halves(self) -> None:
         """Half characters whose other half did not come."""
         if self._split_characters is not None:
             for index, kind in self._split_characters.rest():
-                self.writer.chunk(index, kind, "\ufffd")
+                self._chunk(index, kind, "\ufffd")
 
     def broken(self, why: str) -> None:
         """The worker broke the protocol in its output: this task cannot be right any more, and it must stop."""
@@ -391,10 +421,32 @@ class Attempt:
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             reason = None
         end = Finish(State.COMPLETED, "", fragment_done(shown, usage, reason), used)
-        if self.writer.fits(len(end.fragment)):
-            self._finish(end)
-        else:
+        if not self.writer.fits(len(end.fragment)):
             self._too_large(end.used)
+        elif self._schema is not None and self._collected is not None:
+            self._check(end, self._schema, self._collected, usage, result)
+        else:
+            self._finish(end)
+
+    def _check(
+        self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes
+    ) -> None:
+        """Have the answer looked at before it ends so. Until then it is as if its end were being written."""
+        texts = texts_to_check(collected.choices() if result == b"null" else choices_of_result(result))
+        self.phase, self.end, self._checking = Phase.FINISHING, end, True
+        self._effects.carry_out(self, Check(schema, texts, usage))
+
+    def checked(self, verdict: Verdict, usage: bytes | None) -> None:
+        """It is known whether the answer is what it must be. Nothing, if the task has ended otherwise meanwhile."""
+        if not self._checking or self.phase is not Phase.FINISHING or self.end is None:
+            return
+        end, self._checking = self.end, False
+        if not verdict.wrong:
+            self._effects.carry_out(self, end)
+            return
+        text = MISMATCHES[verdict.wrong].format(verdict.sentence)
+        self.phase, self.end = Phase.RUNNING, None
+        self.fail("JSON_PARSE_FAILED", text, retryable=False, usage=usage, used=end.used, blameless=True)
 
     def _cut(self, message: TaskResult) -> str | None:
         """Take out of a result what is too large to be looked into; a sentence that says what it was."""
@@ -462,11 +514,12 @@ class Attempt:
         used: Used = NO_USAGE,
         stop: str = "",
         hold_ms: int = 0,
+        blameless: bool = False,
     ) -> None:
         """End with a failure, or try again where that is sensible; a task whose tries are used up ends as final.
 
         `stop`: the worker still runs it and is told why to stop. `hold_ms`: the model's provider takes nothing for so long, and
-        it counts as not begun.
+        it counts as not begun. `blameless`: its worker has done its work.
         """
         if self.phase not in BEFORE_THE_END:
             return
@@ -478,12 +531,13 @@ class Attempt:
         if another and not self.writer.has_output and (not stop or self.worker.version > 1):
             if stop:
                 self._cancel(stop)
-            self._requeue(code, "falls", Fragment(fragment_error(error, code, retryable, usage), code))
+            end = Fragment(fragment_error(error, code, retryable, usage), code)
+            self._requeue(code, "falls", end, blameless=blameless)
             return
         fragment = fragment_error(error, code, retryable, usage)
         if stop:
             self._cancel(stop)
-        self._finish(Finish(State.FAILED, code, fragment, used, keep_slot=bool(stop)))
+        self._finish(Finish(State.FAILED, code, fragment, used, bool(stop), blameless))
 
     def lost(self, sentence: str = "Worker disconnected", *, blameless: bool = False) -> None:
         """Its worker is gone, or does not know of it, or its gateway goes: `sentence` is what the caller reads. `blameless`: that
@@ -579,15 +633,24 @@ class Attempt:
 
     def _finish(self, end: Finish) -> None:
         self._flush_halves()
+        self._checking = False
         self.phase = Phase.FINISHING
         self.end = end
         self._effects.carry_out(self, end)
 
-    def _requeue(self, why: str, cause: Cause, end: Fragment | None = None, hold_ms: int = 0) -> None:
+    def _requeue(
+        self,
+        why: str,
+        cause: Cause,
+        end: Fragment | None = None,
+        hold_ms: int = 0,
+        *,
+        blameless: bool = False,
+    ) -> None:
         begun = self.phase is Phase.RUNNING and cause != "declined"
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms))
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""

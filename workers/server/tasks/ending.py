@@ -20,6 +20,7 @@ from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
 from fairlane.streaming.events import Event, cancelled_end, compose, terminal_event
 from fairlane.streaming.hub import Hub
+from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
 from fairlane.workers.server.offers.health import Health
@@ -32,7 +33,7 @@ from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
-from fairlane.workers.server.tasks.steps import NO_USAGE, Finish, Move, Phase, Release, Requeue, Step
+from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
 
 STOPS_EARLIER_S = 10.0
 """A worker has so much less time to stop than the sweep gives the task, though it may hear of that only by a renewal: so its
@@ -61,6 +62,7 @@ class Endings:
         payloads: PayloadCache,
         background: Background,
         silence: Silence,
+        checker: Checker,
         settings: DispatchSettings,
     ) -> None:
         self._scheduler = scheduler
@@ -69,6 +71,7 @@ class Endings:
         self._pool = slots.pool
         self._health = health
         self._silence = silence
+        self._checker = checker
         self._background = background
         self._lines = FewLines()
         self.attempts = attempts
@@ -100,6 +103,8 @@ class Endings:
             self._background.spawn(self._release(attempt, self._forget(attempt), step.used))
         elif isinstance(step, Requeue):
             self._requeue(attempt, step)
+        elif isinstance(step, Check):
+            self._background.spawn(self._check(attempt, step))
         else:
             assert isinstance(step, Move)
             self.move(attempt, step.why)
@@ -116,6 +121,10 @@ class Endings:
             worker=worker.id,
             keep_ms=self._scheduler.limits.stop_grace_ms if end.keep_slot else 0,
         )
+
+    async def _check(self, attempt: Attempt, step: Check) -> None:
+        verdict = await self._checker.texts(step.schema, step.texts, attempt.grant.user)
+        attempt.checked(verdict, step.usage)
 
     def on_written(self, grant: Grant, finished: Finished) -> None:
         """A writer's end was answered."""
@@ -147,7 +156,9 @@ class Endings:
         worker, task_id = self._forget(attempt), attempt.grant.task_id
         if not step.hold_ms:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
-        if step.cause in ("failed", "falls"):
+        if step.blameless:
+            self._health.ended(worker, State.COMPLETED, "", "")
+        elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, State.FAILED, step.why, sentence)
             self._slots.hold(worker, RETRY_REST_MS)
@@ -257,7 +268,9 @@ class Endings:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
         ended = self._ended_task(attempt) if state is State.FAILED else None
-        self._health.ended(attempt.worker, state, code, ended.sentence if ended else "")
+        works = attempt.end is not None and attempt.end.blameless
+        said = ended.sentence if ended else ""
+        self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said)
         if attempt.span is not None:
             trace_end(attempt.span, state, code, used)
         self._scheduler.metrics.ended(

@@ -33,12 +33,24 @@ class Finish(NamedTuple):
     fragment: bytes
     used: Used = NO_USAGE
     keep_slot: bool = False
+    blameless: bool = False
+    """It failed, and its worker has done its work."""
+
+
+class Check(NamedTuple):
+    """Look whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
+
+    `usage`: what its caller is told was used, if it does not."""
+
+    schema: bytes
+    texts: list[bytes]
+    usage: bytes | None
 
 
 class Requeue(NamedTuple):
     """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
 
-    `hold_ms`: no task of its model begins for so long.
+    `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work.
     """
 
     why: str
@@ -46,6 +58,7 @@ class Requeue(NamedTuple):
     begun: bool
     end: Fragment | None = None
     hold_ms: int = 0
+    blameless: bool = False
 
 
 class Release(NamedTuple):
@@ -60,4 +73,4 @@ class Move(NamedTuple):
     why: Mismatch
 
 
-Step = Finish | Requeue | Release | Move
+Step = Finish | Check | Requeue | Release | Move

@@ -1,0 +1,181 @@
+"""Asks the child process whether a schema is one, and whether texts match it.
+
+It is started when it is first needed, and anew when it was ended. One question at a time; each has a deadline, so that nobody
+waits for ever, whatever was asked.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import signal
+import sys
+from collections import OrderedDict
+from typing import Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
+
+log = structlog.get_logger("fairlane.streaming")
+
+START_S = 30.0
+ANSWER_S = 10.0
+"""The child has CPU_S of processor time; this is for a machine that gives it none."""
+PATIENCE_S = 30.0
+MOST_KNOWN = 4096
+SMALL_BYTES = 64 * 1024
+MOST_SLOW, SLOW_S, MOST_USERS = 3, 600.0, 1024
+"""A user with so many questions within so long that took too long is not asked for any more; so many users are remembered."""
+MAX_ANSWER_BYTES = 1 << 20
+_PROGRAM = "fairlane.streaming.structured.child"
+
+
+class Verdict(NamedTuple):
+    """What is wrong with the schema, or with a text; or `unknown`: nobody could tell in time. `sentence`: why."""
+
+    wrong: Literal["", "schema", "text", "unknown"]
+    sentence: str = ""
+
+
+FINE = Verdict("")
+TOO_SLOW = Verdict("schema", "it takes too long, or too much memory, to compare anything with it")
+LATE = Verdict("unknown", "nobody had the time to look at it")
+TOO_LONG = Verdict("text", f"it is longer than the {MAX_TEXT_BYTES} bytes that are looked at")
+TOO_OFTEN = Verdict(
+    "schema", "several of your schemas took too long, or too much memory: come back in ten minutes"
+)
+NO_CHILD = Verdict("unknown", "the process that looks at it cannot be started")
+_read = msgspec.msgpack.Decoder(tuple[Literal["", "schema", "text"], str]).decode
+
+
+class Checker:
+    """See the module. `close` ends the child; a question under way is answered with `unknown`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._child: asyncio.subprocess.Process | None = None
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._slow: OrderedDict[str, list[float]] = OrderedDict()
+        """When questions of a user took too long."""
+        self._closed = asyncio.Event()
+
+    def start(self) -> None:
+        """Nothing: the child comes with the first question."""
+
+    async def close(self) -> None:
+        """End the child."""
+        self._closed.set()
+        await self._end()
+
+    async def schema(self, schema: bytes, user: str) -> Verdict:
+        """Whether it is a schema that texts can be compared with. What is known is told at once."""
+        if self._was_slow(user):
+            return TOO_OFTEN
+        name = hashlib.sha256(schema).digest()
+        known = self._known.get(name)
+        if known is None:
+            known = await self._ask(schema, [], user)
+            if known.wrong != "unknown":
+                self._remember(name, known)
+        return known
+
+    async def texts(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
+        """Whether each of the texts (JSON strings) matches the schema."""
+        if sum(map(len, texts)) > MAX_TEXT_BYTES:
+            return TOO_LONG
+        name = hashlib.sha256(schema).digest()
+        if not texts or self._known.get(name) is TOO_SLOW:
+            return TOO_SLOW if texts else FINE
+        verdict = await self._ask(schema, texts, user)
+        if verdict is TOO_SLOW and sum(map(len, texts)) <= SMALL_BYTES:
+            self._remember(name, verdict)  # it is the schema's doing, and would be again
+        return verdict
+
+    def _remember(self, name: bytes, verdict: Verdict) -> None:
+        self._known[name] = verdict
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def _was_slow(self, user: str) -> bool:
+        since = asyncio.get_running_loop().time() - SLOW_S
+        return sum(at > since for at in self._slow.get(user, ())) >= MOST_SLOW
+
+    def _note_slow(self, user: str) -> None:
+        times = self._slow.pop(user, [])
+        self._slow[user] = [*times, asyncio.get_running_loop().time()][-MOST_SLOW:]
+        if len(self._slow) > MOST_USERS:
+            self._slow.popitem(last=False)
+
+    async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
+        """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._lock.acquire()
+        except TimeoutError:
+            return LATE
+        try:
+            return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
+        finally:
+            self._lock.release()
+
+    async def _ask_now(self, question: bytes, user: str) -> Verdict:
+        if self._was_slow(user):  # those before it in the line were his, too
+            return TOO_OFTEN
+        if self._closed.is_set():
+            return NO_CHILD
+        try:
+            child = await self._running()
+        except (OSError, TimeoutError) as error:
+            log.error("structured output cannot be checked", error=repr(error))
+            return NO_CHILD
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await _exchange(child, question)
+        except (TimeoutError, OSError, EOFError, msgspec.DecodeError) as error:
+            code = await self._end(is_gone=isinstance(error, EOFError | ConnectionError))
+            if self._closed.is_set() or (code == -signal.SIGKILL and not isinstance(error, TimeoutError)):
+                return LATE  # somebody else has ended it
+            log.warning("a schema or an answer took too long, or too much memory, to be checked", user=user)
+            self._note_slow(user)
+            return LATE if isinstance(error, TimeoutError) else TOO_SLOW
+        except BaseException:  # nobody waits any more: its answer must not be taken for the next one's
+            await self._end()
+            raise
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._child is None or self._child.returncode is not None:
+            pipe = asyncio.subprocess.PIPE
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _PROGRAM), stdin=pipe, stdout=pipe, start_new_session=True
+            )
+            self._child = child
+            try:
+                async with asyncio.timeout(START_S):
+                    await _exchange(child, msgspec.msgpack.encode((b"true", [])))
+            except BaseException:
+                await self._end()
+                raise
+        return self._child
+
+    async def _end(self, *, is_gone: bool = False) -> int:
+        """End the child, if there is one; with which code it ended."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        if not is_gone:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        return await child.wait()
+
+
+async def _exchange(child: asyncio.subprocess.Process, question: bytes) -> Verdict:
+    """One question and its answer. Raises EOFError or OSError where the child is gone."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(LENGTH.pack(len(question)) + question)
+    await child.stdin.drain()
+    length = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))[0]
+    if length > MAX_ANSWER_BYTES:
+        raise OSError("the answer is too long")
+    return Verdict(*_read(await child.stdout.readexactly(length)))

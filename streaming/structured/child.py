@@ -1,0 +1,125 @@
+"""The child process that compiles schemas and looks whether texts match them: what callers and models choose may take for ever.
+
+A request is a frame of MessagePack, `[schema, [text, …]]`, with its length (8 bytes) before it; so is the answer: `["", ""]` when
+all is well, else a kind (`schema` or `text`) and a sentence. Processor time per request and memory are bounded: the system ends
+the process when it takes more. It ends when its input does.
+"""
+
+import hashlib
+import json
+import resource
+import sys
+from collections import OrderedDict
+from typing import Any, BinaryIO
+
+import jsonschema_rs
+import msgspec
+
+from fairlane.streaming.structured.wanted import LENGTH, MAX_REASON_CHARS, place_of
+
+CPU_S = 1
+MEMORY_BYTES = 1 << 30
+MOST_COMPILED = 64
+Request = tuple[bytes, list[bytes]]
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    look, read = Look(), msgspec.msgpack.Decoder(Request).decode
+    while (frame := _frame(sys.stdin.buffer)) is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_S)
+        answer = msgspec.msgpack.encode(look(*read(frame)))
+        sys.stdout.buffer.write(LENGTH.pack(len(answer)) + answer)
+        sys.stdout.buffer.flush()
+
+
+class Look:
+    """Compiles schemas, keeping the last ones, and compares texts with them. Never fails."""
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[bytes, Any] = OrderedDict()
+
+    def __call__(self, schema: bytes, texts: list[bytes]) -> tuple[str, str]:
+        """What is wrong with the schema, or with the first text that does not match it; ("", "") for nothing."""
+        try:
+            validator = self._validator(schema)
+        except BaseException as error:
+            return "schema", _wrong_schema(error)
+        for number, text in enumerate(texts):
+            if wrong := _wrong(validator, text):
+                return "text", f"choice {number}, {wrong}" if len(texts) > 1 else wrong
+        return "", ""
+
+    def _validator(self, schema: bytes) -> Any:
+        name = hashlib.sha256(schema).digest()
+        known = self._compiled.pop(name, None)
+        if known is None:
+            known = jsonschema_rs.validator_for(
+                json.loads(schema),
+                retriever=_fetch_nothing,
+                pattern_options=jsonschema_rs.RegexOptions(),  # in linear time
+                validate_formats=False,
+                mask="the value",
+            )
+        self._compiled[name] = known
+        if len(self._compiled) > MOST_COMPILED:
+            self._compiled.popitem(last=False)
+        return known
+
+
+def _wrong(validator: Any, text: bytes) -> str:
+    """Why a text (a JSON string) does not match; '' when it does."""
+    try:
+        value = json.loads(msgspec.json.decode(text, type=str), parse_constant=_no_constant)
+    except RecursionError:
+        return "it is nested too deeply"
+    except ValueError as error:
+        return f"it is no JSON: {_short(str(error))}"
+    except MemoryError:
+        return "it takes too much memory"
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        return f"{place_of(error.instance_path)}: {_short(error.message)}"
+    except BaseException as error:
+        return f"it cannot be compared: {_short(str(error))}"
+    return ""
+
+
+def _wrong_schema(error: BaseException) -> str:
+    if isinstance(error, jsonschema_rs.ValidationError):
+        return f"{place_of(error.instance_path)}: {_short(error.message)}"
+    return _short(str(error)) or type(error).__name__
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_REASON_CHARS else line[: MAX_REASON_CHARS - 1] + "…"
+
+
+def _fetch_nothing(_uri: str) -> Any:
+    raise ValueError("a schema may refer to parts of itself alone")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _frame(stream: BinaryIO) -> bytes | None:
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+def _limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    try:
+        resource.setrlimit(what, (most, hard))
+    except (OSError, ValueError):  # a system that does not know this limit: the parent's time limit is left
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The process that compares: whatever it is asked, there is an answer, and the next question has one, too."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fairlane.streaming.structured.checker import FINE, LATE, NO_CHILD, TOO_LONG, TOO_OFTEN, TOO_SLOW, Checker
+from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES
+
+pytestmark = pytest.mark.anyio
+STRING = b'{"type":"string"}'
+
+
+def endless(name: str = "") -> bytes:
+    """A schema that takes 2^60 steps to find out that a value does not match."""
+    twice = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(60)}
+    return json.dumps(
+        {"title": name, "$defs": {**twice, "a60": {"type": "string"}}, "$ref": "#/$defs/a0"}
+    ).encode()
+
+
+@pytest.fixture
+async def checker() -> AsyncIterator[Checker]:
+    checker = Checker()
+    yield checker
+    await checker.close()
+
+
+async def test_schemas_and_texts_are_looked_at(checker: Checker) -> None:
+    assert await checker.schema(STRING, "u") == FINE
+    assert (await checker.schema(b'{"type":"strin"}', "u")).wrong == "schema"
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+    assert (await checker.texts(STRING, [b'"1"'], "u")).sentence == '$: the value is not of type "string"'
+    assert await checker.texts(STRING, [], "u") == FINE
+    assert await checker.texts(STRING, [b" " * MAX_TEXT_BYTES, b'"x"'], "u") == TOO_LONG
+
+
+async def test_a_known_schema_is_not_asked_for_again(checker: Checker) -> None:
+    await checker.schema(STRING, "u")
+    await checker._end()
+    assert await checker.schema(STRING, "u") == FINE
+    assert checker._child is None
+
+
+async def test_what_takes_for_ever_is_ended_and_the_next_question_is_answered(checker: Checker) -> None:
+    schema = endless()
+    assert await checker.schema(schema, "u") == FINE, "it looks harmless"
+    assert await checker.texts(schema, [b'"1"'], "u") == TOO_SLOW
+    assert await checker.schema(schema, "u") == TOO_SLOW, "now it is known"
+    assert await checker.texts(schema, [b'"1"'], "u") == TOO_SLOW
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
+    text = json.dumps("[" + "[]," * (MAX_TEXT_BYTES // 3 - 10) + "[]]").encode()
+    assert (await checker.texts(STRING, [text], "u")).wrong in ("text", "schema")
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: Checker) -> None:
+    await checker.schema(STRING, "u")
+    asking = asyncio.create_task(checker.texts(endless(), [b'"1"'], "u"))
+    while not checker._lock.locked():
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (await checker.texts(STRING, [b'"1"'], "u")).wrong == "text"
+
+
+async def test_a_process_that_was_killed_is_started_again(checker: Checker) -> None:
+    await checker.schema(STRING, "u")
+    assert checker._child is not None
+    checker._child.kill()
+    await checker._child.wait()
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_without_time_nobody_knows(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await checker.schema(STRING, "u")
+    monkeypatch.setattr("fairlane.streaming.structured.checker.ANSWER_S", 0)
+    assert await checker.texts(STRING, [b'"1"'], "u") == LATE
+    assert await checker.schema(b'{"type":"integer"}', "u") == LATE
+    monkeypatch.undo()
+    assert await checker.schema(b'{"type":"integer"}', "u") == FINE, "it was not remembered"
+
+
+async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_: Any, **__: Any) -> Any:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
+    assert await checker.schema(STRING, "u") == NO_CHILD
+    await checker.close()
+    assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD
+
+
+async def test_who_is_slow_again_and_again_holds_up_nobody(checker: Checker) -> None:
+    for name in "abc":
+        assert await checker.texts(endless(name), [b'"1"'], "slow") == TOO_SLOW
+    assert await checker.texts(endless("d"), [b'"1"'], "slow") == TOO_OFTEN
+    assert await checker.schema(STRING, "slow") == TOO_OFTEN
+    assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
+
+
+async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0)
+    async with checker._lock:
+        assert await checker.schema(STRING, "u") == LATE
+        assert await checker.texts(STRING, [b'"1"'], "u") == LATE
+
+
+async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) -> None:
+    await checker.schema(STRING, "u")
+    asking = asyncio.create_task(checker.texts(endless("killed"), [b'"1"'], "u"))
+    while not checker._lock.locked():
+        await asyncio.sleep(0)
+    assert checker._child is not None
+    checker._child.kill()
+    assert await asking == LATE
+    assert await checker.schema(endless("killed"), "u") == FINE
