@@ -221,12 +221,16 @@ async def test_reading_the_file_again_starts_changes_and_stops_and_leaves_the_ot
         assert (await ask(gateway, "g")).status_code in (404, 503)
         assert children(gateway)["stays"].pid == before["stays"].pid
 
-        async def told() -> bool:
-            rows = [(worker["name"], worker["slots"]) for worker in await workers(gateway)]
+        ids: set[str] = set()
+
+        async def told() -> bool:  # (what another process tells is a quarter of a second old)
+            listed = await workers(gateway)
+            ids.clear()
+            ids.update(worker["workerId"] for worker in listed)
+            rows = [(worker["name"], worker["slots"]) for worker in listed]
             return sorted(rows) == [("changed", 5), ("new", 1), ("stays", 1)]
 
         await until(told, "the state to tell of them")
-        connected = await workers(gateway)
 
         after = {name: child.pid for name, child in children(gateway).items()}
         write(tmp_path, {"stays": settings(one, "s", api_key_env="NOT_SET_ANYWHERE")}, processes=processes)
@@ -239,8 +243,11 @@ async def test_reading_the_file_again_starts_changes_and_stops_and_leaves_the_ot
         await until(lambda: gateway.log.count("keys_added") == processes, "keys to be wanted")
         for model, text in (("s", "one says hello"), ("m", "two says hello"), ("n", "two says hello")):
             await says(gateway, text, model, KEY, never_fails=True)
-        ids = {worker["workerId"] for worker in connected}
-        assert {worker["workerId"] for worker in await workers(gateway, OPS)} == ids
+
+        async def same() -> bool:
+            return {worker["workerId"] for worker in await workers(gateway, OPS)} == ids
+
+        await until(same, "the same workers to be connected")
 
 
 async def test_a_running_stream_ends_well_when_its_upstream_is_changed(
