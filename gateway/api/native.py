@@ -11,6 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
+from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
 from fairlane.gateway.calls.intake import (
     OWN_FIELDS,
     Options,
@@ -28,11 +29,12 @@ from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.tasks.models import DEFAULT_MODEL
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
 from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tasks.submit import task_info
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import Record, State, TaskSpec
+from fairlane.queues.tasks import Known, Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -72,14 +74,16 @@ async def _answer(tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMo
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload, metadata = split_payload(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, OWN_FIELDS)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
 
 
 async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     task_type = read_type(fields)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
@@ -94,7 +98,9 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
     else:  # a version 1 worker is told no other
         check_model(caller, named)
     metadata = read_metadata(fields)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, named=named)
+    return _make(
+        tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
+    )
 
 
 def _make(
@@ -106,6 +112,7 @@ def _make(
     payload_fields: Members,
     payload: bytes,
     metadata: bytes,
+    said: Said | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
 ) -> tuple[TaskSpec, AnswerMode]:
@@ -138,6 +145,7 @@ def _make(
         tell_model=model != DEFAULT_MODEL,
     )
     check_model(caller, model)
+    name_task(task, said, tasks.settings)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER
@@ -149,17 +157,17 @@ def _make(
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     submitted = await tasks.submit(task)
-    body = msgspec.json.encode(
-        {
-            "taskId": task.id,
-            "status": "queued",
-            **place_fields(submitted.place),
-            "pollAfterMs": poll_after(submitted.place.wait_ms),
-            "streamUrl": tasks.links.url(task.id),
-            "statusUrl": f"/api/task/{task.id}",
-        }
-    )
-    await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
+    task_id, again = task.id, {}
+    if isinstance(submitted, Known):
+        assert request.caller is not None
+        task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
+        told = await state_of(submitted, tasks.poll, request.caller)
+    else:
+        told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
+        told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+    links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
+    headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
+    await request.respond(202, msgspec.json.encode({**told, **links, **again}), headers)
 
 
 def _location(task_id: str) -> tuple[bytes, bytes]:
@@ -167,13 +175,13 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
 
 
 async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    view = ResultView(task_info(task))
-    took = await tasks.wait(request, task, view)
+    waited = await tasks.wait(request, task, ResultView)
+    view, task_id = waited.view, waited.view.info.task_id
     if view.status == "completed":
-        headers = [JSON, (b"x-task-id", task.id.encode()), *took.headers]
+        headers = [JSON, (b"x-task-id", task_id.encode()), *waited.headers]
         await request.respond(200, view.result_json(), headers)
         return
-    raise task_failed(view.error, task.id, headers=took.headers)
+    raise task_failed(view.error, task_id, headers=waited.headers)
 
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
@@ -181,11 +189,15 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     follow = tasks.submit.followed(task)
     try:
         async with follow as submitted:
-            stream = NativeStream(task_info(task))
-            lane, enqueued_ms = (task.queue, submitted.model), submitted.enqueued_ms
+            stream = NativeStream(follow.info)
+            task_id, lane, enqueued_ms = (
+                follow.info.task_id,
+                (task.queue, submitted.model),
+                submitted.enqueued_ms,
+            )
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
-                first = native_frame(queued_event(task.id, now_ms(), submitted.place))
+                first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
             del submitted  # it may be long
             came_to_end = await serve(
@@ -193,16 +205,16 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
                 Reader(tasks.hub, feed, notices=True),
                 stream,
                 tasks.closing,
-                headers=[(b"x-task-id", task.id.encode())],
+                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined else ())],
                 keepalive_s=tasks.settings.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
             )
-            if stream.was_lost and await _is_gone(tasks, task.id):
+            if stream.was_lost and not follow.joined and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
-        no_linger = task.linger_ms and not tasks.settings.linger_ms
+        no_linger = task.linger_ms and not tasks.settings.linger_ms and not task.idempotency
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
             tasks.cancel_soon(task.id, "client")
 

@@ -22,7 +22,16 @@ from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 
-OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
+OWN_FIELDS = (
+    "async",
+    "timeout",
+    "mode",
+    "priority",
+    "onDisconnect",
+    "resultTtlMs",
+    "metadata",
+    "idempotencyKey",
+)
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
 OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})

@@ -10,9 +10,11 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.poll import record_info
+from fairlane.gateway.tasks.replayed import key_reused, result_gone
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.views.task import TaskInfo
@@ -33,7 +35,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec], Awaitable[Submitted | Refused]],
+        queue: Callable[[TaskSpec], Awaitable[Submitted | Known | Refused]],
         hub: Hub,
         bodies: Bodies,
         metrics: Recorder,
@@ -52,9 +54,9 @@ class Submit:
         self._note_refused = note_refused
         self._load_balance = load_balance
 
-    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
-        """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
-        until now."""
+    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted | Known:
+        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
+        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now."""
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
         if feed is not None:
@@ -67,6 +69,15 @@ class Submit:
         finally:
             if feed is not None:
                 feed.begin()
+        if isinstance(answer, Known):
+            outcome = "joined" if answer.state not in TERMINAL else "replayed"
+            self._metrics.resubmitted(outcome if answer.state else "gone")
+            return answer
+        if isinstance(answer, Refused) and answer.reason == "other":
+            self._metrics.resubmitted("conflict")
+            error = key_reused()
+            error.standing = answer.standing
+            raise error
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
@@ -77,7 +88,7 @@ class Submit:
         self._metrics.accepted(task.queue, answer.model)
         return answer
 
-    async def _offer(self, task: TaskSpec) -> Submitted | Refused:
+    async def _offer(self, task: TaskSpec) -> Submitted | Known | Refused:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what
         there is, once more."""
         payload = task.payload
@@ -97,7 +108,7 @@ class Submit:
             task.payload = payload
         return answer
 
-    async def _send(self, task: TaskSpec) -> Submitted | Refused:
+    async def _send(self, task: TaskSpec) -> Submitted | Known | Refused:
         size = len(task.payload)
         if size < LARGE:
             return await self._queue(task)
@@ -120,22 +131,27 @@ class Submit:
         )
 
     def followed(self, task: TaskSpec) -> "Followed":
-        """`async with`: the task is submitted and its events are read here, until the end of the block."""
+        """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
+        until the end of the block."""
         return Followed(self, self._hub, task)
 
 
 class Followed:
-    """A task that is submitted with a feed for its events. It keeps the feed and nothing else, nor a generator's frame: there are
-    many quiet streams.
+    """A task that is submitted, or joined, with a feed for its events. It keeps the feed, what views know of the task, and
+    nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_hub", "_submit", "_task", "feed")
+    __slots__ = ("_hub", "_submit", "_task", "feed", "info", "joined")
+    info: TaskInfo
+    """Once it is entered."""
 
     def __init__(self, submit: Submit, hub: Hub, task: TaskSpec) -> None:
         self._submit = submit
         self._hub = hub
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
+        self.joined = False
+        """Whether somebody has submitted it before."""
 
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
@@ -143,10 +159,32 @@ class Followed:
         assert task is not None
         self.feed.keep_alive += 1
         try:
-            return await self._submit(task, self.feed)
+            answer = await self._submit(task, self.feed)
+            if isinstance(answer, Submitted):
+                self.info = task_info(task, answer.enqueued_ms)
+                return answer
         except BaseException:
             self._release()
             raise
+        self._release()
+        return await self._join(answer, task.key, task.user)
+
+    async def _join(self, known: Known, key: str, user: str) -> Submitted:
+        """Read from its first event what was submitted before, and keep it alive as whoever submitted it does."""
+        feed = self._hub.open(known.task_id)
+        try:
+            found = await self._hub.follow(feed, keep_alive=True, owner=(key, user)) if known.state else None
+            if found is None:
+                raise result_gone(known.task_id)
+        except BaseException:
+            self._hub.release(feed)
+            raise
+        record, self.feed = found
+        self.feed.keep_alive += 1
+        self.joined = True
+        self.info = record_info(known.task_id, record)
+        enqueued_ms = record.number("en")
+        return Submitted(record.state, record.place, enqueued_ms, [], (), known.model, known.standing)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,9 +196,11 @@ class Followed:
         self._hub.release(self.feed)
 
 
-def task_info(task: TaskSpec) -> TaskInfo:
-    """What views know of a task that is submitted here."""
-    return TaskInfo(task.id, task.model, int(time.time()), task.task_type, task.metadata or None, task.user)
+def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
+    """What views know of a task that is submitted here: the same as `record_info` tells of it elsewhere."""
+    return TaskInfo(
+        task.id, task.model, enqueued_ms // 1000, task.task_type, task.metadata or None, task.user
+    )
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:

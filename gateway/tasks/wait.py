@@ -1,17 +1,19 @@
 """Waits for the end of a task on behalf of a caller who may leave."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.replayed import HEADERS, result_gone
 from fairlane.gateway.tasks.submit import LOST, Submit
 from fairlane.queues.limits import Standing
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
 from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.task import TaskInfo
 
 OVERDUE_S = 2.0
 """How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
@@ -56,6 +58,23 @@ class Timing(NamedTuple):
         ]
 
 
+View = TypeVar("View", bound=ResultView)
+
+
+class Waited(NamedTuple, Generic[View]):
+    """A task that was waited for until its end."""
+
+    view: View
+    """It was fed all events."""
+    took: Timing
+    joined: bool
+    """Somebody had submitted it before (`Followed`)."""
+
+    @property
+    def headers(self) -> Headers:
+        return [*self.took.headers, *(HEADERS if self.joined else ())]
+
+
 class Wait:
     """Submits tasks and waits for their ends."""
 
@@ -73,16 +92,22 @@ class Wait:
         self._cancel_soon = cancel_soon
         self._going = going
 
-    async def __call__(self, waiter: Waiter, task: TaskSpec, result: ResultView) -> Timing:
-        """Submit a task and feed its events to `result` until it has ended; how long it took.
+    async def __call__(
+        self, waiter: Waiter, task: TaskSpec, make_view: Callable[[TaskInfo], View]
+    ) -> Waited[View]:
+        """Submit a task, or join the one that its idempotency key names, and feed its events to a view until it has ended.
 
-        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. At its deadline
-        it is answered, also when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
+        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
+        idempotency key may come back: its task lingers, and ends by itself if nobody does. At its deadline it is answered, also
+        when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
         """
         hub = self._hub
         followed = self._submit.followed(task)
         async with followed as submitted:
             waiter.standing = submitted.standing
+            info, joined = followed.info, followed.joined
+            task_id, result = info.task_id, make_view(info)
+            cancels = task.linger_ms > 0 and not task.idempotency
             reader = Reader(hub, followed.feed)
             interrupt = reader.interrupt
             leaving = waiter.leaving(interrupt)
@@ -94,11 +119,14 @@ class Wait:
                     try:
                         events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
                     except Lost:
-                        if task.linger_ms:  # it may be queued there again
-                            self._cancel_soon(task.id, "client")
-                        lane = (task.queue, submitted.model)
-                        self._submit.lost(result.info, lane, task.request_id, submitted.enqueued_ms)
-                        raise gateway_failed("STORE_LOST", LOST, task.id) from None
+                        if joined and submitted.state in TERMINAL:
+                            raise result_gone(task_id) from None
+                        if cancels:  # it may be queued there again
+                            self._cancel_soon(task_id, "client")
+                        if not joined:
+                            lane = (task.queue, submitted.model)
+                            self._submit.lost(info, lane, task.request_id, submitted.enqueued_ms)
+                        raise gateway_failed("STORE_LOST", LOST, task_id) from None
                     except Interrupted:
                         interrupted, events = True, []
                     for event in events:
@@ -108,14 +136,19 @@ class Wait:
                     if events and events[-1].terminal:
                         ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                         began_ms = started_ms or event_time(events[-1])
-                        return Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)
+                        if joined and started_ms:  # it ran before this one came
+                            ran_ms = max(event_time(events[-1]) - started_ms, 0)
+                        return Waited(
+                            result, Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms), joined
+                        )
                     if interrupted or leaving.gone:
-                        if task.linger_ms:
-                            self._cancel_soon(task.id, "client")
-                        raise waiter.gone() if leaving.gone else self._going.refusal(task.id)
+                        if cancels:
+                            self._cancel_soon(task_id, "client")
+                        raise waiter.gone() if leaving.gone else self._going.refusal(task_id)
                     if hub.time() > give_up:
-                        self._cancel_soon(task.id, "timeout")
-                        raise gateway_failed("TIMEOUT", "Task timeout", task.id)
+                        if not joined:
+                            self._cancel_soon(task_id, "timeout")
+                        raise gateway_failed("TIMEOUT", "Task timeout", task_id)
             finally:
                 leaving.close()
                 self._closing.discard(interrupt)
