@@ -185,9 +185,7 @@ def test_behind_output_and_at_a_final_failure_the_key_stays(world: World, at_onc
 
 
 def test_the_codes_that_let_a_key_go_are_those_of_the_table_that_a_retry_mends_and_of_time() -> None:
-    assert {
-        code for code, row in FAILURES.items() if row.retry or code.endswith("TIMEOUT")
-    } == MAY_DO_BETTER
+    assert {code for code, row in FAILURES.items() if row.retry or code.endswith("TIMEOUT")} == MAY_DO_BETTER
 
 
 def test_a_time_out_of_the_wait_lets_the_key_go(world: World) -> None:
