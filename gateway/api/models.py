@@ -103,7 +103,18 @@ Positive = Annotated[float, Field(gt=0)]
 Priority = Annotated[int, Field(ge=0, le=5)]
 
 
-class OpenAIHeaders(BaseModel):
+IdempotencyKey = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[!-~]+$")]
+
+
+class IdempotencyHeader(BaseModel):
+    """What makes a submission safe to repeat."""
+
+    idempotency_key: IdempotencyKey | Left = Field(
+        None, description="the same key and body are the same task, which is joined or replayed"
+    )
+
+
+class OpenAIHeaders(IdempotencyHeader):
     """Our own wishes on OpenAI's calls."""
 
     x_fairlane_timeout: Positive | Left = Field(None, description="ms from submission to the end")
@@ -262,6 +273,7 @@ class Wishes(Asked):
     on_disconnect: Literal["cancel", "continue"] | None = None
     result_ttl_ms: Positive | None = None
     metadata: Any = None
+    idempotency_key: IdempotencyKey | None = Field(None, description="as the header `Idempotency-Key`")
 
 
 class NativeRequest(Wishes):
@@ -275,27 +287,25 @@ class TaskRequest(Wishes):
     payload: Any
 
 
-class Place(Answer):
-    """Where a task stands in its queue, from 1, and how long it may wait: nine times out of ten between low and high.
+class Accepted(Answer):
+    """An async task, which waits from now on; or the one that its idempotency key names, as it stands now (`replay`).
 
-    Null, and `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
+    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null, and it
+    is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
     """
 
-    position: int
-    estimated_wait_ms: Ms | None
-    estimated_wait_low_ms: Ms | None
-    estimated_wait_high_ms: Ms | None
-    estimating: bool = False
-
-
-class Accepted(Place):
-    """An async task, which waits from now on."""
-
     task_id: str
-    status: Literal["queued"]
-    poll_after_ms: Ms
+    status: State
+    position: int = 1
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
+    poll_after_ms: Ms = 0
     stream_url: str
     status_url: str
+    replay: bool = False
+    idem_key: str = ""
 
 
 class TaskStatus(Answer):

@@ -26,7 +26,7 @@ from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.submit import LOST
 from fairlane.gateway.tasks.tasks import Tasks
-from fairlane.gateway.tasks.wait import OVERDUE_S, View, event_time
+from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import Place, State, TaskSpec
 from fairlane.streaming.events import Event, read_error, read_queued
@@ -58,9 +58,7 @@ def completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[Non
 async def embeddings(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
     task, encoding = await _read_embedding(tasks, caller, request)
-    await _wait(
-        tasks, request, task, partial(EmbeddingBodyView, encoding_format=encoding), EmbeddingBodyView.body
-    )
+    await _wait(tasks, request, task, partial(EmbeddingBodyView, encoding_format=encoding))
 
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -209,15 +207,14 @@ async def _wait(
     tasks: Tasks,
     request: Request,
     task: TaskSpec,
-    make_view: Callable[[TaskInfo], View],
-    body: Callable[[View], bytes],
+    make_view: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView],
 ) -> None:
     waited = await tasks.wait(request, task, make_view)
     view, task_id = waited.view, waited.view.info.task_id
     if view.status != "completed":
         raise task_failed(view.error, task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
-        answer = body(view)
+        answer = view.body()
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task_id) from None
     await request.respond(200, answer, [JSON, *_ids(task_id), *waited.headers])
@@ -227,7 +224,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame."""
     task, streamed, usage = await _read(tasks, caller, request, call)
     if not streamed:
-        await _wait(tasks, request, task, call.whole, OpenAIBodyView.body)
+        await _wait(tasks, request, task, call.whole)
         return
     # one with an idempotency key may be come back to
     task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub

@@ -63,31 +63,31 @@ async def test_a_repetition_takes_nothing_of_limits_and_is_charged_once(
         key("ops", admin=True),
         key("app", tier="paid", quota=KeyQuota.model_validate({"budget": 1, "per": "day"}), limits=limits),
     ]
-    async with talking(redis_url, tmp_path, keys=keys, prices=prices) as talk:
-        async with (
-            talk.worker2(["m"]) as worker,
-            talk.client(secret("app")) as app,
-            talk.client(secret("ops")) as ops,
-        ):
-            chat = Asking("/v1/chat/completions", CHAT)
-            first = talk.later(chat(app))
-            task = await worker.take()
-            joined = talk.later(chat(app))
-            metrics = talk.served.gateway.metrics
-            await until(lambda: metrics.resubmitted_tasks.values["joined",] == 1, "one to join")
-            await worker.answer(task, {"content": "hi"})
-            answers = [await first, await joined, await chat(app)]
-            assert {answer.content for answer in answers} == {answers[0].content}
-            assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
-            assert (await chat(app, "another")).status_code == 429
+    async with (
+        talking(redis_url, tmp_path, keys=keys, prices=prices) as talk,
+        talk.worker2(["m"]) as worker,
+        talk.client(secret("app")) as app,
+        talk.client(secret("ops")) as ops,
+    ):
+        chat = Asking("/v1/chat/completions", CHAT)
+        first = talk.later(chat(app))
+        task = await worker.take()
+        joined = talk.later(chat(app))
+        metrics = talk.served.gateway.metrics
+        await until(lambda: metrics.resubmitted_tasks.values["joined",] == 1, "one to join")
+        await worker.answer(task, {"content": "hi"})
+        answers = [await first, await joined, await chat(app)]
+        assert {answer.content for answer in answers} == {answers[0].content}
+        assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
+        assert (await chat(app, "another")).status_code == 429
 
-            async def recorded() -> int:
-                rows = (await ops.get("/api/admin/usage/tasks", params={"key": "app"})).json()["tasks"]
-                return len(rows)
+        async def recorded() -> int:
+            rows = (await ops.get("/api/admin/usage/tasks", params={"key": "app"})).json()["tasks"]
+            return len(rows)
 
-            async def once() -> bool:
-                return await recorded() == 1
+        async def once() -> bool:
+            return await recorded() == 1
 
-            await until(once, "its one record")
-            row = (await ops.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
-            assert (row["held"], row["spent"]) == (0, 0.5), row
+        await until(once, "its one record")
+        row = (await ops.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+        assert (row["budget"]["used"], row["budget"]["held"]) == (0.5, 0)

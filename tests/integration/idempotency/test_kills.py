@@ -30,8 +30,8 @@ def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
 
 
 async def insist(asking: Asking, *gateways: GatewayProcess) -> httpx.Response:
-    """Ask one gateway, and the next one if that is no more, as clients with retries do behind a balancer. Each with a client of its
-    own: a thousand connections of one take it a second each."""
+    """Ask one gateway, and the next one if that is no more, as clients with retries do behind a balancer. Each has a client of its
+    own: one with a thousand connections is slow."""
     for gateway in gateways[:-1]:
         try:
             async with caller(gateway) as http:
@@ -73,8 +73,7 @@ async def test_a_thousand_submissions_at_two_gateways_are_one_task_also_when_one
         tireless(1, lambda: b.ws, work),
     ):
         calls = [
-            asyncio.create_task(insist(asking, *((a, b) if number % 2 else (b,))))
-            for number in range(MANY)
+            asyncio.create_task(insist(asking, *((a, b) if number % 2 else (b,)))) for number in range(MANY)
         ]
         try:
             async with asyncio.timeout(WAIT_S):
