@@ -30,8 +30,8 @@ def caller(gateway: GatewayProcess) -> httpx.AsyncClient:
 
 
 async def insist(asking: Asking, *gateways: GatewayProcess) -> httpx.Response:
-    """Ask one gateway, and the next one if that is no more, as clients with retries do behind a balancer. Each has a client of its
-    own: one with a thousand connections is slow."""
+    """Ask one gateway, and the next one if that is no more, as clients with retries do behind a balancer. Each has a client
+    of its own: one with a thousand connections is slow."""
     for gateway in gateways[:-1]:
         try:
             async with caller(gateway) as http:
