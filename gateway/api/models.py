@@ -290,8 +290,8 @@ class TaskRequest(Wishes):
 class Accepted(Answer):
     """An async task, which waits from now on; or the one that its idempotency key names, as it stands now (`replay`).
 
-    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null, and
-    it is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
+    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null,
+    and it is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
     """
 
     task_id: str

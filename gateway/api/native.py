@@ -175,13 +175,13 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
 
 
 async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    waited = await tasks.wait(request, task, ResultView)
-    view, task_id = waited.view, waited.view.info.task_id
-    if view.status == "completed":
-        headers = [JSON, (b"x-task-id", task_id.encode()), *waited.headers]
-        await request.respond(200, view.result_json(), headers)
+    waited = await tasks.wait(request, task, ResultView, ResultView.result_json)
+    if waited.end.status == "completed":
+        headers = [JSON, (b"x-task-id", waited.task_id.encode()), *waited.headers]
+        result = await waited.answer()  # held until it is written: others may share it
+        await request.respond(200, result.json, headers)
         return
-    raise task_failed(view.error, task_id, headers=waited.headers)
+    raise task_failed(waited.end.error, waited.task_id, headers=waited.headers)
 
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
@@ -205,13 +205,13 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
                 Reader(tasks.hub, feed, notices=True),
                 stream,
                 tasks.closing,
-                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.joined else ())],
+                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.earlier else ())],
                 keepalive_s=tasks.settings.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
             )
-            if stream.was_lost and not follow.joined and await _is_gone(tasks, task_id):
+            if stream.was_lost and follow.earlier is None and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
         no_linger = task.linger_ms and not tasks.settings.linger_ms and not task.idempotency

@@ -203,21 +203,24 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
+_Body = OpenAIBodyView | EmbeddingBodyView
+
+
 async def _wait(
-    tasks: Tasks,
-    request: Request,
-    task: TaskSpec,
-    make_view: Callable[[TaskInfo], OpenAIBodyView | EmbeddingBodyView],
+    tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], _Body]
 ) -> None:
-    waited = await tasks.wait(request, task, make_view)
-    view, task_id = waited.view, waited.view.info.task_id
-    if view.status != "completed":
-        raise task_failed(view.error, task_id, took_ms=sum(waited.took), headers=waited.headers)
+    waited = await tasks.wait(request, task, make_view, _show)
+    if waited.end.status != "completed":
+        raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
-        answer = view.body()
+        result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
-        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task_id) from None
-    await request.respond(200, answer, [JSON, *_ids(task_id), *waited.headers])
+        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
+    await request.respond(200, result.json, [JSON, *_ids(waited.task_id), *waited.headers])
+
+
+def _show(view: _Body) -> bytes:
+    return view.body()
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> None:
@@ -238,7 +241,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model, joined = follow.info, task.queue, submitted.model, follow.joined
+            info, queue, model, joined = follow.info, task.queue, submitted.model, follow.earlier is not None
             task_id = info.task_id
             stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)

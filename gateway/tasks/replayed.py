@@ -1,11 +1,15 @@
 """What somebody is told who submits with an idempotency key that is known: of a task that he has submitted before."""
 
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.tasks.poll import Poll, place_fields, poll_after
 from fairlane.queues.tasks import TERMINAL, Known, State
+from fairlane.streaming.hub import Lost
+
+Read = TypeVar("Read")
 
 HEADERS: Final = [(b"idempotency-replayed", b"true")]
 
@@ -27,6 +31,14 @@ def result_gone(task_id: str) -> ApiError:
         "The request with this Idempotency-Key was carried out, but its result is not kept any more: a new key does it anew",
         task_id=task_id,
     )
+
+
+async def kept(task_id: str, reading: Awaitable[Read]) -> Read:
+    """What is read of the log of a task that has ended. Raises ApiError(410) where it is not kept any more."""
+    try:
+        return await reading
+    except Lost:
+        raise result_gone(task_id) from None
 
 
 async def state_of(known: Known, poll: Poll, caller: Caller) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
@@ -136,12 +137,22 @@ class Submit:
         return Followed(self, self._hub, task)
 
 
+class Earlier(NamedTuple):
+    """Where a task stood when somebody joined it; ms, 0 = not yet."""
+
+    epoch: int
+    top: int
+    """With `epoch` the place of the newest event."""
+    granted_ms: int
+    ended_ms: int
+
+
 class Followed:
     """A task that is submitted, or joined, with a feed for its events. It keeps the feed, what views know of the task, and
     nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_hub", "_submit", "_task", "feed", "info", "joined")
+    __slots__ = ("_hub", "_submit", "_task", "earlier", "feed", "info")
     info: TaskInfo
     """Once it is entered."""
 
@@ -150,8 +161,8 @@ class Followed:
         self._hub = hub
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
-        self.joined = False
-        """Whether somebody has submitted it before."""
+        self.earlier: Earlier | None = None
+        """Where it stood, if somebody had submitted it before."""
 
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
@@ -181,7 +192,8 @@ class Followed:
             raise
         record, self.feed = found
         self.feed.keep_alive += 1
-        self.joined = True
+        times = record.number("ga"), record.number("ed")
+        self.earlier = Earlier(record.epoch, record.number("sq"), *times)
         self.info = record_info(known.task_id, record)
         enqueued_ms = record.number("en")
         return Submitted(record.state, record.place, enqueued_ms, [], (), known.model, known.standing)
