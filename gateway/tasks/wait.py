@@ -109,7 +109,7 @@ class Wait:
         show: Callable[[View], bytes],
     ) -> Waited:
         """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
-        that was fed all events. Whoever joins reads the end alone: many may join, and the body is made of the log once for all of them.
+        that was fed all events. Whoever joins reads the end alone: many may, and the body is made of the log once for all.
 
         A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
         idempotency key may come back: its task lingers, and ends by itself if nobody does. At its deadline it is answered, also
