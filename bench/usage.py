@@ -53,7 +53,7 @@ def page(first: int, dice: random.Random) -> list[bytes]:
                 f"{number:032x}",
                 ended=NOON - day * DAY_MS - dice.randrange(DAY_MS // 2),
                 state="failed" if failed else "completed",
-                code="TIMEOUT" if failed else "",
+                code="TOTAL_TIMEOUT" if failed else "",
                 key="site" if user % 3 else "acme",
                 user=f"site/user-{user}",
                 model=MODELS[min(int(dice.expovariate(1)), 4)],

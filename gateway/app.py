@@ -32,6 +32,7 @@ from fairlane.gateway.api import (
     operators,
     pages,
     quota,
+    routes,
     usage,
     users,
 )
@@ -65,6 +66,7 @@ ROUTERS = (
     (archive.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
+    (routes.router, Access.KEY),
     (usage.own, Access.KEY),
     (health.router, Access.OPEN),
     (pages.router, Access.PAGE),

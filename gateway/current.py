@@ -1,15 +1,14 @@
 """What a gateway is configured to do now."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from fairlane.gateway.accounts.callers import Callers, StoredKeys
-from fairlane.gateway.credits.prices import PriceTable
-from fairlane.gateway.credits.quota import FREE, Budgets, Quota, Terms
+from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
+from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import Settings, Unpriced
 from fairlane.queues.survey.survey import RefusedReload
 
@@ -18,6 +17,8 @@ log = structlog.get_logger("fairlane.gateway")
 RELOADED = (
     "models",
     "queues",
+    "routes",
+    "templates",
     "prices",
     "budget_timezone",
     "keys",
@@ -38,7 +39,14 @@ RELOADED = (
     "allowed_hosts",
 )
 """Settings that are taken over while running."""
-_NAMED = {"keys": "keys", "workers": "tokens", "models": "models", "queues": "queues"}
+_NAMED = {
+    "keys": "keys",
+    "workers": "tokens",
+    "models": "models",
+    "queues": "queues",
+    "routes": "routes",
+    "templates": "templates",
+}
 """Settings that hold entries with names, and what the log calls these."""
 
 
@@ -75,16 +83,11 @@ class Current:
         return changes(before, settings)
 
     def _read(self, settings: Settings) -> None:
-        self.prices = PriceTable(entry.period for entry in settings.prices)
-        self.budgets = Budgets(settings.budget_timezone)
+        self.plans = Plans(settings)
 
-    def terms(self, quota: Quota | None, model: str) -> Terms:
-        """On which terms a task of a key with such a quota is submitted now, for this model."""
-        if quota is None and not self.prices:
-            return FREE
-        now_ms = time.time() * 1000
-        price = self.prices.at(model, now_ms)
-        return Terms(price.packed if price else "", self.budgets.text(quota, now_ms) if quota else "")
+    def plan(self, caller: Caller, name: str, has_image: Callable[[], bool]) -> Plan:
+        """What a request of this caller for this name comes to now. `has_image` is asked where that matters."""
+        return self.plans.plan(caller, name, time.time() * 1000, has_image)
 
     def take_keys(self, stored: StoredKeys) -> None:
         """Take over what the database says of keys."""

@@ -1,7 +1,7 @@
 """What a caller is told when something does not work: one tree, and how each surface tells it.
 
 Two questions shape it: was the task accepted (then it has an id, its end is in its log, and its failure code has a row in
-fairlane.streaming.failures), and is a retry sensible (then there is a Retry-After, or `x-should-retry: false` tells OpenAI's
+fairlane.queues.failures), and is a retry sensible (then there is a Retry-After, or `x-should-retry: false` tells OpenAI's
 clients that it is not).
 """
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.credits.amounts import credits_of, plain_credits
+from fairlane.queues.failures import CANCELLED, failure_row, family_of, openai_kind
 from fairlane.queues.limits import Standing
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, failure_row, openai_kind
 
 
 class ApiError(Exception):
@@ -197,8 +197,9 @@ def model_not_found(model: str) -> ApiError:
 
 
 class TaskFailed(ApiError):
-    """A task that was accepted and has failed. `retryable`: the same request may do better; False also when its tries are used
-    up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the status asks for it."""
+    """A task that was accepted and has failed. `family`: of its code. `retryable`: the same request may do better; False also
+    when its tries are used up. `took_ms`: how long it took, waiting included: as long again is when to come again, where the
+    status asks for it."""
 
     def __init__(
         self, failure: Failure, task_id: str, *, took_ms: int = 0, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -206,6 +207,7 @@ class TaskFailed(ApiError):
         super().__init__(
             failure_row(failure.code).native, failure.code, failure.error, task_id=task_id, headers=headers
         )
+        self.family = family_of(failure.code)
         self.retryable = failure.retryable
         self.took_ms = took_ms
 
@@ -259,6 +261,8 @@ class Answer(NamedTuple):
 def native_answer(error: ApiError) -> Answer:
     """An error on the native calls."""
     body: dict[str, object] = {"error": error.message, "code": error.code}
+    if isinstance(error, TaskFailed):
+        body["family"] = error.family
     if isinstance(error, NoWorker):
         body["model"] = error.model
     if error.why:

@@ -71,8 +71,7 @@ from fairlane.queues.store.wire import address_of
 from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
 from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import Fragment
-from fairlane.streaming.events import fragment_error
-from fairlane.streaming.failures import cancelled_end
+from fairlane.streaming.events import cancelled_end, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.web.dashboard import SharedFeed
@@ -86,7 +85,7 @@ from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 log = structlog.get_logger("fairlane.gateway")
 
 ENDS = Ends(
-    timeout=Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT"),
+    timeout=Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT"),
     queue_timeout=Fragment(fragment_error("Task timeout", "QUEUE_TIMEOUT", False), "QUEUE_TIMEOUT"),
     worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
     no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),

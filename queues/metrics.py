@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from fairlane.queues.failures import family_of
 from fairlane.queues.tasks import State, Used
 
 MOST_MODELS = 100
@@ -98,6 +99,9 @@ class Metrics(Protocol):
 
     def held(self, model: str) -> None:
         """A provider said: not before; its model starts nothing until then."""
+
+    def fell(self, model: str, other: str, number: int = 1) -> None:
+        """So many tasks went on from a model to another one."""
 
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
@@ -243,13 +247,18 @@ class Recorder:
         )
         self.ended_tasks = Counter(
             "fairlane_tasks_ended_total",
-            (*task, "state", "code"),
-            "Tasks that ended, by state and failure code",
+            (*task, "state", "code", "family"),
+            "Tasks that ended, by state, failure code and the code's family",
         )
         self.model_holds = Counter(
             "fairlane_model_holds_total",
             ("model",),
             "Times that a provider asked to be left alone for a while",
+        )
+        self.fallen_tasks = Counter(
+            "fairlane_fallbacks_total",
+            ("model", "to"),
+            "Tasks that went on to another model, because theirs failed or started nothing",
         )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
@@ -329,6 +338,7 @@ class Recorder:
             self.returned_tasks,
             self.ended_tasks,
             self.model_holds,
+            self.fallen_tasks,
             self.dropped_results,
             self.written_records,
             self.balances_put_right,
@@ -375,10 +385,13 @@ class Recorder:
     def held(self, model: str) -> None:
         self.model_holds.add((self._model(model),))
 
+    def fell(self, model: str, other: str, number: int = 1) -> None:
+        self.fallen_tasks.add((self._model(model), self._model(other)), number)
+
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""
         operation = OPERATIONS.get(end.task_type, OTHER)
-        self.ended_tasks.add((end.queue, model, end.state.value, code))
+        self.ended_tasks.add((end.queue, model, end.state.value, code, family_of(end.code)))
         failed = "" if end.state is State.COMPLETED else code or end.state.value
         self.request_duration.observe((operation, model, failed), max(end.total_ms, 0) / 1000)
         if end.ran_ms >= 0:

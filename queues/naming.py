@@ -4,15 +4,13 @@ import hashlib
 from base64 import urlsafe_b64encode
 from typing import Final
 
+from fairlane.queues.failures import FAILURES, Family
+
 MAY_DO_BETTER: Final = frozenset(
-    {
-        *("TIMEOUT", "QUEUE_TIMEOUT", "FIRST_OUTPUT_TIMEOUT", "SILENCE_TIMEOUT", "UPSTREAM_TIMEOUT"),
-        *("MODEL_TOO_BUSY", "UPSTREAM_ERROR", "UPSTREAM_TRUNCATED"),
-        *("WORKER_LOST", "NO_WORKER", "STORE_LOST", "EVENTS_LOST", "GATEWAY_STOPPING"),
-    }
+    code for code, row in FAILURES.items() if row.retry or row.family is Family.BUSY
 )
 """Failure codes of which the key is let go, where the task had no output: whoever comes again begins anew. Those that a retry may
-mend (streaming/failures.py), and those of time: nobody has been told anything, and nothing was paid."""
+mend, and all time-outs: nobody has been told anything, and nothing was paid."""
 
 
 def digest_text(digest: bytes) -> str:

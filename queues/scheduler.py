@@ -180,16 +180,15 @@ class Scheduler:
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
             grants = [_GRANT.decode(packed) for packed in reply[4]]
-            standing = read_standing(reply[7]) if len(reply) > 7 else None
-            return Submitted(
-                state, place, int(reply[3]), grants, _later(reply[5]), reply[6].decode(), standing
-            )
+            standing = read_standing(reply[8]) if len(reply) > 8 else None
+            line, model = reply[6].decode(), reply[7].decode()
+            return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), line, model, standing)
         standing = read_standing(reply[-1]) if isinstance(reply[-1], list) else None
         if outcome == "same":
             known_state = State(reply[2].decode()) if reply[2] else None
-            return Known(
-                reply[1].decode(), known_state, Place(*reply[3]), int(reply[4]), reply[5].decode(), standing
-            )
+            line, model, name, template = (text.decode() for text in reply[5:9])
+            known = reply[1].decode(), known_state, Place(*reply[3]), int(reply[4])
+            return Known(*known, line, model, name, template, standing)
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
         if outcome == "full_bytes":
@@ -336,7 +335,7 @@ class Scheduler:
         grant: Grant,
         why: str,
         *,
-        cause: Literal["lost", "failed", "declined"],
+        cause: Literal["lost", "failed", "falls", "declined"],
         begun: bool,
         end: Fragment | None = None,
         who: str = "",
@@ -344,10 +343,10 @@ class Scheduler:
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
-        `cause`: the worker is lost, it failed in a way that a retry may mend, or it declined (costs no try). `end`: what the
-        task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over all its connections.
-        `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after 100 attempts anyhow,
-        or 1,000 if the last was refused so.
+        `cause`: the worker is lost, it failed in a way that a retry may mend, or only another model (`falls`), or it declined
+        (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
+        all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after
+        100 attempts anyhow, or 1,000 if the last was refused so.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -373,6 +372,9 @@ class Scheduler:
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
             self.metrics.returned(grant.queue, grant.model, cause)
+            model = reply[2].decode()
+            if model != grant.asked:
+                self.metrics.fell(grant.asked, model)
             return Ended(outcome, later=_later(reply[1]))
         return Ended(outcome)
 
@@ -437,6 +439,9 @@ class Scheduler:
                 self.metrics.ended(end)
             else:
                 self.metrics.returned(end.queue, end.model, "lease")
+        for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
+            model, other = pair.decode().split("\n")
+            self.metrics.fell(model, other, number)
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
@@ -699,7 +704,7 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("k", task.key)
     if task.estimated_input:
         fields += ("ei", task.estimated_input)
-    if task.price and task.most_input > task.estimated_input:
+    if task.most_input > task.estimated_input:
         fields += ("mi", task.most_input)
     if task.max_output:
         fields += ("mo", task.max_output)
@@ -719,6 +724,14 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("sf", b"1")
     if task.metadata:
         fields += ("md", task.metadata)
+    if task.asked:
+        fields += ("rt", task.asked)
+    if task.template:
+        fields += ("tm", task.template)
+    if task.fallbacks:
+        fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
+    if task.named_later:
+        fields += ("nl", b"1")
     if task.traceparent:
         fields += ("tp", task.traceparent)
     if task.request_id:

@@ -77,8 +77,18 @@ class TaskSpec:
     """What the model costs, packed; '' = nothing."""
     quota: str = ""
     """What the task is paid from, packed; '' = nobody pays."""
-    otherwise: str = ""
-    """The queue that it falls into, and is not paid, where there is not enough; '' = it is refused."""
+    otherwise: "TaskSpec | None" = None
+    """What it becomes, and is not paid, where there is not enough; None = it is refused."""
+    asked: str = ""
+    """The name that its caller gave, where more than one model may run it."""
+    template: str = ""
+    """What its payload was made of: name, version and locale of the template."""
+    fallbacks: str = ""
+    """Models that it may go on to, a line for each: the model, a tab, and what it costs there, packed."""
+    fallback_after_ms: int = 0
+    """It goes on while its model is held or paced for longer than that."""
+    named_later: bool = False
+    """Its payload is an object without the model, which is put in when the task is granted."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -86,6 +96,18 @@ class TaskSpec:
     """What names it besides its id, packed (`naming.pack`); '' = nothing."""
     idempotency_key: str = ""
     """The same as its caller said it, for answers."""
+
+    def become(self, other: "TaskSpec") -> None:
+        """Take over another plan: what runs, where, for how long and at whose cost."""
+        for name in _OF_A_PLAN:
+            setattr(self, name, getattr(other, name))
+
+
+_OF_A_PLAN = (
+    *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
+    *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
+    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later"),
+)
 
 
 class Grant(NamedTuple):
@@ -119,6 +141,10 @@ class Grant(NamedTuple):
     asked: str = ""
     """The model as its caller named it: what people and workers are told."""
     request_id: str = ""
+    named_later: bool = False
+    """The payload is to be given the model: it has none."""
+    falls: bool = False
+    """There is another model to go on to."""
 
 
 class Place(NamedTuple):
@@ -158,8 +184,10 @@ class Submitted:
     enqueued_ms: int
     grants: list[Grant]
     later: Later = ()
-    model: str = ""
+    line: str = ""
     """The model that it is scheduled as."""
+    model: str = ""
+    """The model that it asks for: where more than one may run it, the one that it waits for now."""
     standing: Standing | None = None
     """What is left of the caller's limits, if it has any."""
 
@@ -173,8 +201,13 @@ class Known:
     """None: what is known of it is not kept here any more."""
     place: Place
     enqueued_ms: int
-    model: str
+    line: str
     """The model that it is scheduled as."""
+    model: str
+    """The model that it asks for."""
+    asked: str
+    """As `TaskSpec` has it; so is the template."""
+    template: str
     standing: Standing | None = None
 
 

@@ -12,8 +12,17 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from fairlane.queues.tasks import Ended, Place
-from fairlane.streaming.jsontext import NULL, json_string, kind_of, one_line, string_or_none
+from fairlane.queues.failures import CANCELLED, RENAMED, code_now, family_of
+from fairlane.queues.tasks import Ended, Fragment, Place
+from fairlane.streaming.jsontext import (
+    NULL,
+    join_object,
+    json_string,
+    kind_of,
+    members,
+    one_line,
+    string_or_none,
+)
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
 LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug"}) | TERMINAL
@@ -124,6 +133,11 @@ def fragment_error(error: str, code: str, retryable: bool, usage: bytes | None =
 
 def fragment_cancelled(by: str) -> bytes:
     return b'"by":%b' % json_string(by)
+
+
+def cancelled_end(by: str) -> Fragment:
+    """The end of a task that `by` cancelled: client, admin or gateway."""
+    return Fragment(fragment_cancelled(by), CANCELLED)
 
 
 def _member(name: bytes, raw: bytes | None) -> bytes:
@@ -241,6 +255,10 @@ class _Usage(Struct, gc=False):
     usage: Raw = Raw(b"null")
 
 
+class _Start(Struct, gc=False):
+    model: str
+
+
 class _Cancelled(Struct, gc=False):
     by: str = ""
 
@@ -250,6 +268,7 @@ _read_done = msgspec.json.Decoder(_Done).decode
 _read_error = msgspec.json.Decoder(_Error).decode
 _read_queued = msgspec.json.Decoder(_Queued).decode
 _read_usage = msgspec.json.Decoder(_Usage).decode
+_read_start = msgspec.json.Decoder(_Start).decode
 _read_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
@@ -266,12 +285,25 @@ def read_queued(data: bytes) -> Place:
 
 def read_error(data: bytes) -> Failure:
     error = _read_error(data)
-    return Failure(error.error, error.code, error.retryable)
+    return Failure(error.error, code_now(error.code), error.retryable)
+
+
+def told_error(data: bytes) -> bytes:
+    """The data of an `error` event as readers are told it: with the family of its code, and the code's name of this release."""
+    code = _read_error(data).code
+    if code in RENAMED:
+        data = join_object(((members(data) or {}) | {"code": Raw(json_string(code_now(code)))}).items())
+    return b'%b,"family":"%b"}' % (data[:-1], family_of(code).encode())
 
 
 def read_usage(data: bytes) -> bytes | None:
     """The `usage` member of any event that has one."""
     return _present(_read_usage(data).usage)
+
+
+def read_model(data: bytes) -> str:
+    """The model that a `start` names."""
+    return _read_start(data).model
 
 
 def read_cancelled(data: bytes) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from fairlane.queues.failures import FAILURES, code_now
+
 SUBPROTOCOL = "fairlane.worker.v2"
 VERSION = 2
 
@@ -22,24 +24,16 @@ CLOSE_FLOOD = 4429
 CLOSE_RESTART = 1012
 FATAL_CLOSE_CODES = frozenset({CLOSE_PROTOCOL, CLOSE_UNAUTHORIZED, CLOSE_VERSION})
 
-FAILURE_CODES: dict[str, bool] = {
-    "MODEL_TOO_BUSY": True,
-    "FIRST_OUTPUT_TIMEOUT": True,
-    "SILENCE_TIMEOUT": True,
-    "UPSTREAM_TIMEOUT": True,
-    "UPSTREAM_ERROR": True,
-    "UPSTREAM_TRUNCATED": True,
-    "UPSTREAM_AUTH": False,
-    "UPSTREAM_QUOTA": False,
-    "BAD_REQUEST": False,
-    "CONTEXT_LENGTH": False,
-    "CONTENT_FILTERED": False,
-    "JSON_PARSE_FAILED": False,
-    "WORKER_ERROR": False,
-    "PROTOCOL_ERROR": False,
-    "OUTPUT_TOO_LARGE": False,
-}
-"""Failure code to whether a retry is usually sensible."""
+FAILURE_CODES: dict[str, bool] = {code: row.retry for code, row in FAILURES.items() if row.worker}
+"""Failure codes that a worker may tell, to whether a retry is usually sensible."""
+
+
+def worker_code(code: str) -> str:
+    """What a worker means that tells this failure code: it may be a code's name of an earlier release. Any that it may not tell
+    is WORKER_ERROR."""
+    code = code_now(code)
+    return code if code in FAILURE_CODES else "WORKER_ERROR"
+
 
 MAX_PAUSE_MS = 300_000
 """The longest pause that a failure's `retryAfterMs` can ask for. Who is refused after it asks again."""
@@ -274,3 +268,8 @@ def task_frame(
         timeout_ms,
         trace,
     )
+
+
+def with_model(payload: bytes, model: str) -> bytes:
+    """A payload that is an object without a model, with this one in it. Its first byte is the brace."""
+    return b'{"model":%b%b%b' % (encoder.encode(model), b"" if payload == b"{}" else b",", payload[1:])

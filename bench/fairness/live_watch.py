@@ -19,7 +19,7 @@ from bench.fairness.live_worker import Record
 
 EVERY_S = 0.02
 ENDING_S = 120.0
-TIMED_OUT = ("TIMEOUT", "QUEUE_TIMEOUT")
+TIMED_OUT = ("TOTAL_TIMEOUT", "QUEUE_TIMEOUT")
 GATE = "6 end to end"
 
 

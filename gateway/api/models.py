@@ -62,6 +62,7 @@ class NativeError(Answer):
 
     error: str
     code: str
+    family: str = Field("", description="of a task that failed: what is to be done, a word for several codes")
     model: str = Field("", description="with NO_WORKER: the model that nobody runs")
     task_id: str = ""
     retry_after_ms: Ms = 0
@@ -281,10 +282,82 @@ class NativeRequest(Wishes):
 
 
 class TaskRequest(Wishes):
-    """A task of any type; the worker gets `payload`."""
+    """A task of any type, of which the worker gets `payload`; or one of a `template`, which makes the payload."""
 
-    type: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
-    payload: Any
+    type: (
+        Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+        | Left
+    ) = Field(None, description="needed without a template")
+    payload: Any = Field(None, description="needed without a template")
+    template: str | None = Field(None, description="a route or template of `GET /api/routes`")
+    variables: dict[str, JsonValue] | None = Field(
+        None, description="a value for each variable of the template"
+    )
+    locale: str | None = Field(None, description="such as `en` or `zh-CN`")
+
+
+class PromptRequest(Asked):
+    """A template, and what fills it in."""
+
+    template: str
+    variables: dict[str, JsonValue] | None = None
+    locale: str | None = None
+    model: Model | None = Field(None, description="for a template that is no route")
+
+
+class TemplateUsed(Answer):
+    """What a task's payload was made of. `version` names the template's content."""
+
+    name: str
+    version: str
+    locale: str = Field(description="whose messages were used; empty: those for every locale")
+
+
+class RouteRule(Answer):
+    """What a route comes to; null: it says nothing of it."""
+
+    model: str
+    mode: Mode | None
+    queue: str | None
+    stream: bool
+    timeout_ms: Ms | None
+    max_wait_ms: Ms | None
+    max_run_ms: Ms | None
+    max_output_tokens: int | None
+    price: dict[str, float] | None = Field(description="credits, as in the settings")
+    fallbacks: list[str]
+    fallback_after_ms: Ms | None
+
+
+class Route(RouteRule):
+    name: str
+    tier: str
+    template: str | None
+    vision: RouteRule | None = Field(description="for requests with images, where it differs")
+
+
+class Template(Answer):
+    name: str
+    version: str
+    locales: list[str]
+    default_locale: str | None
+    variables: list[str]
+    optional: list[str]
+    json_schema: dict[str, JsonValue] | None
+
+
+class RouteList(Answer):
+    routes: list[Route]
+    templates: list[Template]
+
+
+class Rendered(Answer):
+    template: TemplateUsed
+    asked: str
+    model: str
+    queue: str
+    payload: dict[str, JsonValue]
+    estimated_input_tokens: int
 
 
 class Accepted(Answer):
@@ -306,6 +379,9 @@ class Accepted(Answer):
     status_url: str
     replay: bool = False
     idem_key: str = ""
+    asked: str = Field("", description="what its caller named, where another model may run")
+    model: str = Field("", description="beside `asked`: the model that it waits for")
+    template: TemplateUsed | None = None
 
 
 class TaskStatus(Answer):
@@ -313,6 +389,9 @@ class TaskStatus(Answer):
 
     task_id: str
     status: State
+    asked: str = Field("", description="what its caller named, where another model may run")
+    model: str = Field("", description="beside `asked`: the model that runs it, or ran it last")
+    template: TemplateUsed | None = None
     metadata: JsonValue = None
     enqueued_at: Ms = 0
     position: int = 1
@@ -328,6 +407,7 @@ class TaskStatus(Answer):
     completed_at: Ms = 0
     error: str = ""
     code: str = ""
+    family: str = Field("", description="of its code")
     retryable: bool = False
     failed_at: Ms = 0
     cancelled_at: Ms = 0
@@ -565,6 +645,7 @@ class Task(Answer):
     key: str | None
     type: str | None
     code: str | None
+    family: str | None = Field(description="of its code")
     request_id: str | None = Field(description="of the call that submitted it: its `x-request-id`")
     error: str | None
     enqueued_at: Ms | None
@@ -853,6 +934,10 @@ class CodeCount(Answer):
     count: int
 
 
+class FailureCount(CodeCount):
+    family: str = Field(description="of its code; empty of `other`")
+
+
 class TopUser(Answer):
     user: str
     waiting: int
@@ -897,6 +982,7 @@ class UsedBy(Used):
     tier: str | Left = None
     state: str | Left = None
     code: str | Left = None
+    family: str | Left = Field(None, description="beside `code`: its family")
     day: str | Left = Field(None, description="2026-11-23")
     hour: str | Left = Field(None, description="2026-11-23T16:00Z")
 
@@ -921,6 +1007,7 @@ class UsedTask(Answer):
     first_output_at: Ms | None
     status: State
     code: str = Field(description="failure code, CANCELLED included; empty when it completed")
+    family: str = Field(description="of its code")
     key: str
     user: str
     tier: str
@@ -973,7 +1060,7 @@ class HistoryTotal(Answer):
     wait_ms: TotalPercentiles | None
     first_output_ms: TotalPercentiles | None
     total_ms: TotalPercentiles | None
-    failures: list[CodeCount] | None
+    failures: list[FailureCount] | None
     refusals: list[CodeCount] | None
 
 

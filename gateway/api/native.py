@@ -9,10 +9,11 @@ from functools import partial
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
 from fairlane.gateway.calls.intake import (
+    DEFAULT_MODEL,
     OWN_FIELDS,
     Options,
     make_task,
@@ -22,15 +23,16 @@ from fairlane.gateway.calls.intake import (
     read_type,
     split_payload,
 )
+from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.tasks.models import DEFAULT_MODEL
-from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info
+from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
+from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
@@ -82,8 +84,22 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
 async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
-    task_type = read_type(fields)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    if kind_of(fields.get("template") or b""):
+        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener)
+        return _make(
+            tasks,
+            caller,
+            request,
+            "openaiLike",
+            fields,
+            filled.fields,
+            filled.payload,
+            read_metadata(fields),
+            said,
+            filled=filled,
+        )
+    task_type = read_type(fields)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
@@ -115,12 +131,20 @@ def _make(
     said: Said | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
+    filled: Filled | None = None,
 ) -> tuple[TaskSpec, AnswerMode]:
-    """`named`: the model that the payload names; without another word it is the task's."""
+    """`named`: the model that the payload names; without another word it is the task's. `filled`: the template of which the
+    payload was made."""
     tasks.calls.name(request, caller)
+    if filled is None:
+        name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
+        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields))
+    else:
+        plan = filled.plan
     asynchronous = read_flag(fields, "async")
-    stream = read_flag(fields, "stream")
-    model = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
+    stream = read_flag(fields, "stream") or (
+        plan.rule is not None and plan.rule.stream and not kind_of(fields.get("stream") or b"")
+    )
     options = Options(
         wait=not asynchronous,
         stream=stream,
@@ -130,21 +154,21 @@ def _make(
         on_disconnect=value_of(fields, "onDisconnect"),
         result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=metadata,
+        template="" if filled is None else filled.template,
     )
     task = make_task(
         tasks.settings,
         caller,
+        plan,
         task_id=new_task_id(now_ms()),
         task_type=task_type,
-        model=model,
         payload=payload,
         fields=payload_fields,
         options=options,
-        terms=tasks.current.terms(caller.quota, model),
         own=own,
-        tell_model=model != DEFAULT_MODEL,
+        tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
-    check_model(caller, model)
+    check_model(caller, plan.asked)
     name_task(task, said, tasks.settings)
     trace(request, task)
     if asynchronous:
@@ -162,12 +186,14 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
         told = await state_of(submitted, tasks.poll, request.caller)
+        plan = told_of_plan(submitted.asked, submitted.model, submitted.template)
     else:
         told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
         told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+        plan = told_of_plan(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
     headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
-    await request.respond(202, msgspec.json.encode({**told, **links, **again}), headers)
+    await request.respond(202, msgspec.json.encode({**told, **links, **plan, **again}), headers)
 
 
 def _location(task_id: str) -> tuple[bytes, bytes]:
@@ -177,9 +203,9 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
 async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     waited = await tasks.wait(request, task, ResultView, ResultView.result_json)
     if waited.end.status == "completed":
-        headers = [JSON, (b"x-task-id", waited.task_id.encode()), *waited.headers]
+        ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
         result = await waited.answer()  # held until it is written: others may share it
-        await request.respond(200, result.json, headers)
+        await request.respond(200, result.json, [*ids, *waited.headers])
         return
     raise task_failed(waited.end.error, waited.task_id, headers=waited.headers)
 
@@ -190,11 +216,8 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     try:
         async with follow as submitted:
             stream = NativeStream(follow.info)
-            task_id, lane, enqueued_ms = (
-                follow.info.task_id,
-                (task.queue, submitted.model),
-                submitted.enqueued_ms,
-            )
+            task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
+            lane = (task.queue, submitted.line)
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))

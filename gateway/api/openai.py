@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Members, parse_object, value_of
+from fairlane.gateway.calls.bodies import Members, has_image, parse_object, value_of
 from fairlane.gateway.calls.http import JSON, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
 from fairlane.gateway.calls.intake import (
@@ -24,7 +24,7 @@ from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
-from fairlane.gateway.tasks.submit import LOST
+from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.ids import new_task_id
@@ -167,13 +167,12 @@ def _task(
     task = make_task(
         tasks.settings,
         caller,
+        tasks.current.plan(caller, name, partial(has_image, fields)),
         task_id=new_task_id(time.time_ns() // 1_000_000),
         task_type=task_type,
-        model=name,
         payload=body,
         fields=fields,
         options=options,
-        terms=tasks.current.terms(caller.quota, name),
         tell_model=True,
     )
     name_task(task, said, tasks.settings)
@@ -216,7 +215,8 @@ async def _wait(
         result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
         raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
-    await request.respond(200, result.json, [JSON, *_ids(waited.task_id), *waited.headers])
+    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, result.json, [*ids, *waited.headers])
 
 
 def _show(view: _Body) -> bytes:
@@ -241,7 +241,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model, joined = follow.info, task.queue, submitted.model, follow.earlier is not None
+            info, queue, model, joined = follow.info, task.queue, submitted.line, follow.earlier is not None
             task_id = info.task_id
             stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
@@ -324,7 +324,7 @@ class OpenAIStream:
         return error_frame("The store lost a part of this stream", "STORE_LOST")
 
     def overdue(self) -> bytes:
-        return error_frame("Task timeout", "TIMEOUT")
+        return error_frame("Task timeout", "TOTAL_TIMEOUT")
 
     def farewell(self) -> bytes:
         return error_frame("The gateway stops; please try again", "GATEWAY_STOPPING")

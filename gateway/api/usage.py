@@ -18,10 +18,11 @@ from fairlane.gateway.records.reports import (
     DIMENSIONS,
     FILTERS,
     MEASURED,
-    SHOWN,
+    TASK_COLUMNS,
     TASK_FILTERS,
     UsageReports,
     Wanted,
+    columns_by,
     in_pieces,
     period,
     read_by,
@@ -89,6 +90,7 @@ async def usage(
     tier: Filter = "",
     state: Filter = "",
     code: Filter = "",
+    family: Filter = "",
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
@@ -99,7 +101,7 @@ async def usage(
     limit (`more`). CSV with `format=csv` or `Accept: text/csv`.
     """
     request.check_query("by", *TIMES, *FILTERS, *LIST)
-    filters = _given(dict(zip(FILTERS, (key, user, model, tier, state, code), strict=True)))
+    filters = _given(dict(zip(FILTERS, (key, user, model, tier, state, code, family), strict=True)))
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 
@@ -117,6 +119,7 @@ async def tasks(
     tier: Filter = "",
     state: Filter = "",
     code: Filter = "",
+    family: Filter = "",
     after: Annotated[str, Query(max_length=100, pattern=PLAIN), Plain] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_TASKS), Count] = 100,
     form: Form = "",
@@ -126,11 +129,13 @@ async def tasks(
     `next` is the `after` that goes on, null at the end (of CSV: the header `x-next`). What is not known is null.
     """
     request.check_query(*TIMES, *TASK_FILTERS, "after", *LIST)
-    filters = _given(dict(zip(TASK_FILTERS, (task, key, user, model, tier, state, code), strict=True)))
+    filters = _given(
+        dict(zip(TASK_FILTERS, (task, key, user, model, tier, state, code, family), strict=True))
+    )
     wanted = Wanted(*between(since, until), filters)
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
     if wants_csv(request, form):
-        return await as_csv([*SHOWN.values()], rows, "tasks", {"x-next": more} if more else {})
+        return await as_csv(TASK_COLUMNS, rows, "tasks", {"x-next": more} if more else {})
     return answer({"now": now_ms(), "tasks": rows, "next": more})
 
 
@@ -196,7 +201,7 @@ async def _sums(
     begin, end = period(by, *times, now_ms())
     report = await usage.sums(by, Wanted(begin, end, filters), limit, caller.key_id)
     if wants_csv(request, form):
-        return await as_csv([*by, *MEASURED.values()], report.rows, "usage")
+        return await as_csv([*columns_by(by), *MEASURED.values()], report.rows, "usage")
     return answer(
         {
             "now": now_ms(),

@@ -1,13 +1,15 @@
 """What a signed token fixes of a task: applied where its holder says nothing, refused where they say something else. Pure."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from fairlane.gateway.accounts.signing import Claims, TokenForbids
+from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import OVERSIZED, Members, value_of
 from fairlane.gateway.calls.outputs import BOUNDS, MAX_CHOICES, prompts_in, said_of_output
+from fairlane.gateway.errors import ApiError
 from fairlane.streaming.jsontext import kind_of
 
 
@@ -29,41 +31,49 @@ def at_most(name: str, said: Any, most: int | None) -> Any:
     return said
 
 
-def hold_output(claims: Claims, fields: Members) -> None:
-    """Let the members of a body bound its output as the token does, under the name that the token gives: all choices together
-    have no more. Raises TokenForbids."""
-    bound = claims.most_output
-    if bound is None:
-        return
-    name, most = bound
+class Bound(NamedTuple):
+    """How much output somebody allows a request."""
+
+    name: str
+    """The member that says it to the model, where the request has none."""
+    most: int
+    """Tokens of all answers together."""
+    whose: str
+    """Who allows no more: `The token`, `The route`."""
+    refuses: Callable[[str, str], ApiError]
+    """Makes the answer to who asks for more: of a sentence and the member."""
+
+
+def hold_output(bound: Bound, fields: Members) -> None:
+    """Let the members of a body bound its output so, under the name that is given: all choices together have no more. Raises what
+    `bound` refuses with."""
+    name, most, whose, refuses = bound
     said = [*said_of_output(fields)]
     for one in said:
         if one.name != one.folded and not one.inside:  # some servers take a name in any case
-            raise TokenForbids(
-                f"With this token {one.folded} must be written so, not {one.name!r}", one.folded
+            raise refuses(
+                f"{whose} bounds the output: {one.folded} must be written so, not {one.name!r}", one.folded
             )
     choices = 1
     for one in said:
         if one.says == "choices":
             if one.number is None or one.number > min(MAX_CHOICES, most):
-                raise TokenForbids(
-                    f"With this token {one.name} must be a number from 1 to {min(MAX_CHOICES, most)}",
+                raise refuses(
+                    f"{whose} bounds the output: {one.name} must be a number from 1 to {min(MAX_CHOICES, most)}",
                     one.name,
                 )
             choices = max(choices, one.number)
     if "prompt" in fields and value_of(fields, "prompt") is OVERSIZED and kind_of(fields["prompt"]) == "[":
-        raise TokenForbids("With this token a long prompt must be a text, not a list", "prompt")
+        raise refuses(f"{whose} bounds the output: a long prompt must be a text, not a list", "prompt")
     choices *= prompts_in(fields) or 1
     if choices > most:
-        raise TokenForbids(
-            f"The token allows {most} tokens of output: fewer than there are answers", "prompt"
-        )
+        raise refuses(f"{whose} allows {most} tokens of output: fewer than there are answers", "prompt")
     least = each = most // choices
     for one in said:
         if one.says != "choices":
             if one.number is None or one.number > each:
-                raise TokenForbids(
-                    f"The token allows {most} tokens of output: {one.name} may be {each} at most", one.name
+                raise refuses(
+                    f"{whose} allows {most} tokens of output: {one.name} may be {each} at most", one.name
                 )
             if one.says == "bound":
                 least = min(least, one.number)

@@ -6,7 +6,7 @@ Pure. What goes to the worker are the bytes that came, less the fields that are 
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -14,10 +14,11 @@ from msgspec import Raw
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.accounts.signing import TokenForbids
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
-from fairlane.gateway.calls.fixed import at_most, fixed, hold_output, object_of
+from fairlane.gateway.calls.fixed import Bound, at_most, fixed, hold_output, object_of
 from fairlane.gateway.calls.outputs import MAX_CHOICES, output_of
-from fairlane.gateway.credits.quota import FREE, Terms
 from fairlane.gateway.errors import bad_request
+from fairlane.gateway.routing.plans import Plan
+from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
@@ -37,6 +38,8 @@ OWN_FIELDS = (
 OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})
 """Types of tasks whose payload is the body of one of OpenAI's calls: there `model` is the model."""
 
+DEFAULT_MODEL = "default"
+"""What a native call runs that names no model."""
 MAX_MODEL_CHARS = 200
 MAX_METADATA_BYTES = 4096
 MAX_ESTIMATED_INPUT = 200_000
@@ -61,6 +64,8 @@ class Options:
     on_disconnect: Any = None
     result_ttl_ms: Any = None
     metadata: bytes = b""
+    template: str = ""
+    """Which template the payload was made of, as it is told."""
     on_v1: bool = False
     """It came by an OpenAI client: who leaves has left for good, as it cannot resume, and who stays waits for long.
     """
@@ -159,14 +164,13 @@ def check_choices(fields: Members) -> None:
 def make_task(
     settings: Settings,
     caller: Caller,
+    plan: Plan,
     *,
     task_id: str,
     task_type: str,
-    model: str,
     payload: bytes,
     fields: Members,
     options: Options,
-    terms: Terms = FREE,
     own: tuple[str, ...] = (),
     tell_model: bool = False,
 ) -> TaskSpec:
@@ -174,81 +178,142 @@ def make_task(
     does not allow. `own`: members of `fields` that are no part of the payload. `tell_model`: a payload of OpenAI's that names
     no model is given the task's, so that whoever reads the payload alone runs no other."""
     claims = caller.claims
-    if kind_of(payload) == "{" and not holds_model(fields, model):
-        if tell_model and task_type in OPENAI_TYPES:
-            fields["model"] = Raw(msgspec.json.encode(model))
-            payload = object_of(fields, own)
-    if kind_of(payload) == "{" and (terms.price or "*" not in caller.models):
-        payload = object_of(fields, own)  # each member once: what was looked at is what any server reads
     if claims is not None:
         options.priority = fixed("priority", options.priority, claims.priority)
         options.mode = fixed("mode", options.mode, claims.mode)
         options.timeout = at_most("timeout", options.timeout, claims.timeout)
-        if kind_of(payload) == "{":
-            if (
-                task_type != "openaiEmbedding" or not options.on_v1
-            ):  # elsewhere the type is what the caller says
-                hold_output(claims, fields)
-            payload = object_of(fields, own)  # each member once: no two readers take another one for it
-        elif claims.most_output:
-            raise TokenForbids(
-                "With this token the payload must be an object: its output is bounded there", "payload"
+    made = _Made(settings, caller, task_id, task_type, options, own, tell_model)
+    other = plan.otherwise
+    spare = dict(fields) if other and other.rule else fields
+    task = made.of(plan, payload, fields)
+    if other is not None:
+        task.otherwise = made.of(other, payload if other.rule else task.payload, spare)
+        task.otherwise.quota = ""
+    return task
+
+
+class _Made(NamedTuple):
+    """What a task is made of, whatever its plan."""
+
+    settings: Settings
+    caller: Caller
+    task_id: str
+    task_type: str
+    options: Options
+    own: tuple[str, ...]
+    tell_model: bool
+
+    def of(self, plan: Plan, payload: bytes, fields: Members) -> TaskSpec:
+        """The task of one plan."""
+        settings, caller, options, task_type = self.settings, self.caller, self.options, self.task_type
+        rule = plan.rule or _NO_RULE
+        terms = plan.terms
+        payload, named_later = self._payload(plan, payload, fields)
+        mode = _mode(options, rule, fields)
+        waits = options.wait
+        timeout = _timeout(settings, options.timeout)
+        if rule.timeout_ms:
+            timeout = min(timeout or rule.timeout_ms, rule.timeout_ms)
+        run_ms = rule.max_run_ms or settings.worker_timeout_ms or 0
+        wait_ms = (
+            rule.max_wait_ms
+        )  # beside it the scheduler knows what the queue says, which may change at any time
+        if timeout is None:
+            if not waits:
+                timeout = 0
+                wait_ms = wait_ms or settings.pending_ttl_ms
+                run_ms = rule.max_run_ms or settings.run_limit_ms
+            elif options.stream or options.on_v1:
+                timeout = settings.max_task_timeout_ms
+            else:
+                timeout = settings.task_timeout_ms
+        output = output_of(fields)
+        return TaskSpec(
+            id=self.task_id,
+            model=plan.model,
+            queue=settings.queue_for(plan.tier, mode),
+            user=caller.user,
+            key=caller.key_id,
+            payload=payload,
+            task_type=task_type,
+            priority=_priority(options.priority),
+            weight=caller.weight,
+            estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
+            most_input=len(payload) // 4 if (terms.price or plan.fallbacks) and not has_image(fields) else 0,
+            max_output=output.most,
+            answers=output.answers,
+            timeout_ms=timeout,
+            wait_ms=wait_ms,
+            run_ms=run_ms,
+            keep_ms=_keep(settings, options.result_ttl_ms),
+            linger_ms=_linger(settings, options),
+            waiting=waits,
+            stream=options.stream,
+            follow=waits,
+            archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
+            archive_request=settings.archive == "requests",
+            after_read_ms=0 if waits else settings.result_ttl_after_read_ms,
+            metadata=check_metadata(options.metadata),
+            key_limits=caller.key_limits,
+            user_limits=caller.user_limits,
+            price=terms.price,
+            quota=terms.quota,
+            uses=caller.uses,
+            asked=plan.asked if plan.rule else "",
+            template=options.template,
+            fallbacks=plan.fallbacks,
+            fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
+            named_later=named_later,
+        )
+
+    def _payload(self, plan: Plan, payload: bytes, fields: Members) -> tuple[bytes, bool]:
+        """The payload as it is stored, and whether its model is told when it is granted, as nobody knows it before."""
+        claims, rule = self.caller.claims, plan.rule
+        if kind_of(payload) != "{":
+            if claims is not None and claims.most_output:
+                raise TokenForbids(
+                    "With this token the payload must be an object: its output is bounded there", "payload"
+                )
+            return payload, False
+        # put together again where somebody relies on what was looked at: with each member once, no server reads another one
+        anew = claims is not None or bool(plan.terms.price) or "*" not in self.caller.models
+        named = holds_model(fields, plan.asked)
+        of_openai = self.task_type in OPENAI_TYPES
+        named_later = rule is not None and (named or of_openai)
+        if named_later:
+            for member in [member for member in fields if member.casefold() == "model"]:
+                del fields[member]
+            anew = True
+        elif of_openai and self.tell_model and not named:
+            fields["model"] = Raw(msgspec.json.encode(plan.model))
+            anew = True
+        embeds = (
+            self.task_type == "openaiEmbedding" and self.options.on_v1
+        )  # elsewhere the type is what the caller says
+        if claims is not None and claims.most_output and not embeds:
+            hold_output(Bound(*claims.most_output, "The token", TokenForbids), fields)
+        if rule is not None and rule.max_output_tokens and not embeds:
+            hold_output(
+                Bound(_bound_of(fields), rule.max_output_tokens, f"The route {rule.route}", bad_request),
+                fields,
             )
-    mode = _mode(options, fields)
-    queue = settings.queue_for(caller.tier, mode)
-    otherwise = caller.quota.otherwise if caller.quota else ""
-    waits = options.wait
-    timeout = _timeout(settings, options.timeout)
-    run_ms = settings.worker_timeout_ms or 0
-    wait_ms = 0  # the scheduler knows what the queue says, which may change at any time
-    if timeout is None:
-        if not waits:
-            timeout = 0
-            wait_ms = settings.pending_ttl_ms
-            run_ms = settings.run_limit_ms
-        elif options.stream or options.on_v1:
-            timeout = settings.max_task_timeout_ms
-        else:
-            timeout = settings.task_timeout_ms
-    output = output_of(fields)
-    return TaskSpec(
-        id=task_id,
-        model=model,
-        queue=queue,
-        user=caller.user,
-        key=caller.key_id,
-        payload=payload,
-        task_type=task_type,
-        priority=_priority(options.priority),
-        weight=caller.weight,
-        estimated_input=min(len(payload) // 4, MAX_ESTIMATED_INPUT),
-        most_input=len(payload) // 4 if terms.price and not has_image(fields) else 0,
-        max_output=output.most,
-        answers=output.answers,
-        timeout_ms=timeout,
-        wait_ms=wait_ms,
-        run_ms=run_ms,
-        keep_ms=_keep(settings, options.result_ttl_ms),
-        linger_ms=_linger(settings, options),
-        waiting=waits,
-        stream=options.stream,
-        follow=waits,
-        archive_ms=0 if waits or settings.archive == "off" else settings.archive_ttl_ms,
-        archive_request=settings.archive == "requests",
-        after_read_ms=0 if waits else settings.result_ttl_after_read_ms,
-        metadata=check_metadata(options.metadata),
-        key_limits=caller.key_limits,
-        user_limits=caller.user_limits,
-        price=terms.price,
-        quota=terms.quota,
-        otherwise=settings.queue_for(otherwise, mode) if otherwise else "",
-        uses=caller.uses,
-    )
+            anew = True
+        return (object_of(fields, self.own) if anew else payload), named_later
 
 
-def _mode(options: Options, fields: Members) -> str:
+_NO_RULE = Rule("", "")
+
+
+def _bound_of(fields: Members) -> str:
+    """The name under which a body bounds its output: the one that it uses, or the one that most servers know."""
+    return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+
+
+def _mode(options: Options, rule: Rule, fields: Members) -> str:
     mode = options.mode
     if mode is None:
+        if rule.mode:
+            return rule.mode
         if has_image(fields):
             return "vision"
         return "stream" if options.wait or options.stream else "batch"

@@ -76,10 +76,13 @@ class PriceTable:
 
     def at(self, model: str, now_ms: float) -> Price | None:
         """The price of a model at an instant: its own, else that of `*`; None: it has none, and costs nothing."""
-        for name in (model, ANY_MODEL):
-            for period in self._of_model.get(name, ()):
-                if period.holds(now_ms):
-                    return period.price
+        return self.own(model, now_ms) or self.own(ANY_MODEL, now_ms)
+
+    def own(self, name: str, now_ms: float) -> Price | None:
+        """What is said of this very name at an instant."""
+        for period in self._of_model.get(name, ()):
+            if period.holds(now_ms):
+                return period.price
         return None
 
 

@@ -222,7 +222,7 @@ class QuotaAdmin:
         who = self._current.callers.of_key(subject.key_id)
         if who is None or who.quota is None or not self._active(subject):
             return ""
-        return self._current.budgets.text(who.quota, _now_ms())
+        return self._current.plans.budgets.text(who.quota, _now_ms())
 
     def _shown(self, standing: Standing) -> dict[str, Any]:
         subject = subject_of(standing.subject)

@@ -35,6 +35,7 @@ COMMANDS = {
     "quota": (f"{_HERE}.quota_cli", "app"),
     "db": (f"{_HERE}.db_cli", "app"),
     "user": (f"{_HERE}.user_cli", "app"),
+    "template": (f"{_HERE}.template_cli", "app"),
     "queues": (f"{_HERE}.limits_cli", "queues"),
     "models": (f"{_HERE}.limits_cli", "models"),
     "worker": ("fairlane.workers.cli", "app"),

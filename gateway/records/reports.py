@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Select, Table, and_, desc, func, or_, select
+from sqlalchemy import ColumnElement, Select, Table, and_, case, desc, func, literal_column, or_, select
 
 from fairlane.gateway.credits.amounts import credits_of
 from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
+from fairlane.queues.failures import RENAMED, code_now, codes_of, family_of
 
 DIMENSIONS = {
     "model": "model",
@@ -26,7 +27,7 @@ DIMENSIONS = {
     "hour": "began",
 }
 """By what tasks can be added up, and the column."""
-FILTERS = ("key", "user", "model", "tier", "state", "code")
+FILTERS = ("key", "user", "model", "tier", "state", "code", "family")
 TASK_FILTERS = ("task", *FILTERS)
 """Of the records themselves."""
 SPANS = {"day": DAY_MS, "hour": HOUR_MS}
@@ -74,6 +75,10 @@ SHOWN = {
     "price": "price",
 }
 """Columns of a row, and what callers are told them as; costs in credits."""
+TASK_COLUMNS = [
+    column for name in SHOWN.values() for column in ((name, "family") if name == "code" else (name,))
+]
+"""What callers are told of a task: those, and the family of its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ class UsageReports:
     async def sums(self, by: Sequence[str], wanted: Wanted, limit: int, who: str = "") -> Report:
         """Tasks added up: those with most tokens first, times in their order."""
         table, where = _source(by, wanted)
-        columns: list[Column[Any]] = [table.c[DIMENSIONS[name]] for name in by]
+        columns: list[ColumnElement[Any]] = [_dimension(table, name) for name in by]
         sums = _sums(table)
         most = desc(func.sum(table.c.input + table.c.output)), desc(func.sum(table.c.tasks))
         order = [table.c.began] if set(by) & set(SPANS) else []
@@ -203,7 +208,7 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     if "user" not in asked:
         span = HOUR_MS if "hour" in by else DAY_MS
         table, which = usage_sums, [usage_sums.c.span == span]
-    elif other := sorted(asked & {"hour", "state", "code"}):
+    elif other := sorted(asked & {"hour", "state", "code", "family"}):
         raise bad_request(
             f"usage of users is added up by day, and not by {other[0]}: look at the tasks themselves", "user"
         )
@@ -213,15 +218,41 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     return table, and_(*which, began >= wanted.since, began < wanted.until, *_filters(table, wanted))
 
 
-def _filters(table: Table, wanted: Wanted) -> list[Any]:
+def columns_by(by: Sequence[str]) -> list[str]:
+    """What the rows of sums by these tell first: beside a code its family."""
+    return [column for name in by for column in ((name, "family") if name == "code" else (name,))]
+
+
+def _dimension(table: Table, name: str) -> ColumnElement[Any]:
+    """By what is added up: failure codes under their names of this release."""
+    column = table.c[DIMENSIONS[name]]
+    if name != "code":
+        return column
+    now: list[tuple[Any, Any]] = [
+        (column == literal_column(f"'{old}'"), literal_column(f"'{new}'")) for old, new in RENAMED.items()
+    ]
+    return case(*now, else_=column)
+
+
+def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:
     columns = {**DIMENSIONS, "task": "task"}
-    return [table.c[columns[name]] == value for name, value in wanted.filters.items()]
+    found: list[ColumnElement[bool]] = []
+    for name, value in wanted.filters.items():
+        if name == "family":
+            found.append(table.c.code.in_(codes_of(value)))
+        elif name == "code":
+            found.append(table.c.code.in_([value, *(old for old, new in RENAMED.items() if new == value)]))
+        else:
+            found.append(table.c[columns[name]] == value)
+    return found
 
 
 def _shown(by: Sequence[str], row: Any) -> dict[str, Any]:
     shown = {
         name: _when(name, value) if name in SPANS else value for name, value in zip(by, row, strict=False)
     }
+    if "code" in shown:
+        shown["family"] = family_of(shown["code"])
     return {**shown, **_measures(row)}
 
 
@@ -234,6 +265,7 @@ def _measures(row: Any) -> dict[str, int | Decimal]:
 
 def _task(row: Any) -> dict[str, Any]:
     shown = {SHOWN[name]: value for name, value in row.items()}
+    shown["code"], shown["family"] = code_now(row["code"]), family_of(row["code"])
     if row["cost"] is not None:
         shown["cost"] = credits_of(row["cost"])
     return shown

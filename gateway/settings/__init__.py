@@ -23,6 +23,7 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
     part_of,
 )
+from fairlane.gateway.settings.routing import RouteRule, RouteSettings, TemplateMessage, TemplateSettings
 from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
@@ -36,9 +37,13 @@ __all__ = [
     "PriceSettings",
     "Problem",
     "QueueSettings",
+    "RouteRule",
+    "RouteSettings",
     "Scope",
     "Settings",
     "SettingsError",
+    "TemplateMessage",
+    "TemplateSettings",
     "Unpriced",
     "WorkerKey",
     "describe",

@@ -15,11 +15,14 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
     part_of,
 )
+from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.sources import SEED_NAMES, env_name
 
 _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "models": ("models.<name>", ModelSettings),
     "queues": ("queues.<name>", QueueSettings),
+    "routes": ("routes.<name>", RouteSettings),
+    "templates": ("templates.<name>", TemplateSettings),
     "prices": ("prices[]", PriceSettings),
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
@@ -33,7 +36,9 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name in Settings.model_fields:
         value = getattr(settings, name)
-        if name in ("models", "queues"):
+        if name == "templates":
+            rows += [(f"{name}.{key}", _template(key, entry)) for key, entry in value.items()]
+        elif name in ("models", "queues", "routes"):
             rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
         elif name == "prices":
             rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
@@ -57,9 +62,16 @@ def without_secrets(settings: Settings) -> dict[str, Any]:
     return shown | {name: url and hide_password(url) for name, url in urls.items()}
 
 
+def _template(name: str, template: TemplateSettings) -> str:
+    """What there is, without its texts: they are long."""
+    made = template.compiled(name)
+    locales = f", locales {' '.join(made.locales)}" if made.locales else ""
+    return f"version {made.version}{locales}, variables {' '.join(made.all_variables) or 'none'}"
+
+
 def _entry(entry: BaseModel) -> str:
     values = entry.model_dump(exclude={"id", "sha256", "signing_key"}, exclude_none=True)
-    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}))
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}, []))
 
 
 def _shown(value: Any) -> str:
@@ -69,6 +81,8 @@ def _shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
+    if value == {}:
+        return "none"
     if isinstance(value, dict):
         return f"({', '.join(f'{name} {_shown(part)}' for name, part in value.items())})"
     if isinstance(value, list):
@@ -104,7 +118,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         part = part_of(field)
         fields[name] = field
-        if part is not None and part not in shown:
+        if part is not None and part not in shown and not issubclass(model, part):
             shown.add(part)
             fields |= {f"{name}.{inner}": entry for inner, entry in part.model_fields.items()}
     return list(fields.items())

@@ -16,6 +16,7 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
     part_of,
 )
+from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.sources import (
     Ignored,
     Problem,
@@ -34,6 +35,8 @@ _SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers"
 _ENTRIES: dict[str, type[BaseModel]] = {
     "models": ModelSettings,
     "queues": QueueSettings,
+    "routes": RouteSettings,
+    "templates": TemplateSettings,
     "prices": PriceSettings,
     "keys": CallerKey,
     "workers": WorkerKey,

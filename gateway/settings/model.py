@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
+from fairlane.gateway.prompts.errors import TemplateError
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     KIB,
@@ -42,6 +43,7 @@ from fairlane.gateway.settings.parts import (
     QueueSettings,
     WorkerKey,
 )
+from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
 
 Loc = tuple[str | int, ...]
 
@@ -342,6 +344,12 @@ class Settings(BaseModel):
     queues: dict[Identifier, QueueSettings] = Field(default_factory=lambda: dict(DEFAULT_QUEUES))
     """Settings per queue; entries for the six defaults may be partial."""
 
+    routes: dict[ModelName, RouteSettings] = {}
+    """What callers may name as `model` or `template`, and what it comes to for their tier: model, queue, limits, price."""
+
+    templates: dict[ModelName, TemplateSettings] = {}
+    """Messages with variables, which callers of `POST /api/tasks` fill in."""
+
     prices: list[PriceSettings] = []
     """What models cost, for the records of usage and for keys with a `quota`. A model without a price costs nothing."""
 
@@ -463,7 +471,7 @@ class Settings(BaseModel):
                 )
         return value
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "routes", "templates", mode="before")
     @classmethod
     def _empty_entries_are_defaults(cls, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -540,6 +548,8 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
             ("max_body_bytes",),
         )
     _check_queues(settings, refuse)
+    _check_routes(settings, refuse)
+    _check_templates(settings, refuse)
     _check_prices(settings, refuse)
     _check_keys(settings, refuse)
     return found
@@ -572,6 +582,51 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
             refuse(
                 f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
             )
+
+
+def _check_routes(settings: Settings, refuse: Refuse) -> None:
+    tiers = settings.tiers
+    for name, model in settings.models.items():
+        if name in model.fallbacks:
+            refuse(f"{name!r} falls back to itself", ("models", name, "fallbacks"))
+    for name, route in settings.routes.items():
+        where: tuple[str, ...] = ("routes", name)
+        variants: list[tuple[RouteVariant, tuple[str, ...]]] = [(route, where)]
+        if route.vision is not None:
+            variants.append((route.vision, (*where, "vision")))
+        for variant, place in variants:
+            for tier in sorted(variant.tiers.keys() - tiers):
+                refuse(
+                    f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}",
+                    (*place, "tiers", tier),
+                )
+        for tier in sorted(tiers):
+            own = route.tiers.get(tier)
+            if not (route.model or (own and own.model)):
+                refuse(f"it names no model for the tier {tier!r}: set `model`", where)
+                break
+        templates = {
+            route.template,
+            *(part.template for variant, _ in variants for part in variant.tiers.values()),
+        }
+        for template in sorted(filter(None, templates | {route.vision.template if route.vision else None})):
+            if template not in settings.templates:
+                hint = ", ".join(sorted(settings.templates)) or "none"
+                refuse(f"there is no template {template!r}; there are {hint}", (*where, "template"))
+
+
+def _check_templates(settings: Settings, refuse: Refuse) -> None:
+    for name, template in settings.templates.items():
+        if not template.messages and not template.locales:
+            refuse("it has no messages: set `messages`, or `locales`", ("templates", name))
+        elif not template.messages and template.default_locale not in template.locales:
+            sentence = "without `messages`, `default_locale` must be one of its locales"
+            refuse(sentence, ("templates", name, "default_locale"))
+        else:
+            try:
+                template.compiled(name)
+            except TemplateError as error:
+                refuse(str(error), ("templates", name))
 
 
 def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:

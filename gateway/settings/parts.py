@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
-from fairlane.gateway.credits.prices import Period, price
+from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
 
 KIB = 1024
@@ -43,6 +43,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
 
+MOST_FALLBACKS = 8
 MOST_OF_A_PRICE = 100_000_000
 """Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
 
@@ -84,19 +85,21 @@ Instant = Annotated[int, BeforeValidator(_instant), PlainSerializer(_told_instan
 """Given as ISO 8601, held in ms since 1970."""
 
 
-class _Part(BaseModel):
+class SettingsPart(BaseModel):
+    """A group of settings."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def part_of(field: FieldInfo) -> type[BaseModel] | None:
     """The group of settings that a field holds, if it holds one."""
     for found in (field.annotation, *get_args(field.annotation)):
-        if isinstance(found, type) and issubclass(found, _Part):
+        if isinstance(found, type) and issubclass(found, SettingsPart):
             return found
     return None
 
 
-class ModelSettings(_Part):
+class ModelSettings(SettingsPart):
     """One model. A model that is not listed works with these defaults as soon as a worker offers it."""
 
     concurrency: Count | None = None
@@ -141,8 +144,17 @@ class ModelSettings(_Part):
     silence_ms: Ms | None = None
     """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
 
+    fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] = []
+    """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
+    its age. Routes that run this model have them too, unless they name others.
+    """
 
-class QueueSettings(_Part):
+    fallback_after_ms: MsOrZero | None = None
+    """A task goes on to the next model while this one is held or paced for longer than so many milliseconds. Not set: 10 s.
+    """
+
+
+class QueueSettings(SettingsPart):
     """One queue: the tasks of one tier and one mode."""
 
     tier: Identifier
@@ -194,7 +206,7 @@ class QueueSettings(_Part):
     """
 
 
-class KeyLimits(_Part):
+class KeyLimits(SettingsPart):
     """How much a key may use, or each user of a delegating key: over all models, modes and replicas. Not set: no limit."""
 
     requests_per_minute: Count | None = None
@@ -223,7 +235,7 @@ class KeyLimits(_Part):
     """
 
 
-class KeyQuota(_Part):
+class KeyQuota(SettingsPart):
     """Who pays for the tasks of a key, and from what: credits that were granted to it (`fairlane quota grant`), and a budget."""
 
     of: Literal["key", "user"] = "key"
@@ -241,19 +253,8 @@ class KeyQuota(_Part):
     """The tier in which a task goes on, at no cost, that cannot be paid. Not set: it is refused with 429 `insufficient_quota`."""
 
 
-class PriceSettings(_Part):
-    """What a model costs from one instant to another, in credits."""
-
-    model: ModelName
-    """The model, as callers name it, or `*`: any that has no price of its own at that time."""
-
-    since: Instant | None = None
-    """When the price begins to hold, for tasks that are submitted from then on: `2027-01-31` (UTC), or an instant with its
-    offset, `2027-01-31T06:00:00+01:00`. Not set: it has always held.
-    """
-
-    until: Instant | None = None
-    """When it holds no more; a price that follows may begin then. Not set: it goes on."""
+class Rates(SettingsPart):
+    """What something costs, in credits."""
 
     input: PriceOf
     """Credits for a million tokens of input; decimals of at most six digits."""
@@ -271,19 +272,36 @@ class PriceSettings(_Part):
     """Credits for each task, beside its tokens."""
 
     @property
-    def period(self) -> Period:
+    def of_each(self) -> Price:
         """The same, as costs are reckoned with it."""
         cached = self.input if self.cached_input is None else self.cached_input
         reasoning = self.output if self.reasoning is None else self.reasoning
-        return Period(
-            self.model,
-            self.since,
-            self.until,
-            price(self.input, cached, self.output, reasoning, self.request),
-        )
+        return price(self.input, cached, self.output, reasoning, self.request)
 
 
-class CallerKey(_Part):
+class _Period(SettingsPart):
+    model: ModelName
+    """The model, as callers name it, or `*`: any that has no price of its own at that time. Also the name of a route."""
+
+    since: Instant | None = None
+    """When the price begins to hold, for tasks that are submitted from then on: `2027-01-31` (UTC), or an instant with its
+    offset, `2027-01-31T06:00:00+01:00`. Not set: it has always held.
+    """
+
+    until: Instant | None = None
+    """When it holds no more; a price that follows may begin then. Not set: it goes on."""
+
+
+class PriceSettings(Rates, _Period):
+    """What a model costs from one instant to another, in credits."""
+
+    @property
+    def period(self) -> Period:
+        """When it is the price."""
+        return Period(self.model, self.since, self.until, self.of_each)
+
+
+class CallerKey(SettingsPart):
     """One key that callers present as `Authorization: Bearer`; `fairlane key new` makes one."""
 
     id: Identifier
@@ -347,7 +365,7 @@ class CallerKey(_Part):
         return value.lower()
 
 
-class WorkerKey(_Part):
+class WorkerKey(SettingsPart):
     """One token that workers present; `fairlane key new --worker` makes one."""
 
     id: Identifier

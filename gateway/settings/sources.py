@@ -56,8 +56,8 @@ SEED_NAMES = (
 """Where two set the same thing, the first one counts."""
 
 _NESTED = ("models", "queues")
-_OBJECTS = (*_NESTED, "prices", "keys", "workers")
-_TEXT_LISTS = ("cors_origins", "allowed_hosts")
+_OBJECTS = (*_NESTED, "routes", "templates", "prices", "keys", "workers")
+_TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks")
 
 _KUBERNETES = re.compile(
     r"FAIRLANE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
@@ -218,7 +218,7 @@ def _spelled_as_in(entries: Any, name: str) -> str:
 def _decode(path: list[str], text: str) -> Any:
     if path[0] in _OBJECTS and len(path) < 3:
         return json.loads(text)
-    if path[0] in _TEXT_LISTS:
+    if path[-1] in _TEXT_LISTS:
         return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
     return None if text.lower() in ("none", "null") else text
 

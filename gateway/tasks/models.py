@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.calls.intake import DEFAULT_MODEL
 from fairlane.gateway.current import Current
 
-DEFAULT_MODEL = "default"
-"""What a native call runs that names no model."""
 KEPT_S = 5.0
 """What workers tell of models is read again after so long: it hardly ever changes, and there may be thousands of workers."""
 
@@ -32,10 +31,11 @@ class Models:
         self._read_at = float("-inf")
 
     async def rows(self, caller: Caller) -> dict[str, dict[str, Any]]:
-        """The models that a caller may use, in order, as OpenAI's list shows them: where workers tell different lengths of a
-        context, the least; of different owners, the first worker's. Raises StoreError."""
+        """The models and routes that a caller may use, in order, as OpenAI's list shows them: where workers tell different
+        lengths of a context, the least; of different owners, the first worker's. Raises StoreError."""
         offered = set(await self._offered())
-        names = offered | self._current.settings.models.keys()
+        settings = self._current.settings
+        names = offered | settings.models.keys() | settings.routes.keys()
         if names == {"*"}:
             names = {DEFAULT_MODEL}  # as good as any: its workers run whatever is asked for
         await self._read()
@@ -43,7 +43,8 @@ class Models:
 
     def _row(self, name: str) -> dict[str, Any]:
         settings = self._current.settings
-        configured_s = settings.times.modified_ms // 1000 if name in settings.models else 0
+        configured = name in settings.models or name in settings.routes
+        configured_s = settings.times.modified_ms // 1000 if configured else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}
         return row | self._told.get(name, {})

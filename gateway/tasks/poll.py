@@ -10,6 +10,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import TERMINAL, Place, Record, State
@@ -48,6 +49,14 @@ def place_fields(place: Place) -> dict[str, Any]:
     }
 
 
+def told_of_plan(asked: str, model: str, template: str) -> dict[str, Any]:
+    """What its caller named and what runs, where these may differ; and the template that it was made of. As a record has them."""
+    told: dict[str, Any] = {"asked": asked, "model": model} if asked else {}
+    if template:
+        told["template"] = dict(zip(("name", "version", "locale"), template.split("\n"), strict=True))
+    return told
+
+
 def not_found(task_id: str) -> ApiError:
     """The same answer for a task of somebody else, an expired one and one that never was."""
     text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
@@ -64,6 +73,7 @@ def record_info(task_id: str, record: Record) -> TaskInfo:
         record.fields.get("ty", ""),
         metadata.encode() if metadata else None,
         record.fields["u"],
+        "rt" in record.fields,
     )
 
 
@@ -139,7 +149,9 @@ class Poll:
     ) -> tuple[dict[str, Any], Result | None]:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
         state = record.state
+        fields = record.fields
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+        answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
         if state is State.QUEUED:
             answer |= {
@@ -169,7 +181,8 @@ class Poll:
                 error = end.error
                 answer |= {
                     "error": error.error if error else "",
-                    "code": record.fields.get("co", ""),
+                    "code": code_now(code := record.fields.get("co", "")),
+                    "family": family_of(code),
                     "failedAt": ended,
                 }
                 if error:

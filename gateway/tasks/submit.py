@@ -9,14 +9,14 @@ from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.errors import SECOND_MS, ApiError, InsufficientQuota, NoWorker
+from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
 from fairlane.gateway.tasks.poll import record_info
 from fairlane.gateway.tasks.replayed import key_reused, result_gone
 from fairlane.queues.errors import StoreError
+from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
 from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
-from fairlane.streaming.failures import CANCELLED, failure_row
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.views.task import TaskInfo
 
@@ -86,7 +86,9 @@ class Submit:
             error.facts = {"queue": task.queue, "model": task.model, **error.facts}
             error.standing = answer.standing
             raise error
-        self._metrics.accepted(task.queue, answer.model)
+        self._metrics.accepted(task.queue, answer.line)
+        if task.fallbacks and answer.model != task.model:
+            self._metrics.fell(task.model, answer.model)
         return answer
 
     async def _offer(self, task: TaskSpec) -> Submitted | Known | Refused:
@@ -103,7 +105,8 @@ class Submit:
                 except DatabaseUnavailable:
                     break
             elif answer.reason == "quota" and task.otherwise:
-                task.queue, task.quota, task.otherwise = task.otherwise, "", ""
+                payload = task.otherwise.payload
+                task.become(task.otherwise)
             else:
                 break
             task.payload = payload
@@ -196,7 +199,9 @@ class Followed:
         self.earlier = Earlier(record.epoch, record.number("sq"), *times)
         self.info = record_info(known.task_id, record)
         enqueued_ms = record.number("en")
-        return Submitted(record.state, record.place, enqueued_ms, [], (), known.model, known.standing)
+        return Submitted(
+            record.state, record.place, enqueued_ms, [], (), known.line, known.model, known.standing
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -211,8 +216,19 @@ class Followed:
 def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
     """What views know of a task that is submitted here: the same as `record_info` tells of it elsewhere."""
     return TaskInfo(
-        task.id, task.model, enqueued_ms // 1000, task.task_type, task.metadata or None, task.user
+        task.id,
+        task.model,
+        enqueued_ms // 1000,
+        task.task_type,
+        task.metadata or None,
+        task.user,
+        task.asked != "",
     )
+
+
+def ran_by(task: TaskSpec, info: TaskInfo) -> Headers:
+    """Which model answered, where its caller could not know."""
+    return [(b"x-fairlane-model", info.model.encode("latin-1", "replace"))] if task.asked else []
 
 
 def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:

@@ -154,13 +154,13 @@ class Wait:
                         if cancels:  # it may be queued there again
                             self._cancel_soon(task_id, "client")
                         if earlier is None:
-                            lane = (task.queue, submitted.model)
+                            lane = (task.queue, submitted.line)
                             self._submit.lost(info, lane, task.request_id, submitted.enqueued_ms)
                         raise gateway_failed("STORE_LOST", LOST, task_id) from None
                     except Interrupted:
                         interrupted, events = True, []
                     for event in events:
-                        if earlier is None or event.terminal:
+                        if earlier is None or event.terminal or event.type == "start":
                             end.feed(event)
                         if event.type == "start":
                             started_ms, begun = event_time(event), hub.time()
@@ -176,7 +176,7 @@ class Wait:
                     if hub.time() > give_up:
                         if earlier is None:
                             self._cancel_soon(task_id, "timeout")
-                        raise gateway_failed("TIMEOUT", "Task timeout", task_id)
+                        raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id)
             finally:
                 leaving.close()
                 self._closing.discard(interrupt)

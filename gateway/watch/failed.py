@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from fairlane.queues.failures import family_of
 from fairlane.queues.logs.sentences import for_operators
 from fairlane.queues.logs.sums import Allowance
 from fairlane.queues.metrics import TaskEnd
@@ -60,11 +61,12 @@ class FailedTasks(Lines):
         """Write what is known of a task that ended so."""
         task = end.task
         if task is None:
-            self.tell(end.code)
+            self.tell(end.code, family=family_of(end.code))
             return
         sentence = for_operators(end.code, task.sentence)
         self.tell(
             end.code,
+            family=family_of(end.code),
             task_id=task.task_id,
             request_id=task.request_id,
             model=task.model,

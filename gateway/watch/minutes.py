@@ -117,7 +117,7 @@ class Minutes:
         """What ended by state, failed by code, and was refused by reason, since this was called last."""
         counts: Counter[tuple[str, ...]] = Counter()
         for key, count in self._metrics.ended_tasks.values.items():
-            _, _, state, code = key
+            _, _, state, code, _ = key
             counts["ended", state] += int(count)
             if state == State.FAILED:
                 counts["failed", code] += int(count)

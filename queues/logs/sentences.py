@@ -8,20 +8,9 @@ bracket go on the words that errors are made of, up to the first other one:
 
 import re
 
-OWN = frozenset(
-    {
-        "TIMEOUT",
-        "QUEUE_TIMEOUT",
-        "WORKER_LOST",
-        "NO_WORKER",
-        "STORE_LOST",
-        "EVENTS_LOST",
-        "GATEWAY_STOPPING",
-        "CANCELLED",
-        "UNAUTHORIZED",
-        "MODEL_NOT_FOUND",
-    }
-)
+from fairlane.queues.failures import FAILURES
+
+OWN = frozenset(code for code, row in FAILURES.items() if not row.worker)
 """Failures that the gateway alone tells; no worker may."""
 MAX_CHARS = 300
 UNQUOTED_CHARS = 80

@@ -4,13 +4,14 @@
 -- ARGV[2]  epoch of the grant
 -- ARGV[3]  grant token
 -- ARGV[4]  why, for the record
--- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help (both count a try if it had begun) | declined
+-- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help | falls: it failed, and only another model may help (these
+--          count a try if it had begun) | declined
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
 -- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); of those that share the line of
 --          '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
--- returns  {'queued', {model, ms until it may start a task} or {}} | {'ended', event id, type, data, account of the end (ending.lua)} |
+-- returns  {'queued', {model, ms until it may start a task} or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue', 'allow-oom', function(ARGV)
   local id, token = ARGV[1], ARGV[3]
@@ -47,6 +48,6 @@ script('requeue', 'allow-oom', function(ARGV)
   if t.m ~= freed then wake(freed) end
   wake_elsewhere(t)
   local later = at and { t.m, math.max(at - NOW, 1) } or {}
-  if outcome == 'queued' then return { outcome, later } end
+  if outcome == 'queued' then return { outcome, later, t.an or t.m } end
   return { outcome, event_id, kind, data, account_of_end(t, id) }
 end)

@@ -10,7 +10,7 @@
 -- ARGV[22]  quota that it is paid from ('': none)
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, and for how long it is remembered, ms ('': none)
 -- ARGV[24…] further fields of the record (keys.py, RECORD), each with its value
--- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
+-- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
 --          {'outbox_full'} what ended is not recorded yet, so no more is begun |
@@ -19,8 +19,8 @@
 --          {'quota', micro-credits that it would be held, that are there} it cannot be paid (paying.lua) |
 --          {'no_balance', subject, window or ''} SQL must tell first what is there (fund.lua)
 --          {'other'} its idempotency key names a task of another fingerprint |
---          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model} its idempotency key names that one already:
---          nothing was taken of anything
+--          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
+--          that its caller gave, template} its idempotency key names that one already: nothing was taken of anything
 --          and behind each of these but 'cancelled', where there are limits: what is left of them (`what_is_left` in limiting.lua)
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
@@ -37,7 +37,7 @@ script('submit', nil, function(ARGV)
     local known = load(id)
     if known.st == 'gone' then return { 'cancelled' } end
     local where = known.st == 'queued' and place(id, known) or NOWHERE
-    return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m }
+    return { 'ok', known.st, where, known.en, repeat_grants(known.ng, nonce), {}, known.m, known.an or known.m }
   end
   local standings = limited and standings_of(u, ARGV[20], ARGV[21]) or nil
   local function refusal(reply)
@@ -51,13 +51,26 @@ script('submit', nil, function(ARGV)
     local of, first = string.match(call('GET', name_key) or '', '^(%S+) (%S+)$')
     if of and of ~= fingerprint then return refusal({ 'other' }) end
     local known = first and load(first)
-    if first and not known then return refusal({ 'same', first, '', NOWHERE, 0, '' }) end
+    if first and not known then return refusal({ 'same', first, '', NOWHERE, 0, '', '', '', '' }) end
     if known then
-      return refusal({ 'same', first, known.st, known.st == 'queued' and place(first, known) or NOWHERE, known.en, known.m })
+      local where = known.st == 'queued' and place(first, known) or NOWHERE
+      local told = { known.en, known.m, known.an or known.m, known.rt or '', known.tm or '' }
+      return refusal({ 'same', first, known.st, where, unpack(told) })
     end
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
+  local t = {}
+  for i = 24, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
   local m = scheduled_as(asked, want > 0 and by_name == '1')
+  local falls, costs = t.fb, quota ~= '' and costs_of(t)
+  if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
+    t.m, t.an = m or asked, m ~= asked and asked or nil
+    local i = open_to(t) or not m and offered_among(t)
+    if i then
+      fall(t, i, true)
+      m, asked, want = t.m, t.an or t.m, 0 -- the slots are for another one
+    end
+  end
   if not m then
     -- the longer it has been away, the longer it may be: as long again. What was there a minute ago is known
     local since = math.max(num(call('ZSCORE', keys.offered(), asked)), num(call('ZSCORE', keys.offered(), '*')))
@@ -80,8 +93,7 @@ script('submit', nil, function(ARGV)
   end
   if at_once and lane.waiting > 0 and call('ZSCORE', keys.parked(q, m), u) then at_once = false end -- behind those that are held
   local order = whole(US - 2000000 * priority)
-  local t = { q = q, m = m, u = u, en = NOW_TEXT, ['or'] = order }
-  for i = 24, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  t.q, t.m, t.u, t.en, t['or'] = q, m, u, NOW_TEXT, order
   local tokens, limit_reached = 0, nil
   if standings then
     if count_tokens(standings) then tokens = math.max(math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5), 1) end
@@ -95,11 +107,11 @@ script('submit', nil, function(ARGV)
     end
   end
   local funds, price = nil, 0
-  if quota ~= '' and t.pc then
+  if costs and #costs > 0 then
     local subject, window
     funds, subject, window = funds_of(u, quota)
     if not funds then return refusal({ 'no_balance', subject, window }) end
-    price = most_cost_of(t, lane.top)
+    for _, pc in ipairs(costs) do price = math.max(price, most_cost_of(t, lane.top, pc)) end
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then
@@ -129,7 +141,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), unpack(ARGV, 24) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 24, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
@@ -158,7 +170,7 @@ script('submit', nil, function(ARGV)
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
     let_others_on(t)
-    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, left }
+    return { 'ok', 'executing', NOWHERE, NOW, { describe(id, t, t.sq, data) }, {}, m, asked, left }
   end
 
   call('HSET', key, 'st', 'queued', unpack(fields))
@@ -169,7 +181,7 @@ script('submit', nil, function(ARGV)
     grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
     if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
     for _, granted in ipairs(ids) do
-      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, left } end
+      if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
   elseif ruled or lane.held > NOW then
     local at = wake(m)
@@ -179,5 +191,5 @@ script('submit', nil, function(ARGV)
   end
   local where, told = place(id, t)
   if told then call('HSET', key, 'ew', told) end
-  return { 'ok', 'queued', where, NOW, grants, later, m, left }
+  return { 'ok', 'queued', where, NOW, grants, later, m, asked, left }
 end)

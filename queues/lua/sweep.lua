@@ -5,7 +5,7 @@
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
 --          then the bytes that ended tasks may take
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
---          ended tasks dropped before their time}
+--          ended tasks dropped before their time, {model and that to which waiting tasks went on from it, how many, …}}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
 -- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
@@ -232,6 +232,8 @@ script('sweep', 'allow-oom', function(ARGV)
   for model in pairs(touched) do wake(model) end
   for _, t in pairs(freed) do wake_elsewhere(t) end
 
+  local fallen, told_fallen = let_fall(100)
+
   -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
   local woken = NOW - num(call('HGET', pool, 'woke'))
   if woken >= 900 or woken < 0 then
@@ -310,9 +312,9 @@ script('sweep', 'allow-oom', function(ARGV)
   local dropped, more = keep_within(budget, 500)
 
   local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-  local next_at = (more or moving or setback or #aside == 100) and NOW or NOW + 1000
+  local next_at = (more or moving or setback or #aside == 100 or fallen == 100) and NOW or NOW + 1000
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
-  return { next_at, NOW, #due, accounts, dropped }
+  return { next_at, NOW, #due, accounts, dropped, told_fallen }
 end)

@@ -61,6 +61,7 @@ SHARED = (
     "bounds",
     "eligible",
     "waking",
+    "falling",
     "holding",
     "granting",
     "remembering",

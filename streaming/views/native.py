@@ -2,7 +2,7 @@
 
 import msgspec
 
-from fairlane.streaming.events import Event
+from fairlane.streaming.events import Event, told_error
 from fairlane.streaming.jsontext import join_object, kind_of, members, one_line
 from fairlane.streaming.views.sse import frame_parts, frame_with, native_frame
 from fairlane.streaming.views.task import TaskInfo
@@ -14,9 +14,9 @@ SHARED_BYTES = 128 * 1024
 class NativeStreamView:
     """Frames of a task's events, from any event on: each is drawn by itself.
 
-    Adds the task's metadata to `start` and to the terminal event. A `done` without a result, which the chunks make up, is not
-    drawn but `pending`: `finish` draws it, once somebody has made the result of the whole log. So is one whose result is large,
-    as all who read it share it then.
+    Adds the task's metadata to `start` and to the terminal event, and the family of its code to an `error`. A `done` without a
+    result, which the chunks make up, is not drawn but `pending`: `finish` draws it, once somebody has made the result of the
+    whole log. So is one whose result is large, as all who read it share it then.
     """
 
     def __init__(self, info: TaskInfo) -> None:
@@ -43,7 +43,8 @@ class NativeStreamView:
                     self.pending = event
                     return b""
             self.ended = True
-            return frame_with(event, self._with_metadata(event.data))
+            data = told_error(event.data) if event.type == "error" else event.data
+            return frame_with(event, self._with_metadata(data))
         if event.type == "start":
             return frame_with(event, self._with_metadata(event.data))
         return native_frame(event)

@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Raw
 
+from fairlane.queues.failures import CANCELLED
 from fairlane.queues.tasks import Place
 from fairlane.streaming.events import (
     Event,
@@ -12,10 +14,10 @@ from fairlane.streaming.events import (
     read_chunk,
     read_done,
     read_error,
+    read_model,
     read_usage,
     wait_members,
 )
-from fairlane.streaming.failures import CANCELLED
 from fairlane.streaming.jsontext import NULL, join_object, json_string, kind_of, members, string_or_none
 from fairlane.streaming.views.choice import (
     NOT_EXTRA,
@@ -96,6 +98,10 @@ class OpenAIStreamView(ABC):
             return opening + frames if opening else frames
         if event.type == "usage":
             self._latest_usage = read_usage(event.data)
+            return b""
+        if event.type == "start" and self._info.falls:
+            self._info = msgspec.structs.replace(self._info, model=read_model(event.data))
+            self._address({})
             return b""
         if event.terminal or event.type in ("gap", "restart"):
             self.ended = True

@@ -13,7 +13,16 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from fairlane.streaming.events import Chunk, Event, Failure, read_chunk, read_done, read_error, read_usage
+from fairlane.streaming.events import (
+    Chunk,
+    Event,
+    Failure,
+    read_chunk,
+    read_done,
+    read_error,
+    read_model,
+    read_usage,
+)
 from fairlane.streaming.jsontext import EMPTY_STRING, join_object, json_string, kind_of, members
 from fairlane.streaming.views.accumulate import PartBudget, ToolCalls, Value
 from fairlane.streaming.views.choice import NOT_EXTRA, NOT_EXTRA_IN_MESSAGE, Choice, choices_of_result
@@ -114,6 +123,8 @@ class ResultView:
         elif event.type in ("start", "restart"):
             self._forget()
             self.status = "executing" if event.type == "start" else "queued"
+            if self.info.falls and event.type == "start":
+                self.info = msgspec.structs.replace(self.info, model=read_model(event.data))
         elif event.type == "usage":
             self._latest_usage = read_usage(event.data)
         elif event.terminal:

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Struct
 
+from fairlane.queues.failures import failure_row
 from fairlane.streaming.events import LOGGED, UNLOGGED, Event, Failure
-from fairlane.streaming.failures import failure_row
 from fairlane.streaming.jsontext import json_string
 
 KEEPALIVE = b": keepalive\n"

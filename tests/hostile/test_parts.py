@@ -164,7 +164,7 @@ def openai(code: str) -> dict[str, Any]:
         (404, openai("model_not_found")),
         (503, {"error": "Queue is full", "code": "QUEUE_FULL", "retryAfterMs": 1000}),
         (500, {"error": "the worker's own words", "code": "WORKER_ERROR", "taskId": "t"}),
-        (504, openai("TIMEOUT")),
+        (504, openai("TOTAL_TIMEOUT")),
         (400, b"Invalid HTTP request received."),
         (401, {"error": "A worker token is needed"}),
     ],

@@ -49,13 +49,13 @@ class NamesLife(Life):
         if isinstance(answer, Refused):
             return
         own = offered or bool(want and named)
-        assert answer.model == (name if own else ANY_MODEL), "a worker that offers it gives a name a line"
+        assert answer.line == (name if own else ANY_MODEL), "a worker that offers it gives a name a line"
         self.accepted.append(task.id)
         replica.keep(answer.grants)
         self.told(replica, answer.later)
         if len(answer.grants) < want:
-            replica.idle_for.add(answer.model)
-            self.check_told(answer.later, (answer.model,))
+            replica.idle_for.add(answer.line)
+            self.check_told(answer.later, (answer.line,))
 
     @invariant()
     def lines_are_those_of_real_models(self) -> None:

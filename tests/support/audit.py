@@ -121,6 +121,10 @@ def audit(
     check_limits(shot, {task for task in tasks if task in in_flow or task in aside}, set(in_slots))
     live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
     check_credits(shot, live, balances_lost)
+    fall = {task for task, record in tasks.items() if "fb" in record and (task in in_flow or task in aside)}
+    lines = {(task, model) for (model,), members in shot.by_kind["falls"].items() for task in members}
+    assert lines == {(task, tasks[task]["m"]) for task in fall}
+    assert {model for _, model in lines} <= set(shot.one("falling") or ())
     asides = Counter((tasks[task]["q"], tasks[task]["u"]) for task in aside)
     counted = {
         (queue, user): int(count)

@@ -125,7 +125,7 @@ def fragment(error: str, code: str) -> Fragment:
 def sample_ends() -> Ends:
     """Terminal events as the gateway words them, more or less."""
     return Ends(
-        timeout=fragment("Task timeout", "TIMEOUT"),
+        timeout=fragment("Task timeout", "TOTAL_TIMEOUT"),
         queue_timeout=fragment("Task timeout", "QUEUE_TIMEOUT"),
         worker_lost=fragment("Worker disconnected", "WORKER_LOST"),
         no_worker=fragment("Worker disconnected", "NO_WORKER"),

@@ -107,6 +107,7 @@ class Pool:
         seq: int = 2,
         *,
         state: State = State.COMPLETED,
+        code: str = "X",
         chunks: Sequence[bytes] = (),
         used: tuple[int, ...] = (1, 1),
         want: int = 0,
@@ -120,7 +121,7 @@ class Pool:
             [("chunk", data) for data in chunks],
             End(
                 state,
-                "" if state is State.COMPLETED else "X",
+                "" if state is State.COMPLETED else code,
                 ("done" if state is State.COMPLETED else "error", b'{"end":1}'),
                 Used(*used),
                 nonce or self.scheduler.nonce(),
@@ -135,7 +136,7 @@ class Pool:
     def requeue(
         self,
         grant: Grant,
-        cause: Literal["lost", "failed", "declined"] = "lost",
+        cause: Literal["lost", "failed", "falls", "declined"] = "lost",
         *,
         begun: bool = False,
         end: Fragment | None = None,

@@ -20,7 +20,7 @@ from fairlane.gateway.api.events import NativeEvent
 from fairlane.gateway.calls.intake import OWN_FIELDS
 from fairlane.gateway.process.cli import app
 from fairlane.gateway.settings import settings_table
-from fairlane.streaming.failures import FAILURES
+from fairlane.queues.failures import FAILURES, Family
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text()
@@ -71,10 +71,16 @@ def test_the_api_page_has_every_event_with_its_fields() -> None:
 
 
 def test_the_api_page_has_every_code_and_its_status() -> None:
-    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (\d+) \|", API, re.MULTILINE)
-    told = {code: int(status) for codes, status in rows for code in re.findall(r"[A-Z_]+", codes)}
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \| (\d+) \| `([A-Z_]+)` \|", API, re.MULTILINE)
+    told = {
+        code: (int(status), family)
+        for codes, status, family in rows
+        for code in re.findall(r"[A-Z_]+", codes)
+    }
     elsewhere = {"UNAUTHORIZED", "MODEL_NOT_FOUND"}
-    assert told == {code: row.openai for code, row in FAILURES.items() if code not in elsewhere}
+    assert told == {code: (row.openai, row.family) for code, row in FAILURES.items() if code not in elsewhere}
+    families = API.partition("| family | because |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([A-Z_]+)` \|", families, re.MULTILINE) == list(Family)
     renamed = set(
         re.findall(r"`([a-z_]+)`\s\(`([A-Z_]+)`\)", API.partition("## Errors")[2].partition("```")[0])
     )

@@ -30,10 +30,11 @@ export type Code =
   | "STORE_UNAVAILABLE"
   | "GATEWAY_STOPPING"
   | "INTERNAL"
-  | "TIMEOUT"
+  | "CONNECT_TIMEOUT"
+  | "TOTAL_TIMEOUT"
   | "QUEUE_TIMEOUT"
-  | "FIRST_OUTPUT_TIMEOUT"
-  | "SILENCE_TIMEOUT"
+  | "FIRST_TOKEN_TIMEOUT"
+  | "STREAM_STALLED"
   | "UPSTREAM_TIMEOUT"
   | "MODEL_TOO_BUSY"
   | "UPSTREAM_ERROR"
@@ -58,6 +59,18 @@ export type Code =
   | "NO_STREAM"
   | (string & {});
 
+/** What is to be done about a failed task: a word for several codes. Empty where no task failed. */
+export type Family =
+  | ""
+  | "MODEL_TOO_BUSY"
+  | "JSON_PARSE_FAILED"
+  | "UPSTREAM_ERROR"
+  | "WORKER_ERROR"
+  | "GATEWAY_ERROR"
+  | "BAD_REQUEST"
+  | "CANCELLED"
+  | (string & {});
+
 /** What went wrong. `message` is the gateway's sentence. */
 export class FairlaneError extends Error {
   readonly name: "FairlaneError";
@@ -69,6 +82,7 @@ export class FairlaneError extends Error {
    */
   readonly kind: "refused" | "failed" | "cancelled" | "network";
   readonly code: Code;
+  readonly family: Family;
   /** The HTTP status of a refusal, else 0. */
   readonly status: number;
   /** Whether the same call may go better later, after `retryAfterMs` where there is one. */
@@ -150,6 +164,7 @@ export interface DoneData extends EventData {
 export interface ErrorData extends EventData {
   error: string;
   code: Code;
+  family: Family;
   retryable: boolean;
   usage?: JsonValue;
   metadata?: JsonValue;
@@ -367,7 +382,7 @@ export type TaskStatus =
     })
   | (Polled & { status: "executing"; workerId: string; startedAt: number; pollAfterMs: number; streamUrl: string })
   | (Polled & { status: "completed"; completedAt: number; result: JsonValue })
-  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; retryable: boolean })
+  | (Polled & { status: "failed"; failedAt: number; error: string; code: Code; family: Family; retryable: boolean })
   | (Polled & { status: "cancelled"; cancelledAt: number });
 
 export interface FairlaneOptions {

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.metrics import OTHER
 from fairlane.web.history.buckets import Bucket, Kind, Series
 
@@ -109,7 +110,7 @@ class Shelf:
             more = {
                 told: dict(zip(QUANTILES, values, strict=True))
                 for told, values in zip(_DURATIONS, _quantiles(whole), strict=True)
-            } | {"failures": _ranked(whole.failures), "refusals": _ranked(whole.refusals)}
+            } | {"failures": _failures(whole.failures), "refusals": _ranked(whole.refusals)}
         return {
             "bucketMs": self.step,
             "at": list(times),
@@ -175,3 +176,11 @@ _NO_QUANTILES = _quantiles(_NOTHING)
 def _ranked(counts: dict[str, int]) -> list[dict[str, Any]]:
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [{"code": code, "count": number} for code, number in ranked]
+
+
+def _failures(counts: dict[str, int]) -> list[dict[str, Any]]:
+    """The same of failure codes, under their names of this release and with their families."""
+    now: dict[str, int] = {}
+    for code, number in counts.items():
+        now[code_now(code)] = now.get(code_now(code), 0) + number
+    return [{**row, "family": "" if row["code"] == OTHER else family_of(row["code"])} for row in _ranked(now)]

@@ -7,17 +7,19 @@
 | a content filter's refusal                       | CONTENT_FILTERED   | no        |
 | 401, 403                                         | UPSTREAM_AUTH      | no        |
 | 402, `insufficient_quota`                        | UPSTREAM_QUOTA     | no        |
-| 408, 425, 429, 503, 529, `overloaded`            | MODEL_TOO_BUSY     | yes       |
-| 409, 500, 502, 504, 520 to 524, a broken connection | UPSTREAM_ERROR  | yes       |
+| 425, 429, 503, 529, `overloaded`                 | MODEL_TOO_BUSY     | yes       |
+| 408, 504, 522, 524, `timeout`: its own limits    | UPSTREAM_TIMEOUT   | yes       |
+| no connection in time, TLS included              | CONNECT_TIMEOUT    | yes       |
+| 409, 500, 502, 520, 521, 523, a refused or broken connection | UPSTREAM_ERROR | yes |
 | 404 that knows no such path (`_NO_PATH`)         | UPSTREAM_ERROR     | no        |
 | a model that it does not have, and its caller did not choose | UPSTREAM_ERROR | no |
-| no output, silence, no end in time (`openai.py`) | FIRST_OUTPUT_TIMEOUT, SILENCE_TIMEOUT, UPSTREAM_TIMEOUT | yes |
+| no output, silence, no end in time (`openai.py`) | FIRST_TOKEN_TIMEOUT, STREAM_STALLED, TOTAL_TIMEOUT | yes |
 | other 4xx                                        | BAD_REQUEST        | no        |
 | other 5xx (501, 505, 508, …), 3xx                | UPSTREAM_ERROR     | no        |
 
 Retryable is what another try may mend: the gateway makes it, three in all. 409 is among them because OpenAI's SDKs take it for a
-lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach; 501 and 505 are answers that do
-not change.
+lock that was not free, 520 to 524 because Cloudflare says so of a server that it cannot reach, or that is late; 501 and 505 are
+answers that do not change.
 
 The pause that an upstream asks for (`retry-after-ms`, `Retry-After`) goes with its failure. One that says that there were too
 many requests, and not for how long, is left alone for a second.
@@ -32,8 +34,9 @@ import msgspec
 
 from fairlane.workers.sdk.errors import TaskError, shorten
 
-BUSY_STATUSES = frozenset({408, 425, 429, 503, 529})
-RETRY_STATUSES = frozenset({409, 500, 502, 504, 520, 521, 522, 523, 524})
+BUSY_STATUSES = frozenset({425, 429, 503, 529})
+TIMEOUT_STATUSES = frozenset({408, 504, 522, 524})
+RETRY_STATUSES = frozenset({409, 500, 502, 520, 521, 523})
 """Besides those, accidents that another try may mend."""
 DEFAULT_PAUSE_S = 1.0
 """After a 429 that names no time."""
@@ -67,8 +70,8 @@ _BUSY_CODES = _RATE_CODES | {
     "engine_overloaded",
     "unavailable_error",
     "service_unavailable",
-    "timeout",
 }
+_TIMEOUT_CODES = frozenset({"timeout", "timeout_error"})
 _QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance"})
 _AUTH_CODES = frozenset(
     {"invalid_api_key", "authentication_error", "permission_error", "invalid_authentication"}
@@ -123,7 +126,7 @@ def from_stream(error: msgspec.Raw, asked: Asked) -> TaskError:
 
 def what_is_wrong(status: int, body: bytes) -> str:
     """Why an upstream that answers so to a question for its models does not work; '' when it does, or need not answer that."""
-    if status < 500 or status not in RETRY_STATUSES | BUSY_STATUSES:
+    if status < 500 or status not in RETRY_STATUSES | TIMEOUT_STATUSES | BUSY_STATUSES:
         return ""
     message = read_error(body).message
     return f"answered {status}: {message}" if message else f"answered {status}"
@@ -138,6 +141,8 @@ def from_transport(error: httpx.HTTPError, *, streaming: bool) -> TaskError:
         return TaskError("JSON_PARSE_FAILED", f"The upstream's answer cannot be decoded ({sentence}).")
     if streaming:
         return TaskError("UPSTREAM_TRUNCATED", f"The upstream's answer broke off ({sentence}).")
+    if isinstance(error, httpx.ConnectTimeout):
+        return TaskError("CONNECT_TIMEOUT", f"The upstream took no connection in time ({sentence}).")
     return TaskError("UPSTREAM_ERROR", f"The upstream cannot be reached ({sentence}).")
 
 
@@ -175,7 +180,7 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
     """1. the prompt's length, also beyond a limit per minute; 2. filters; 3. the status; 4. without one, the error's name."""
     may_be_length = status is None or 400 <= status < 500 or status == 500
     if (
-        status not in BUSY_STATUSES
+        status not in BUSY_STATUSES | TIMEOUT_STATUSES
         and may_be_length
         and (  # 1
             said.names & _CONTEXT_CODES or _CONTEXT_SENTENCES.search(said.message)
@@ -192,6 +197,8 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
         return "UPSTREAM_AUTH", False
     if status in BUSY_STATUSES:
         return "MODEL_TOO_BUSY", True
+    if status in TIMEOUT_STATUSES:
+        return "UPSTREAM_TIMEOUT", True
     if status in RETRY_STATUSES:
         return "UPSTREAM_ERROR", True
     if status is not None:
@@ -199,6 +206,8 @@ def _classify(said: UpstreamError, status: int | None) -> tuple[str, bool]:
         return ("BAD_REQUEST" if blames_request else "UPSTREAM_ERROR"), False
     if said.names & _BUSY_CODES:  # 4
         return "MODEL_TOO_BUSY", True
+    if said.names & _TIMEOUT_CODES:
+        return "UPSTREAM_TIMEOUT", True
     if said.names & _AUTH_CODES:
         return "UPSTREAM_AUTH", False
     if said.names & _REFUSED_CODES:

@@ -53,8 +53,10 @@ DOUBTFUL = frozenset(
         "UPSTREAM_ERROR",
         "UPSTREAM_TRUNCATED",
         "MODEL_TOO_BUSY",
-        "FIRST_OUTPUT_TIMEOUT",
-        "SILENCE_TIMEOUT",
+        "CONNECT_TIMEOUT",
+        "FIRST_TOKEN_TIMEOUT",
+        "STREAM_STALLED",
+        "TOTAL_TIMEOUT",
         "UPSTREAM_TIMEOUT",
     }
 )
@@ -67,8 +69,9 @@ Output = Delta | Usage | Result
 class Limits:
     """How long an upstream may take, in milliseconds.
 
-    `ttft_ms` to the first output (FIRST_OUTPUT_TIMEOUT) and `idle_ms` between two signs of life (SILENCE_TIMEOUT) hold for
-    streams, `total_ms` for all tasks (UPSTREAM_TIMEOUT); the task's own remaining time shortens them.
+    `ttft_ms` to the first output (FIRST_TOKEN_TIMEOUT) and `idle_ms` between two signs of life (STREAM_STALLED; before the first
+    output FIRST_TOKEN_TIMEOUT) hold for streams, `total_ms` for all tasks (TOTAL_TIMEOUT); the task's own remaining time shortens
+    them, and when that is over no retry helps. A connection has CONNECT_TIMEOUT_S (CONNECT_TIMEOUT).
     """
 
     ttft_ms: int = 60_000
@@ -352,7 +355,8 @@ class _Clock:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._total_at = self._started + min(limits.total_ms / 1000, remaining_s)
-        self._limit = "UPSTREAM_TIMEOUT", ""
+        self._of_task = remaining_s * 1000 <= limits.total_ms
+        self._limit = "TOTAL_TIMEOUT", ""
 
     def until_answer(self) -> asyncio.Timeout:
         """For the wait until the answer's head."""
@@ -366,23 +370,25 @@ class _Clock:
         first_at, *first = self._first_output()
         if self.has_output or first_at is None or idle_at < first_at:
             sentence = f"The upstream was silent for {self._limits.idle_ms} ms."
-            return self._sooner(idle_at, "SILENCE_TIMEOUT", sentence)
+            code = "STREAM_STALLED" if self.has_output else "FIRST_TOKEN_TIMEOUT"
+            return self._sooner(idle_at, code, sentence)
         return self._sooner(first_at, *first)
 
     def failure(self) -> TaskError:
         """The failure for the limit that was waited for last."""
-        return TaskError(*self._limit)
+        code, sentence = self._limit
+        return TaskError(code, sentence, retryable=not (code == "TOTAL_TIMEOUT" and self._of_task))
 
     def _first_output(self) -> tuple[float | None, str, str]:
         if not self._stream:
             return None, "", ""
         limit_ms = self._limits.ttft_ms
         sentence = f"The upstream gave no output within {limit_ms} ms."
-        return self._started + limit_ms / 1000, "FIRST_OUTPUT_TIMEOUT", sentence
+        return self._started + limit_ms / 1000, "FIRST_TOKEN_TIMEOUT", sentence
 
     def _sooner(self, at: float | None, code: str = "", sentence: str = "") -> asyncio.Timeout:
         if at is None or self._total_at <= at:
-            at, code = self._total_at, "UPSTREAM_TIMEOUT"
+            at, code = self._total_at, "TOTAL_TIMEOUT"
             sentence = f"The upstream was not done after {round((at - self._started) * 1000)} ms."
         self._limit = code, sentence
         return asyncio.timeout_at(at)

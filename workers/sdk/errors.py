@@ -34,7 +34,9 @@ class TaskError(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = shorten(message) or code
-        self.retryable = protocol.FAILURE_CODES.get(code, False) if retryable is None else retryable
+        self.retryable = (
+            protocol.FAILURE_CODES[protocol.worker_code(code)] if retryable is None else retryable
+        )
         self.retry_after_ms = (
             None if retry_after_ms is None else int(min(max(0, retry_after_ms), protocol.MAX_PAUSE_MS))
         )

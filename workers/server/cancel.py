@@ -5,14 +5,13 @@ from typing import Literal
 
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Ended, Fragment, State
-from fairlane.streaming.events import Event, fragment_error, terminal_event
-from fairlane.streaming.failures import cancelled_end
+from fairlane.streaming.events import Event, cancelled_end, fragment_error, terminal_event
 from fairlane.workers.server.background import Background
 
 By = Literal["client", "admin", "timeout", "gateway"]
 """Who ends a task: its caller, an operator, its caller's deadline, or a gateway that cannot tell what became of it."""
 
-TIMEOUT = Fragment(fragment_error("Task timeout", "TIMEOUT", False), "TIMEOUT")
+TIMEOUT = Fragment(fragment_error("Task timeout", "TOTAL_TIMEOUT", False), "TOTAL_TIMEOUT")
 TOMBSTONE_MS = 600_000
 """For so long a submit of unknown outcome is refused if it comes late."""
 

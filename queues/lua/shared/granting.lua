@@ -7,7 +7,8 @@ function describe(id, t, start_seq, start)
   if left > 0 then left = math.max(left - NOW, 1) end
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
-    t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '',
+    t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
+    t.fb and '1' or '0',
   })
 end
 
@@ -69,6 +70,7 @@ end
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
+  if t.fb then call('ZREM', keys.falls(m), id) end
   if lane.rules then
     counted = '1'
     tokens = num(lane.rules[6]) > 0 and math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5) or 0

@@ -130,10 +130,18 @@ local function lift_lane(q, m)
   return tag + lift, lifts
 end
 
+-- A waiting task that may go on to another model is in a line of these (falling.lua).
+local function note_falls(id, t)
+  if not t.fb then return end
+  call('ZADD', keys.falls(t.m), t['or'], id)
+  call('SADD', keys.falling(), t.m)
+end
+
 -- Put a task into its flow, and wake up flow and lane if they were idle.
 local function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
   count_waiting(t, '1')
+  note_falls(id, t)
   local flow = keys.flow(q, m, u)
   call('ZADD', flow, t['or'], id)
   if call('ZCARD', flow) == 1 then flow_comes(q, m, u, keys.debts(q, m)) end
@@ -178,6 +186,7 @@ local function dequeue(id, t)
   local in_flow = call('ZREM', flow, id) == 1
   if not in_flow and call('ZREM', keys.aside(), id) == 0 then return end
   count_waiting(t, '-1')
+  if t.fb then call('ZREM', keys.falls(m), id) end
   call('HINCRBY', keys.model(m), 'n:' .. q, '-1')
   call('HINCRBY', keys.queue(q), 'n', '-1')
   if not in_flow then
@@ -216,6 +225,7 @@ end
 -- A task that is in no flow stands aside.
 local function stand_aside(id, t, until_ms)
   count_waiting(t, '1')
+  note_falls(id, t)
   call('ZADD', keys.aside(), whole(until_ms), id)
   call('HINCRBY', keys.aside_of(t.q), t.u, '1')
   call('HINCRBY', keys.model(t.m), 'n:' .. t.q, '1')

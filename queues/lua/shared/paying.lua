@@ -46,12 +46,12 @@ function cost_of(pc, input, output, cached, reasoning)
 end
 
 -- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
--- answer of its model of late (`top`, 0: none is known), for each that it asks for.
-function most_cost_of(t, top)
-  local p, output = parse_price(t.pc), num(t.mo)
+-- answer of its model of late (`top`, 0: none is known), for each that it asks for. `pc`: its price, as in the record.
+function most_cost_of(t, top, pc)
+  local p, output = parse_price(pc), num(t.mo)
   if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
   local input = t.mi or t.ei
-  return cost_of(t.pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
+  return cost_of(pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
 end
 
 -- A quota as submit is given it: k or u, whose it is; and where there is a budget, that, its kind, and the ends of the window before

@@ -12,14 +12,24 @@ end
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt' }
 local TOLD = #RECORDED - 2
 
--- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), or with these codes.
-local AS_CALLERS_LIKE = { TIMEOUT = true, OUTPUT_TOO_LARGE = true }
+-- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
+-- because its time was over (a worker's own limit has the same code, and comes before).
+local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true }
+local function as_callers_like(entry)
+  local ended, state, code, id = entry[1], entry[5], entry[6], entry[TOLD + 1]
+  if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
+  if code ~= 'TOTAL_TIMEOUT' then return false end
+  for _, over in ipairs(call('HMGET', keys.task(id), 'dl', 'xd')) do
+    if num(over) > 0 and num(ended) >= num(over) then return true end
+  end
+  return false
+end
 
 -- What a task of this entry costs: its price, if it completed; what was used until then, if it ended after its first output and its
 -- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`qt`) is paid.
 local function cost_of_entry(entry, pc, qt, used)
   local first_output, state = entry[4], entry[5]
-  local stopped = first_output and (state == 'cancelled' or AS_CALLERS_LIKE[entry[6] or ''])
+  local stopped = first_output and as_callers_like(entry)
   if state ~= 'completed' and not stopped then return 0 end
   local input, output, more = used and used[1] or '-1', used and used[2] or '-1', used and used[3] or ''
   if entry[18] and num(input) < 0 and num(output) < 0 then
@@ -41,9 +51,9 @@ local function record_usage(id, used)
   local pc, qt = entry[TOLD + 1], entry[TOLD + 2]
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
-  if pc then
-    local cost = cost_of_entry(entry, pc, qt, used)
-    entry[23], entry[24] = pc, whole(cost)
+  if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
+    local cost = pc and cost_of_entry(entry, pc, qt, used) or 0
+    entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))

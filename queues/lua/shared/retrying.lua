@@ -8,7 +8,8 @@ local function history(t, why)
 end
 
 -- Close the books on a running attempt and put its task back to its old place, or end it.
--- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help) or 'declined' (which costs no try). `begun`: the worker had
+-- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help) or 'declined' (which costs
+-- no try). `begun`: the worker had
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
 -- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
 -- model is held; `alone_until`: it stands aside until then. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
@@ -35,7 +36,13 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
       call('HSET', key, 'ls', who)
     end
   end
-  if not give_up and t.wt == '1' and not is_offered(t.an or t.m) then give_up = failures.no_worker end
+  local other
+  if not give_up and t.fb then
+    local leaves = cause == 'falls' or cause == 'failed' and t.bg or barred_until(t.an or t.m) > NOW + num(t.fa)
+    other = leaves and open_to(t)
+  end
+  if not give_up and cause == 'falls' and not other then give_up = failures.lost end
+  if not give_up and t.wt == '1' and not other and not is_offered(t.an or t.m) then give_up = failures.no_worker end
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
     if t.fo then settle(t, -1, -1, false) else refund(t) end
@@ -52,6 +59,10 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     call('HSET', key, 'wd', t.wd)
   end
   call('HDEL', key, 'wk', 'bg', 'ga')
+  if other then
+    fall_on(id, t, other, not t.bg or cause == 'declined' or cause == 'lost')
+    held, alone_until = false, nil
+  end
   local aside_until = alone_until or (held and name_held_until(t))
   if aside_until then
     stand_aside(id, t, aside_until)

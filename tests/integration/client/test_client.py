@@ -19,7 +19,7 @@ from tests.support.talk import Talk, talking
 
 import fairlane
 from fairlane.gateway.api import events
-from fairlane.streaming.failures import FAILURES
+from fairlane.queues.failures import FAILURES
 from fairlane.workers.sdk import Context, Task, TaskError, Usage, Worker
 
 pytestmark = pytest.mark.anyio

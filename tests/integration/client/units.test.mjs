@@ -215,7 +215,7 @@ test("polling goes on while the gateway is away, and ends with the result or the
   const json = body => refused(200, body);
   const waits = () => json({ taskId: "t", status: "queued", pollAfterMs: 1 });
   assert.equal(await poll(waits(), new TypeError("fetch failed"), waits(), json({ status: "completed", result: 7 })), 7);
-  await assert.rejects(poll(json({ status: "failed", error: "No", code: "TIMEOUT", retryable: false })), { kind: "failed", code: "TIMEOUT", taskId: "t" });
+  await assert.rejects(poll(json({ status: "failed", error: "No", code: "TOTAL_TIMEOUT", retryable: false })), { kind: "failed", code: "TOTAL_TIMEOUT", taskId: "t" });
   await assert.rejects(poll(json({ status: "cancelled" })), { kind: "cancelled", code: "CANCELLED" });
   await assert.rejects(poll(refused(404, { error: "x", code: "TASK_NOT_FOUND" })), { kind: "refused", status: 404 });
 });

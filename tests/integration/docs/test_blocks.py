@@ -55,6 +55,7 @@ NOT_RUN = {
     "docs/quickstart.md: . .venv/bin/activate     # for the command `",
     "docs/quickstart.md: fairlane worker openai --base-url http://loc",
     "docs/quickstart.md: make run",
+    "docs/routing.md: fairlane template list",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/workers.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",

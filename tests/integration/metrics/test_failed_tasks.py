@@ -83,7 +83,7 @@ async def test_a_task_that_waits_until_its_time_is_over_is_told_too(served: Serv
             answer = callers.ask(timeout=100)
             response = await answer.response()
             line = await _line(logs)
-            assert (line["code"], line["request_id"]) == ("TIMEOUT", response.headers["x-request-id"])
+            assert (line["code"], line["request_id"]) == ("TOTAL_TIMEOUT", response.headers["x-request-id"])
             assert line["error"] == "Task timeout"
             await worker.answer(task, 1, lastSeq=0)
             await busy.ok()

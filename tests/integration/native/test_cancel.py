@@ -64,7 +64,8 @@ async def test_a_sync_caller_whose_task_is_cancelled_is_told(gateway: Start) -> 
         await talk.http.post(f"/api/task/{task['taskId']}/cancel")
         answer = await call
         assert answer.status_code == 499
-        assert answer.json() == {"error": "Task cancelled", "code": "CANCELLED", "taskId": task["taskId"]}
+        told = {"error": "Task cancelled", "code": "CANCELLED", "family": "CANCELLED"}
+        assert answer.json() == {**told, "taskId": task["taskId"]}
 
 
 async def test_streams_of_a_cancelled_task_end_with_cancelled(gateway: Start) -> None:
@@ -115,6 +116,6 @@ async def test_whoever_cancels_the_code_is_the_same_in_lists_and_metrics(
         await worker.answer(task, None, error="cancelled")
         metrics = talk.served.gateway.metrics.ended_tasks.values
         await until(lambda: sum(metrics.values()) == 5, "all ends to be counted")
-        assert {labels[-2:] for labels in metrics} == {("cancelled", "CANCELLED")}
+        assert {labels[-3:] for labels in metrics} == {("cancelled", "CANCELLED", "CANCELLED")}
         rows = (await talk.http.get("/api/admin/tasks", params={"code": "CANCELLED"})).json()["tasks"]
         assert [(row["status"], row["code"]) for row in rows] == [("cancelled", "CANCELLED")] * 5

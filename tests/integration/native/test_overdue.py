@@ -31,11 +31,11 @@ async def test_callers_are_answered_at_their_deadline_while_redis_is_away(
             answers = await asyncio.gather(native, openai, stream)
         await until(lambda: talk.served.gateway.link.up, "the connection to be back")
         assert [answer.status_code for answer in answers] == [500, 504, 200]
-        assert answers[0].json()["code"] == "TIMEOUT"
+        assert answers[0].json()["code"] == "TOTAL_TIMEOUT"
         assert answers[0].json()["taskId"] == answers[0].headers["x-task-id"]
-        assert answers[1].json()["error"]["code"] == "TIMEOUT"
+        assert answers[1].json()["error"]["code"] == "TOTAL_TIMEOUT"
         assert answers[1].headers["x-should-retry"] == "false"
-        assert '"code":"TIMEOUT"' in answers[2].text
+        assert '"code":"TOTAL_TIMEOUT"' in answers[2].text
         assert "[DONE]" not in answers[2].text
         for answer in answers:  # once Redis answers, the task ends
-            assert (await talk.reaches(answer.headers["x-task-id"], "failed"))["code"] == "TIMEOUT"
+            assert (await talk.reaches(answer.headers["x-task-id"], "failed"))["code"] == "TOTAL_TIMEOUT"

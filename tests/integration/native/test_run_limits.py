@@ -31,7 +31,7 @@ async def test_an_async_task_runs_no_longer_than_worker_timeout_ms_and_its_worke
         frame = await worker.recv()
         assert (frame["type"], frame["taskId"], frame["reason"]) == ("cancel", task_id, "timeout")
         body = await talk.poll(task_id)
-        assert (body["status"], body["error"], body["code"]) == ("failed", "Task timeout", "TIMEOUT")
+        assert (body["status"], body["error"], body["code"]) == ("failed", "Task timeout", "TOTAL_TIMEOUT")
 
 
 async def test_a_callers_timeout_on_an_async_task_includes_its_wait(gateway: Start) -> None:
@@ -39,7 +39,7 @@ async def test_a_callers_timeout_on_an_async_task_includes_its_wait(gateway: Sta
         await talk.submit()
         await worker.take()
         body = await talk.reaches(await talk.submit(timeout=300), "failed")
-        assert (body["error"], body["code"]) == ("Task timeout", "TIMEOUT")
+        assert (body["error"], body["code"]) == ("Task timeout", "TOTAL_TIMEOUT")
 
 
 async def test_a_stream_that_runs_out_of_time_ends_with_its_error(gateway: Start) -> None:
@@ -51,7 +51,11 @@ async def test_a_stream_that_runs_out_of_time_ends_with_its_error(gateway: Start
     ):
         await worker.chunk(await worker.take(), "begun")
         last = (await reader.rest())[-1]
-        assert (last.event, last.data["error"], last.data["code"]) == ("error", "Task timeout", "TIMEOUT")
+        assert (last.event, last.data["error"], last.data["code"]) == (
+            "error",
+            "Task timeout",
+            "TOTAL_TIMEOUT",
+        )
 
 
 async def test_a_model_that_does_not_begin_in_time_fails_with_its_code(gateway: Start) -> None:
@@ -59,7 +63,7 @@ async def test_a_model_that_does_not_begin_in_time_fails_with_its_code(gateway: 
         call = talk.sync(model="m")
         task = await worker.take()
         answer = await call
-        assert (answer.status_code, answer.json()["code"]) == (500, "FIRST_OUTPUT_TIMEOUT")
+        assert (answer.status_code, answer.json()["code"]) == (500, "FIRST_TOKEN_TIMEOUT")
         frame = await worker.recv()
         assert (frame["type"], frame["taskId"]) == ("cancel", task["taskId"])
 
@@ -69,7 +73,7 @@ async def test_a_model_that_falls_silent_fails_with_its_code(gateway: Start) -> 
         call = talk.sync(model="m")
         await worker.chunk(await worker.take(), "and then")
         answer = await call
-        assert (answer.status_code, answer.json()["code"]) == (500, "SILENCE_TIMEOUT")
+        assert (answer.status_code, answer.json()["code"]) == (500, "STREAM_STALLED")
 
 
 async def test_within_the_no_worker_grace_tasks_wait_for_the_worker_to_come_back(gateway: Start) -> None:
@@ -84,3 +88,57 @@ async def test_within_the_no_worker_grace_tasks_wait_for_the_worker_to_come_back
             assert task["payload"]["name"] == "patient"
             await worker.answer(task, {"a": 1})
             assert (await call).json() == {"a": 1}
+
+
+async def test_a_failure_has_a_family_wherever_its_code_is_told(gateway: Start) -> None:
+    """The worker speaks of the code as an older release named it."""
+    info = {"code": "SILENCE_TIMEOUT", "retryable": False}
+    now = ("STREAM_STALLED", "MODEL_TOO_BUSY")
+    async with gateway() as talk, talk.worker2(["m"]) as worker:
+        call = talk.sync(model="m")
+        await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
+        told = (await call).json()
+        assert (told["code"], told["family"]) == now
+        task_id = await talk.submit(model="m")
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
+            last = (await reader.rest())[-1]
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            assert (await reader.rest())[-1].data == last.data, "a replay is the same"
+        poll = await talk.poll(task_id)
+        (row, _) = (await talk.http.get("/api/admin/tasks", params={"code": now[0]})).json()["tasks"]
+        one = (await talk.http.get(f"/api/admin/tasks/{task_id}")).json()
+        for told in (last.data, poll, row, one):
+            assert (told["code"], told["family"]) == now
+        metrics = (await talk.http.get("/metrics")).text
+        assert 'code="STREAM_STALLED",family="MODEL_TOO_BUSY"' in metrics
+        chat = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
+        await worker.answer(await worker.take(), error="It is silent", errorInfo=info)
+        body = (await chat).json()["error"]
+        assert (body["code"], set(body)) == (now[0], {"message", "type", "param", "code"})
+
+
+EMBEDDING = {"model": "m", "input": "a"}
+
+
+async def test_embeddings_have_the_same_limits_and_codes(gateway: Start) -> None:
+    limits = {"min_task_timeout_ms": 100, "models": {"m": {"first_output_ms": 200}, "n": {}}}
+    async with gateway(**limits) as talk, talk.worker2(["m", "n"], slots=2) as worker:
+        silent = talk.later(talk.http.post("/v1/embeddings", json=EMBEDDING))
+        task = await worker.take()
+        assert task["taskType"] == "openaiEmbedding"
+        answer = await silent
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "FIRST_TOKEN_TIMEOUT")
+        late = talk.later(
+            talk.http.post(
+                "/v1/embeddings", json={**EMBEDDING, "model": "n"}, headers={"X-Fairlane-Timeout": "200"}
+            )
+        )
+        answer = await late
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "TOTAL_TIMEOUT")
+    async with gateway(max_queue_wait_ms=200) as talk, talk.worker2(["m"]) as worker:
+        running = talk.sync(model="m")
+        await worker.take()
+        answer = await talk.http.post("/v1/embeddings", json=EMBEDDING)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "QUEUE_TIMEOUT")
+        running.cancel()

@@ -45,7 +45,7 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
         await put(
             link,
             entry("a", more="4 2 0", price="1000000 500000 2000000 2000000 10", cost="58"),
-            entry("b", state="failed", code="TIMEOUT", tokens=(-1, -1)),
+            entry("b", state="failed", code="TOTAL_TIMEOUT", tokens=(-1, -1)),
             entry("c", user="site/bob", tokens=(1, 2), more="-1 -1 1", model="*", asked="gpt-x"),
         )
         await empty(outbox)
@@ -88,7 +88,27 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
         assert [tuple(row) for row in sums] == [
             (DAY_MS, day, "site", "paid", "gpt-x", "completed", "", 1, 1, 0, 0, 1, 2, 0, 0, 1, 200, 700, 0),
             (DAY_MS, day, "site", "paid", "m", "completed", "", 1, 1, 0, 0, 10, 20, 4, 2, 0, 200, 700, 58),
-            (DAY_MS, day, "site", "paid", "m", "failed", "TIMEOUT", 1, 0, 1, 0, 0, 0, 0, 0, 0, 200, 700, 0),
+            (
+                DAY_MS,
+                day,
+                "site",
+                "paid",
+                "m",
+                "failed",
+                "TOTAL_TIMEOUT",
+                1,
+                0,
+                1,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                200,
+                700,
+                0,
+            ),
         ]
         assert sorted(tuple(row)[2:] for row in hours) == sorted(tuple(row)[2:] for row in sums)
         assert {row.began for row in hours} == {NOON - NOON % HOUR_MS}

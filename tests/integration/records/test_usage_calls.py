@@ -64,7 +64,7 @@ async def filled(talk: Talk) -> None:
     tasks = [
         entry("a", user="acme", key="acme", model="m1", tokens=(100, 1000)),
         entry("b", user="site/ann", model="m1", tokens=(10, 20), queue="free_stream"),
-        entry("c", user="site/bob", model="m2", tokens=(1, 2), state="failed", code="TIMEOUT"),
+        entry("c", user="site/bob", model="m2", tokens=(1, 2), state="failed", code="TOTAL_TIMEOUT"),
         entry("d", user="site/bob", model="m2", ended=NOON - DAY_MS, state="cancelled", code="CANCELLED"),
         entry("e", user="site/bob", model="m2", ended=NOON - 2 * DAY_MS, more="5 6 1"),
     ]
@@ -126,7 +126,9 @@ async def test_usage_is_added_up_by_what_is_asked(talk: Talk) -> None:
     assert await by("user") == [["acme", 1, 1000], ["site/bob", 3, 42], ["site/ann", 1, 20]]
     assert await by("tier") == [["paid", 4, 1042], ["free", 1, 20]]
     assert await by("state") == [["completed", 3, 1040], ["cancelled", 1, 20], ["failed", 1, 2]]
-    assert await by("code", state="failed") == [["TIMEOUT", 1, 2]]
+    assert await by("code", state="failed") == [["TOTAL_TIMEOUT", 1, 2]]
+    assert await by("code", family="MODEL_TOO_BUSY") == [["TOTAL_TIMEOUT", 1, 2]]
+    assert await by("code", family="WORKER_ERROR") == []
     day = "2026-09-21"
     assert (await by("day"))[-1] == [day, 3, 1022]
     assert (await by("day,model"))[-2:] == [[day, "m1", 2, 1020], [day, "m2", 1, 2]]
@@ -170,12 +172,37 @@ async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     assert none["tasks"] == []
 
 
+async def test_codes_are_told_by_their_names_of_this_release_with_their_families(talk: Talk) -> None:
+    former = {"state": "failed", "code": "TIMEOUT"}
+    await write(
+        talk.served.gateway,
+        entry("a", **former),
+        entry("b", state="failed", code="TOTAL_TIMEOUT"),
+        entry("c", state="failed", code="BAD_REQUEST"),
+        entry("d"),
+    )
+    report = await told(talk.http, "/api/admin/usage", **PERIOD, by="code,model")
+    rows = sorted((row["code"], row["family"], row["tasks"]) for row in report["rows"])
+    assert rows == [("", "", 1), ("BAD_REQUEST", "BAD_REQUEST", 1), ("TOTAL_TIMEOUT", "MODEL_TOO_BUSY", 2)]
+    for query in ({"code": "TOTAL_TIMEOUT"}, {"family": "MODEL_TOO_BUSY"}):
+        page = await told(talk.http, "/api/admin/usage/tasks", **query)
+        assert [(row["taskId"], row["code"], row["family"]) for row in page["tasks"]] == [
+            ("b", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"),
+            ("a", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"),
+        ]
+        assert (await told(talk.http, "/api/admin/usage", **PERIOD, **query))["total"]["tasks"] == 2
+    for path, query in (("usage", {**PERIOD, "by": "code"}), ("usage/tasks", {})):
+        answer = await talk.http.get(f"/api/admin/{path}", params={**query, "format": "csv"})
+        lines = csv.DictReader(io.StringIO(answer.text))
+        assert {(line["code"], line["family"]) for line in lines} == {row[:2] for row in rows}
+
+
 async def test_costs_are_told_in_credits(talk: Talk) -> None:
     price = "270000 70000 1100000 1100000 0"
     await write(
         talk.served.gateway,
         entry("a", user="site/ann", price=price, cost="1000001"),
-        entry("b", user="site/ann", price=price, cost="0", state="failed", code="TIMEOUT"),
+        entry("b", user="site/ann", price=price, cost="0", state="failed", code="TOTAL_TIMEOUT"),
         entry(
             "c",
             user="site/bob",

@@ -62,6 +62,7 @@ async def test_r1_3_a_workers_error_is_a_500_with_its_details(gateway: Start) ->
         assert answer.json() == {
             "error": "the model exploded: 42",
             "code": "WORKER_ERROR",
+            "family": "WORKER_ERROR",
             "taskId": task["taskId"],
         }
 
@@ -114,7 +115,12 @@ async def test_r2_2_the_caller_of_a_late_task_gets_500_and_task_timeout(gateway:
         task = await worker.take()
         answer = await call
         assert answer.status_code == 500
-        assert answer.json() == {"error": "Task timeout", "code": "TIMEOUT", "taskId": task["taskId"]}
+        assert answer.json() == {
+            "error": "Task timeout",
+            "code": "TOTAL_TIMEOUT",
+            "family": "MODEL_TOO_BUSY",
+            "taskId": task["taskId"],
+        }
 
 
 async def test_r2_3_a_timed_out_task_leaves_nothing_pending(gateway: Start) -> None:
@@ -294,6 +300,7 @@ async def test_r6_3_the_caller_waiting_for_a_lost_worker_gets_an_error(gateway: 
         assert answer.json() == {
             "error": "Worker disconnected",
             "code": "WORKER_LOST",
+            "family": "WORKER_ERROR",
             "taskId": task["taskId"],
         }
 

@@ -141,7 +141,7 @@ async def test_a_wrong_key_is_an_authentication_error(
 async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, node_project: Path) -> None:
     async with staged(redis_url, tmp_path, max_task_timeout_ms=300, min_task_timeout_ms=1) as stage:
         error = await run_node(node_project, "timeout", stage.base_url, maxRetries=2)
-    assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 504, "TIMEOUT")
+    assert (error["name"], error["status"], error["code"]) == ("InternalServerError", 504, "TOTAL_TIMEOUT")
     assert error["statuses"] == [504]
     assert len(stage.cast.seen) == 1
 

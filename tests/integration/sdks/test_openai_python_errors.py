@@ -122,7 +122,7 @@ async def test_a_time_out_is_not_tried_again(redis_url: str, tmp_path: Path, kin
             with pytest.raises(openai.InternalServerError) as caught:
                 await sdk.call(CHAT, model="patient", messages=MESSAGES)
         assert caught.value.status_code == 504
-        assert caught.value.code == "TIMEOUT"
+        assert caught.value.code == "TOTAL_TIMEOUT"
         assert caught.value.response.headers["x-should-retry"] == "false"
         assert sdk.statuses == [504]
         assert len(stage.cast.seen) == 1
@@ -139,7 +139,7 @@ async def test_a_stream_whose_time_is_over_raises(redis_url: str, tmp_path: Path
         assert sdk.statuses == [504]
         with pytest.raises(openai.APIError) as midway:
             await sdk.chunks(CHAT, model="endless", messages=MESSAGES)
-        assert midway.value.code == "TIMEOUT"
+        assert midway.value.code == "TOTAL_TIMEOUT"
         assert sdk.statuses == [504, 200]
 
 

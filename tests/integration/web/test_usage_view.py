@@ -26,7 +26,7 @@ async def fill(talk: Talk) -> None:
         for n in range(6):
             model, user = ("qwen3-32b", "llama-70b", HOSTILE)[n % 3], f"site/user-{n % 4}"
             tokens = (900 + 40 * n + 13 * day, 2000 + 300 * n + 50 * (day % 7))
-            state, code = ("failed", "TIMEOUT") if (day + n) % 9 == 0 else ("completed", "")
+            state, code = ("failed", "TOTAL_TIMEOUT") if (day + n) % 9 == 0 else ("completed", "")
             own = {"user": user, "key": "site"} if n else {"user": "acme", "key": "acme"}
             ended = now - day * DAY_MS
             packed.append(
@@ -56,7 +56,7 @@ async def test_what_was_used_is_shown_filtered_and_saved(
     assert "model=llama-70b" in page.url
     await page.get_by_role("button", name="Model: llama-70b ✕").click()
     await page.get_by_role("radio", name="Outcome").check()
-    await expect(heads).to_have_text(["completed", "TIMEOUT"])
+    await expect(heads).to_have_text(["completed", "TOTAL_TIMEOUT"])
     await page.get_by_role("radio", name="7 days").check()
     await expect(page.locator('[data-figure="usage-tasks"]')).to_have_text("42")
     await page.get_by_role("radio", name="Model").check()

@@ -400,7 +400,7 @@ async def test_a_task_out_of_time_is_cancelled_at_its_worker(served: Served, cal
         answer = callers.ask(timeout=300)
         task = await worker.expect("task")
         await worker.ack(task)
-        assert (await answer.error("TIMEOUT"))["error"] == "Task timeout"
+        assert (await answer.error("TOTAL_TIMEOUT"))["error"] == "Task timeout"
         await worker.expect("cancel", reason="timeout", **key(task))
 
 
@@ -416,7 +416,7 @@ async def test_a_models_limits_on_silence_end_the_task_and_stop_the_worker(
         if begun:
             await worker.chunk(task, "then nothing")
         failed = await watch.until_event("error")
-        assert failed["code"] == ("SILENCE_TIMEOUT" if begun else "FIRST_OUTPUT_TIMEOUT")
+        assert failed["code"] == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")
         await worker.expect("cancel", reason="timeout", **key(task))
         await worker.answer(task, None, lastSeq=int(begun))
         await worker.expect("resultAck", status="stale")

@@ -17,8 +17,8 @@ from fairlane.gateway.errors import (
     openai_answer,
     task_failed,
 )
+from fairlane.queues.failures import CANCELLED, FAILURES, failure_row, openai_kind
 from fairlane.streaming.events import Failure
-from fairlane.streaming.failures import CANCELLED, FAILURES, failure_row, openai_kind
 from fairlane.streaming.views.sse import error_body
 from fairlane.workers.protocol import FAILURE_CODES
 
@@ -56,7 +56,7 @@ def codes_in_the_source() -> Iterator[str]:
 
 def test_every_code_that_ends_a_task_has_a_row() -> None:
     named = set(codes_in_the_source())
-    assert {"TIMEOUT", "NO_WORKER", "PROTOCOL_ERROR", "GATEWAY_STOPPING"} <= named, "they are found"
+    assert {"TOTAL_TIMEOUT", "NO_WORKER", "PROTOCOL_ERROR", "GATEWAY_STOPPING"} <= named, "they are found"
     assert named <= set(FAILURES)
 
 
@@ -78,11 +78,14 @@ def test_a_stream_and_a_body_tell_a_failure_alike(code: str) -> None:
 def test_natively_a_failed_task_is_a_500_with_its_code_and_a_cancelled_one_a_499(code: str) -> None:
     answer = native_answer(failed(code))
     assert answer.status == {CANCELLED: 499, "MODEL_NOT_FOUND": 404, "UNAUTHORIZED": 401}.get(code, 500)
-    assert json.loads(answer.body) == {"error": "It failed", "code": code, "taskId": "t"}
+    family = FAILURES[code].family
+    assert json.loads(answer.body) == {"error": "It failed", "code": code, "family": family, "taskId": "t"}
 
 
 @pytest.mark.parametrize("surface", [native_answer, openai_answer])
-@pytest.mark.parametrize("code", ["UPSTREAM_ERROR", "MODEL_TOO_BUSY", "TIMEOUT", "BAD_REQUEST", "MADE_UP"])
+@pytest.mark.parametrize(
+    "code", ["UPSTREAM_ERROR", "MODEL_TOO_BUSY", "TOTAL_TIMEOUT", "BAD_REQUEST", "MADE_UP"]
+)
 def test_what_is_final_says_that_no_retry_helps_and_nothing_else_does(surface: Any, code: str) -> None:
     assert dict(surface(failed(code)).headers)[b"x-should-retry"] == b"false"
     assert b"x-should-retry" not in dict(surface(failed(code, retryable=True)).headers)
@@ -99,7 +102,7 @@ def test_a_503_of_a_task_says_to_come_again_after_the_time_it_took(took_ms: int,
 def test_a_task_that_the_store_lost_has_one_status_on_each_surface() -> None:
     lost = gateway_failed("STORE_LOST", "The store lost this task", "t")
     assert (native_answer(lost).status, openai_answer(lost).status) == (500, 502)
-    late = gateway_failed("TIMEOUT", "Task timeout", "t")
+    late = gateway_failed("TOTAL_TIMEOUT", "Task timeout", "t")
     assert (native_answer(late).status, openai_answer(late).status) == (500, 504)
     assert dict(openai_answer(late).headers)[b"x-should-retry"] == b"false"
 

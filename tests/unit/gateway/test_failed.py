@@ -36,6 +36,7 @@ def test_a_task_that_failed_has_a_line_with_all_that_leads_to_it() -> None:
             "log_level": "info",
             "event": "task failed",
             "code": "WORKER_LOST",
+            "family": "WORKER_ERROR",
             "task_id": "task",
             "request_id": "req_1",
             "model": "m",
@@ -59,11 +60,14 @@ def test_where_thousands_fail_there_are_few_lines() -> None:
     failed = FailedTasks(clock)
     assert len(lines(failed, *[end()] * 1000)) == 20
     clock.now += 1
-    assert len(lines(failed, *[end("TIMEOUT")] * 1000)) == 2
+    assert len(lines(failed, *[end("TOTAL_TIMEOUT")] * 1000)) == 2
     clock.now += 9.5
     first, *others = lines(failed, end())
     assert first["event"] == "task failed"
     (summed,) = others
-    assert (summed["event"], summed["codes"]) == ("more tasks failed", {"WORKER_LOST": 980, "TIMEOUT": 998})
+    assert (summed["event"], summed["codes"]) == (
+        "more tasks failed",
+        {"WORKER_LOST": 980, "TOTAL_TIMEOUT": 998},
+    )
     clock.now += 60
     assert lines(failed) == []

@@ -10,6 +10,7 @@ from fairlane.gateway.accounts.signing import Claims, TokenForbids
 from fairlane.gateway.calls.bodies import parse_object
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.settings import Settings
 from fairlane.queues.tasks import TaskSpec
 
@@ -28,9 +29,9 @@ def make(
     return make_task(
         SETTINGS,
         caller,
+        Plan("m", "m", "free"),
         task_id="t",
         task_type=task_type,
-        model="m",
         payload=text,
         fields=parse_object(text) if body.startswith("{") else {},
         options=Options(**options),

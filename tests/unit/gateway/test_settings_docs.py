@@ -8,7 +8,10 @@ from fairlane.gateway.settings import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    RouteSettings,
     Settings,
+    TemplateMessage,
+    TemplateSettings,
     WorkerKey,
     describe,
 )
@@ -17,7 +20,11 @@ from fairlane.gateway.settings.sources import SEED_NAMES, env_name
 
 
 @pytest.mark.parametrize(
-    "model", [Settings, ModelSettings, QueueSettings, PriceSettings, CallerKey, KeyQuota, WorkerKey]
+    "model",
+    [
+        *(Settings, ModelSettings, QueueSettings, RouteSettings, TemplateMessage, TemplateSettings),
+        *(PriceSettings, CallerKey, KeyQuota, WorkerKey),
+    ],
 )
 def test_every_setting_says_what_it_does(model: type[Settings]) -> None:
     for name, field in model.model_fields.items():
@@ -34,7 +41,7 @@ def test_settings_with_a_unit_in_their_name_say_it() -> None:
 def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
-        if name not in ("models", "queues", "prices", "keys", "workers"):
+        if name not in ("models", "queues", "routes", "templates", "prices", "keys", "workers"):
             assert f"| `{name}` | `{env_name(name)}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
@@ -72,4 +79,6 @@ def test_description_of_settings_in_force_hides_secrets() -> None:
 
 def test_every_setting_appears_in_the_description() -> None:
     shown = {name for name, _ in describe(Settings())}
-    assert Settings.model_fields.keys() - shown == {"models", "queues", "prices", "keys", "workers"}
+    assert Settings.model_fields.keys() - shown == {
+        *("models", "queues", "routes", "templates", "prices", "keys", "workers")
+    }

@@ -117,14 +117,17 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
         "TOKENS_PER_MINUTE": 100_000_000,
         "MAX_RUNNING_PER_USER": 2,
         "MAX_WAITING_PER_USER": 20,
+        "FALLBACK_AFTER_MS": 5000,
     }
     environ = {f"FAIRLANE_QUEUES__PAID_STREAM__{name}": str(value) for name, value in queue.items()}
     environ |= {f"FAIRLANE_MODELS__M__{name}": str(value) for name, value in model.items()}
     settings = load(None, environ)
     shown = settings.queues["paid_stream"].model_dump()
     assert {name.upper(): value for name, value in shown.items() if name.upper() in queue} == queue
-    shown = settings.models["m"].model_dump(exclude_none=True)
+    shown = settings.models["m"].model_dump(exclude_defaults=True)
     assert {name.upper(): value for name, value in shown.items()} == model
+    environ = {"FAIRLANE_MODELS__M__FALLBACKS": "b, c"}
+    assert load(None, environ).models["m"].fallbacks == ["b", "c"]
 
 
 def test_json_variables_merge_with_finer_ones() -> None:

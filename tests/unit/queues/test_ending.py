@@ -76,10 +76,10 @@ def test_a_worker_that_never_confirms_loses_its_slot_after_the_grace(world: Worl
 @pytest.mark.parametrize(
     ("limits", "state", "code"),
     [
-        ({"timeout_ms": 3000}, "failed", "TIMEOUT"),
+        ({"timeout_ms": 3000}, "failed", "TOTAL_TIMEOUT"),
         ({"wait_ms": 3000}, "failed", "QUEUE_TIMEOUT"),
         ({"linger_ms": 3000}, "cancelled", "CANCELLED"),
-        ({"timeout_ms": 3000, "wait_ms": 3000}, "failed", "TIMEOUT"),
+        ({"timeout_ms": 3000, "wait_ms": 3000}, "failed", "TOTAL_TIMEOUT"),
     ],
 )
 def test_a_waiting_task_ends_at_its_limit_to_the_millisecond(
@@ -110,7 +110,7 @@ def test_a_running_task_ends_at_its_deadline_and_its_worker_is_stopped(
         pool.pass_time(1999)
         assert pool.state("a") == "executing"
         pool.pass_time(1)
-        assert (pool.state("a"), pool.code("a")) == ("failed", "TIMEOUT")
+        assert (pool.state("a"), pool.code("a")) == ("failed", "TOTAL_TIMEOUT")
         assert ears.drain() == [f"s\na\n{grant.epoch}\ntimeout".encode()]
         assert pool.slots() == {"a": GRACE}
     finally:

@@ -22,16 +22,16 @@ def test_a_histogram_counts_between_its_bounds() -> None:
 def test_a_task_is_counted_by_queue_model_state_and_code() -> None:
     metrics = Recorder()
     metrics.ended(end())
-    metrics.ended(end(state=State.FAILED, code="TIMEOUT"))
+    metrics.ended(end(state=State.FAILED, code="TOTAL_TIMEOUT"))
     metrics.ended(end(state=State.CANCELLED))
     assert metrics.ended_tasks.values == {
-        ("q", "m", "completed", ""): 1,
-        ("q", "m", "failed", "TIMEOUT"): 1,
-        ("q", "m", "cancelled", ""): 1,
+        ("q", "m", "completed", "", ""): 1,
+        ("q", "m", "failed", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"): 1,
+        ("q", "m", "cancelled", "", ""): 1,
     }
     assert set(metrics.request_duration.values) == {
         ("chat", "m", ""),
-        ("chat", "m", "TIMEOUT"),
+        ("chat", "m", "TOTAL_TIMEOUT"),
         ("chat", "m", "cancelled"),
     }
     assert not metrics.run_time.values, "none of them was granted"
@@ -96,8 +96,8 @@ def test_a_cancelled_task_is_told_once_by_whoever_cancelled_it(world: World) -> 
     here.cancel("waiting")
     here.cancel("unknown")
     assert told(there).ended_tasks.values == {
-        ("paid", "m", "cancelled", ""): 1,
-        ("free", "m", "cancelled", ""): 1,
+        ("paid", "m", "cancelled", "", ""): 1,
+        ("free", "m", "cancelled", "", ""): 1,
     }
     assert told(there).run_time.values["paid", "m", "cancelled"][-1] == 4
     assert told(there).request_duration.values["chat", "m", "cancelled"][-1] == 8
@@ -113,8 +113,8 @@ def test_what_the_sweep_ends_or_takes_back_is_told(world: World) -> None:
     pool.pass_time(20_000)
     metrics = told(pool)
     assert metrics.ended_tasks.values == {
-        ("free", "m", "failed", "TIMEOUT"): 1,
-        ("paid", "m", "failed", "QUEUE_TIMEOUT"): 1,
+        ("free", "m", "failed", "TOTAL_TIMEOUT", "MODEL_TOO_BUSY"): 1,
+        ("paid", "m", "failed", "QUEUE_TIMEOUT", "MODEL_TOO_BUSY"): 1,
     }
     assert metrics.returned_tasks.values == {("free", "m", "lease"): 1}
     assert not metrics.run_time.values
@@ -134,5 +134,5 @@ def test_returns_holds_and_the_end_of_a_requeue_are_told(world: World) -> None:
     metrics = told(pool)
     assert metrics.returned_tasks.values == {("free", "m", "lost"): 1, ("free", "m", "declined"): 1}
     assert metrics.model_holds.values == {("m",): 1}
-    assert metrics.ended_tasks.values == {("free", "m", "failed", "WORKER_LOST"): 1}
+    assert metrics.ended_tasks.values == {("free", "m", "failed", "WORKER_LOST", "WORKER_ERROR"): 1}
     assert metrics.request_duration.values["chat", "m", "WORKER_LOST"][-1] == 2

@@ -29,7 +29,7 @@ def test_a_name_that_nobody_offers_is_scheduled_with_all_such_and_kept_for_peopl
     pool = any_pool(world)
     answer = pool.submit("a", "never:heard/of é", want=1)
     assert isinstance(answer, Submitted)
-    assert (answer.state, answer.model) == (State.EXECUTING, ANY)
+    assert (answer.state, answer.line, answer.model) == (State.EXECUTING, ANY, "never:heard/of é")
     (grant,) = answer.grants
     assert (grant.model, grant.asked) == (ANY, "never:heard/of é")
     assert '"model":"never:heard\\/of é"' in grant.start, "the start event names what was asked for"

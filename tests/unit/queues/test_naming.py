@@ -7,10 +7,10 @@ from tests.support.audit import Snapshot, audit
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
+from fairlane.queues.failures import FAILURES
 from fairlane.queues.limits import pack as pack_limits
 from fairlane.queues.naming import MAY_DO_BETTER, name_of, pack
 from fairlane.queues.tasks import End, Ended, Fragment, Grant, Known, Refused, State, Submitted, Used
-from fairlane.streaming.failures import FAILURES
 
 DAY_MS = 86_400_000
 NAME = name_of("key", "user", "order-7")
@@ -184,8 +184,18 @@ def test_behind_output_and_at_a_final_failure_the_key_stays(world: World, at_onc
     assert again(pool, named=other).task_id == "final"
 
 
-def test_the_codes_that_let_a_key_go_are_those_of_the_table_that_a_retry_mends_and_of_time() -> None:
-    assert {code for code, row in FAILURES.items() if row.retry or code.endswith("TIMEOUT")} == MAY_DO_BETTER
+def test_all_time_outs_let_a_key_go_and_no_fault_of_a_request_does() -> None:
+    assert {code for code in FAILURES if code.endswith("_TIMEOUT")} | {"STREAM_STALLED"} <= MAY_DO_BETTER
+    assert {"NO_WORKER", "MODEL_TOO_BUSY", "WORKER_LOST", "STORE_LOST", "GATEWAY_STOPPING"} <= MAY_DO_BETTER
+    final = {
+        "BAD_REQUEST",
+        "CONTEXT_LENGTH",
+        "CONTENT_FILTERED",
+        "CANCELLED",
+        "WORKER_ERROR",
+        "OUTPUT_TOO_LARGE",
+    }
+    assert not final & MAY_DO_BETTER
 
 
 def test_a_time_out_of_the_wait_lets_the_key_go(world: World) -> None:

@@ -417,6 +417,12 @@ def is_late_by_the_operators_word(account: Account) -> None:
     account.pool.finish(grant, used=(10, 5))
 
 
+def is_late_by_its_workers_own_limit(account: Account) -> None:
+    grant = account.run("a", timeout_ms=100_000)
+    account.pool.append(grant, 2)
+    account.pool.finish(grant, 3, state=State.FAILED, code="TOTAL_TIMEOUT", used=(10, 5))
+
+
 def is_left_after_output(account: Account) -> None:
     grant = account.run("a", linger_ms=1000)
     account.pool.renew(grant)
@@ -469,6 +475,7 @@ COST = 7 + 10 + 2 * 5
         (stops_without_a_word_after_output_that_was_told, 7 + 100 + 2 * 10),
         (is_late_after_output, COST),
         (is_late_by_the_operators_word, COST),
+        (is_late_by_its_workers_own_limit, 0),
         (is_left_after_output, COST),
         (is_lost_after_output, 0),
         (loses_its_lease_after_output, 0),

@@ -189,7 +189,7 @@ def is_left_while_it_runs(pool: Pool) -> None:
         (loses_its_lease_after_output, ("failed", "WORKER_LOST")),
         (is_cancelled_and_its_worker_never_answers, ("cancelled", "")),
         (is_cancelled_and_its_worker_is_lost, ("cancelled", "")),
-        (times_out_running, ("failed", "TIMEOUT")),
+        (times_out_running, ("failed", "TOTAL_TIMEOUT")),
         (is_left_while_it_runs, ("cancelled", "CANCELLED")),
     ],
 )

@@ -175,6 +175,11 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "quota": "k",
         "archive_ms": 9000,
         "after_read_ms": 9000,
+        "asked": "route",
+        "template": "t\n0\n",
+        "fallbacks": "b\t",
+        "fallback_after_ms": 9000,
+        "named_later": True,
     }
     drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
@@ -428,7 +433,7 @@ def test_a_task_out_of_time_is_not_queued_again(world: World) -> None:
     grant = pool.run("a", timeout_ms=1000)
     world.advance(1000)
     assert pool.requeue(grant).outcome == "ended"
-    assert pool.code("a") == "TIMEOUT"
+    assert pool.code("a") == "TOTAL_TIMEOUT"
 
 
 def test_running_is_not_waiting(world: World) -> None:

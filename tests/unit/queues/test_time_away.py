@@ -99,7 +99,7 @@ def test_a_deadline_ends_its_task_in_the_same_pass(world: World) -> None:
     pool.submit("b", wait_ms=3000, user="v")
     world.advance(4000)
     pool.sweep()
-    assert (pool.code("a"), pool.code("b")) == ("TIMEOUT", "QUEUE_TIMEOUT")
+    assert (pool.code("a"), pool.code("b")) == ("TOTAL_TIMEOUT", "QUEUE_TIMEOUT")
 
 
 def test_the_only_offer_of_a_model_holds_until_its_replica_is_back(world: World) -> None:

@@ -93,7 +93,7 @@ def test_every_builder_keeps_to_the_schema_and_to_one_line(
         logged("debug", ev.fragment_debug(text, raw)),
         logged("done", ev.fragment_done(raw, usage, text)),
         logged("done", ev.fragment_done(None, None, None)),
-        logged("error", ev.fragment_error(text, "TIMEOUT", number % 2 == 0, usage)),
+        logged("error", ev.fragment_error(text, "TOTAL_TIMEOUT", number % 2 == 0, usage)),
         logged("cancelled", ev.fragment_cancelled(text)),
         ev.queued_event(TASK, TS, Place(number + 1, number, number // 2, number * 2)),
         ev.progress_event(TASK, TS, (number % 101) / 1, text),

@@ -67,11 +67,11 @@ def test_what_is_measured_goes_into_the_bucket_of_the_moment() -> None:
     recorder.ended(
         TaskEnd("q", "m", "openaiLike", State.COMPLETED, "", 100, used=Used(3, 4), user="ann", worker="w")
     )
-    recorder.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, "TIMEOUT", 900))
+    recorder.ended(TaskEnd("q", "m", "openaiLike", State.FAILED, "TOTAL_TIMEOUT", 900))
     recorder.ended(TaskEnd("q", "m", "openaiLike", State.CANCELLED, "CANCELLED", 5))
     bucket = recorder.take()
     assert (bucket.accepted, bucket.completed, bucket.cancelled) == (1, 1, 1)
-    assert (bucket.failures, bucket.refusals) == ({"TIMEOUT": 1}, {"full": 1})
+    assert (bucket.failures, bucket.refusals) == ({"TOTAL_TIMEOUT": 1}, {"full": 1})
     same = Series(accepted=1, completed=1, cancelled=1, failed=1, refused=1, input_tokens=3, output_tokens=4)
     assert (bucket.models, bucket.queues, bucket.whole()) == ({"m": same}, {"q": same}, same)
     assert (bucket.workers, bucket.users) == (
@@ -88,15 +88,27 @@ def test_replicas_are_added_up_and_an_entry_that_came_twice_counts_once() -> Non
     hour = Shelf(BUCKET_MS)
     at = END - 5 * BUCKET_MS
     for replica in ("a", "b", "a"):
-        hour.add(replica, at + 17, Bucket(completed=2, failures={"X": 1}, total=sketch([100.0] * 3)))
+        hour.add(
+            replica,
+            at + 17,
+            Bucket(
+                completed=2,
+                failures={"X": 1, "TIMEOUT": 1, "TOTAL_TIMEOUT": 1, "other": 1},
+                total=sketch([100.0] * 3),
+            ),
+        )
     drawn = hour.draw(HOUR)
     assert len(drawn["at"]) == 360
     assert drawn["at"][-5] == at
     assert drawn["completed"][-5] == 4
-    assert (sum(drawn["completed"]), drawn["failed"][-5]) == (4, 2)
+    assert (sum(drawn["completed"]), drawn["failed"][-5]) == (4, 8)
     assert drawn["totalMs"]["p50"][-5] == pytest.approx(100, rel=0.026)
     assert drawn["totalMs"]["p50"][-4] is None
-    assert drawn["total"]["failures"] == [{"code": "X", "count": 2}]
+    assert drawn["total"]["failures"] == [
+        {"code": "TOTAL_TIMEOUT", "count": 4, "family": "MODEL_TOO_BUSY"},
+        {"code": "X", "count": 2, "family": "WORKER_ERROR"},
+        {"code": "other", "count": 2, "family": ""},
+    ]
     hour.add("c", at, Bucket(total=sketch([10_000.0] * 30)))  # after it was drawn
     assert hour.draw(HOUR)["totalMs"]["p50"][-5] == pytest.approx(10_000, rel=0.026)
 

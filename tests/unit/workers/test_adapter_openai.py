@@ -302,7 +302,7 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (429, body(), "MODEL_TOO_BUSY", True),
     (503, body(), "MODEL_TOO_BUSY", True),
     (529, body(type="overloaded_error"), "MODEL_TOO_BUSY", True),
-    (408, body(), "MODEL_TOO_BUSY", True),
+    (408, body(), "UPSTREAM_TIMEOUT", True),
     (429, body(code="insufficient_quota"), "UPSTREAM_QUOTA", False),
     (429, body("Request too large: too many tokens per minute"), "MODEL_TOO_BUSY", True),
     (429, body(TOO_LARGE, type="tokens", code="rate_limit_exceeded"), "CONTEXT_LENGTH", False),
@@ -331,8 +331,10 @@ REFUSALS: list[tuple[int, Any, str, bool]] = [
     (400, body(innererror={"code": "content_filter"}), "CONTENT_FILTERED", False),
     (500, body(), "UPSTREAM_ERROR", True),
     (502, "<html>Bad Gateway</html>", "UPSTREAM_ERROR", True),
-    (504, "", "UPSTREAM_ERROR", True),
-    (524, "", "UPSTREAM_ERROR", True),
+    (504, "", "UPSTREAM_TIMEOUT", True),
+    (522, "", "UPSTREAM_TIMEOUT", True),
+    (524, "", "UPSTREAM_TIMEOUT", True),
+    (520, "", "UPSTREAM_ERROR", True),
     (409, body(), "UPSTREAM_ERROR", True),
     (425, body(), "MODEL_TOO_BUSY", True),
     (501, body(), "UPSTREAM_ERROR", False),
@@ -448,16 +450,19 @@ async def test_the_upstream_s_sentence_is_bounded_and_never_holds_the_key() -> N
     ("error", "code", "retryable"),
     [
         (httpx.ConnectError("refused"), "UPSTREAM_ERROR", True),
-        (httpx.ConnectTimeout("slow"), "UPSTREAM_ERROR", True),
+        (httpx.ConnectTimeout("slow"), "CONNECT_TIMEOUT", True),
         (httpx.RemoteProtocolError("hung up"), "UPSTREAM_ERROR", True),
         (httpx.ReadError("reset"), "UPSTREAM_ERROR", True),
     ],
 )
+@pytest.mark.parametrize("type", ["openaiLike", "openaiEmbedding"])
 @respx.mock
-async def test_a_broken_connection_becomes_this_failure(error: Exception, code: str, retryable: bool) -> None:
-    respx.post(CHAT).mock(side_effect=error)
+async def test_a_broken_connection_becomes_this_failure(
+    error: Exception, code: str, retryable: bool, type: str
+) -> None:
+    respx.post(url__startswith=BASE).mock(side_effect=error)
     with pytest.raises(TaskError) as caught:
-        await run(adapter(), task({}))
+        await run(adapter(), task({}, type=type))
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
 
 
@@ -465,6 +470,7 @@ STREAMS: list[tuple[httpx.Response, str, bool]] = [
     (sse(word("a"), {"error": {"message": "boom", "code": 500}}), "UPSTREAM_ERROR", True),
     (sse({"error": {"message": "later", "type": "overloaded_error"}}), "MODEL_TOO_BUSY", True),
     (sse({"error": {"message": "later", "code": 429}}), "MODEL_TOO_BUSY", True),
+    (sse({"error": {"message": "later", "type": "timeout_error"}}), "UPSTREAM_TIMEOUT", True),
     (sse({"error": {"message": "x", "code": "context_length_exceeded"}}), "CONTEXT_LENGTH", False),
     (sse({"error": "just text"}), "UPSTREAM_ERROR", True),
     (sse(word("a"), done=False), "UPSTREAM_TRUNCATED", True),
@@ -565,18 +571,18 @@ LONG = 60_000
 @pytest.mark.parametrize(
     ("write", "limits", "remaining_s", "code", "sentence"),
     [
-        (silence, Limits(ttft_ms=30, idle_ms=LONG), None, "FIRST_OUTPUT_TIMEOUT", "no output within 30 ms"),
+        (silence, Limits(ttft_ms=30, idle_ms=LONG), None, "FIRST_TOKEN_TIMEOUT", "no output within 30 ms"),
         (
             comments_only,
             Limits(ttft_ms=30, idle_ms=LONG),
             None,
-            "FIRST_OUTPUT_TIMEOUT",
+            "FIRST_TOKEN_TIMEOUT",
             "no output within 30 ms",
         ),
-        (silence, Limits(ttft_ms=LONG, idle_ms=30), None, "SILENCE_TIMEOUT", "silent for 30 ms"),
-        (token_then_silence, Limits(ttft_ms=LONG, idle_ms=30), None, "SILENCE_TIMEOUT", "silent for 30 ms"),
-        (comments_only, Limits(LONG, LONG, total_ms=30), None, "UPSTREAM_TIMEOUT", "not done after 30 ms"),
-        (token_then_silence, Limits(), 0.03, "UPSTREAM_TIMEOUT", "not done after 30 ms"),
+        (silence, Limits(ttft_ms=LONG, idle_ms=30), None, "FIRST_TOKEN_TIMEOUT", "silent for 30 ms"),
+        (token_then_silence, Limits(ttft_ms=LONG, idle_ms=30), None, "STREAM_STALLED", "silent for 30 ms"),
+        (comments_only, Limits(LONG, LONG, total_ms=30), None, "TOTAL_TIMEOUT", "not done after 30 ms"),
+        (token_then_silence, Limits(), 0.03, "TOTAL_TIMEOUT", "not done after 30 ms"),
     ],
 )
 async def test_each_time_limit_ends_the_request(
@@ -589,8 +595,16 @@ async def test_each_time_limit_ends_the_request(
     upstream = Script(write)
     with pytest.raises(TaskError, match=sentence) as caught:
         await run(adapter(transport=upstream, limits=limits), task({}), remaining_s)
-    assert (caught.value.code, caught.value.retryable) == (code, True)
+    assert (caught.value.code, caught.value.retryable) == (code, remaining_s is None)
     assert upstream.closed.is_set()
+
+
+@pytest.mark.parametrize("type", ["openaiLike", "openaiEmbedding"])
+async def test_an_answer_that_comes_whole_has_the_total_limit(type: str) -> None:
+    limited = adapter(transport=Script(silence), limits=Limits(total_ms=30))
+    with pytest.raises(TaskError, match="not done after 30 ms") as caught:
+        await run(limited, task({}, type=type, stream=False))
+    assert (caught.value.code, caught.value.retryable) == ("TOTAL_TIMEOUT", True)
 
 
 async def test_cancellation_closes_the_upstream_connection() -> None:

@@ -17,7 +17,9 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("code", ["UPSTREAM_ERROR", "TIMEOUT"], ids=["a worker's code", "the gateway's own"])
+@pytest.mark.parametrize(
+    "code", ["UPSTREAM_ERROR", "TOTAL_TIMEOUT"], ids=["a worker's code", "the gateway's own"]
+)
 def test_what_may_quote_the_request_is_not_written(caplog: pytest.LogCaptureFixture, code: str) -> None:
     caplog.set_level(logging.INFO)
     FailureLines().tell(log, TaskError(code, "template failed on input: my secret"))

@@ -854,7 +854,7 @@ async def test_a_models_limits_on_silence_need_no_upkeep_to_fire(begun: bool) ->
         attempt.chunk(chunk(attempt, 1, "and then"))
     await until(lambda: attempt.end is not None, "the limit to end it")
     assert attempt.end is not None
-    assert attempt.end.code == ("SILENCE_TIMEOUT" if begun else "FIRST_OUTPUT_TIMEOUT")
+    assert attempt.end.code == ("STREAM_STALLED" if begun else "FIRST_TOKEN_TIMEOUT")
 
 
 async def test_an_attempt_that_is_over_has_no_timer() -> None:

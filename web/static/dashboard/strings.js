@@ -114,6 +114,7 @@ export default {
     "codes.failures": "Failed tasks",
     "codes.refusals": "Refused requests",
     "codes.none": "None: {range}.",
+    "codes.family": "Family: {family}",
 
     "users.title": "Top users",
     "users.empty": "Nobody has a task that waits or runs, or had one in the last ten minutes.",
@@ -277,6 +278,7 @@ export default {
     "tasks.save": "Save as CSV",
     "tasks.cancel.all": "Cancel all found…",
     "task.why": "Failure",
+    "task.family": "Family of the failure",
     "task.state": "State",
     "task.id": "Task",
     "task.user": "User",
@@ -679,6 +681,7 @@ export default {
     "codes.failures": "失败的任务",
     "codes.refusals": "被拒绝的请求",
     "codes.none": "{range}没有。",
+    "codes.family": "类别：{family}",
 
     "users.title": "占用最多的用户",
     "users.empty": "没有用户有等待或运行中的任务,最近十分钟内也没有。",
@@ -842,6 +845,7 @@ export default {
     "tasks.save": "存为 CSV",
     "tasks.cancel.all": "取消全部结果…",
     "task.why": "失败原因",
+    "task.family": "失败类别",
     "task.state": "状态",
     "task.id": "任务",
     "task.user": "用户",

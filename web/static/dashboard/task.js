@@ -184,6 +184,7 @@ export class Task {
       ["task.type", task.type],
       ["task.priority", task.priority || null],
       ["task.why", task.status === "failed" ? [task.code, task.error].filter(Boolean).join(": ") : null],
+      ["task.family", task.status === "failed" ? task.family : null],
       ["task.place", task.position === undefined ? null : number(task.position)],
       [
         "task.estimate",

@@ -277,7 +277,7 @@ const taskTable = (after, onOrder) =>
       {
         name: "task.why",
         sign: row => `${row.code}/${row.error}`,
-        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id" }, row.code), row.error ? h("span", { class: "sub", title: row.error }, row.error) : null) : null),
+        draw: row => (row.code && row.status === "failed" ? h("span", { class: "who why" }, h("span", { class: "id", title: row.family ? t("codes.family", { family: row.family }) : null }, row.code), row.error ? h("span", { class: "sub", title: row.error }, row.error) : null) : null),
       },
       {
         name: "",

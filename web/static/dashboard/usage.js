@@ -223,7 +223,10 @@ function usageTable(by, costs, addressOf) {
       {
         name: `usage.by.${by}`,
         sign: row => nameOf(by, row),
-        draw: row => (links && row[by] ? h("a", { class: "who", href: addressOf(row[by]) }, row[by]) : h("span", { class: "who" }, nameOf(by, row))),
+        draw: row =>
+          links && row[by]
+            ? h("a", { class: "who", href: addressOf(row[by]) }, row[by])
+            : h("span", { class: "who", title: by === "code" && row.family ? t("codes.family", { family: row.family }) : null }, nameOf(by, row)),
         sort: row => row[by],
       },
       count("usage.tasks", row => row.tasks),

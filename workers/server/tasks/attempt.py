@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from fairlane.queues.failures import failure_row
 from fairlane.queues.tasks import Fragment, Grant, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
@@ -18,12 +19,10 @@ from fairlane.streaming.events import (
     fragment_usage,
     progress_event,
 )
-from fairlane.streaming.failures import failure_row
 from fairlane.streaming.views.choice import finish_of_result
 from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
 from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
-    FAILURE_CODES,
     MAX_PAUSE_MS,
     Cancel,
     Delta,
@@ -34,6 +33,8 @@ from fairlane.workers.protocol import (
     TaskResult,
     encoder,
     task_frame,
+    with_model,
+    worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
 from fairlane.workers.server.settings import DispatchSettings
@@ -203,10 +204,11 @@ class Attempt:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
+        told = with_model(payload, grant.asked) if grant.named_later else payload
         frame = task_frame(
             grant.task_type,
             grant.task_id,
-            payload,
+            told,
             version=worker.version,
             attempt=grant.epoch,
             model=grant.asked,
@@ -223,7 +225,7 @@ class Attempt:
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
-            shown = payload if len(payload) <= MAX_DEBUG_BYTES else None
+            shown = told if len(told) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
@@ -412,7 +414,7 @@ class Attempt:
 
     def _failed(self, message: TaskResult, usage: bytes | None) -> None:
         info = message.error_info
-        code = info.code if info and info.code in FAILURE_CODES else "WORKER_ERROR"
+        code = worker_code(info.code if info else "")
         text = (message.error or (info.message if info else None) or code)[:MAX_ERROR_CHARS]
         retryable = info.retryable if info else False
         hold_ms = provider_hold_ms(info) if info else 0
@@ -471,6 +473,12 @@ class Attempt:
         if retryable and not self.writer.has_output and not stop:
             end = Fragment(fragment_error(error, code, False, usage), code)  # for when its tries are used up
             self._requeue(code, "declined" if hold_ms else "failed", end, hold_ms)
+            return
+        another = self.grant.falls and failure_row(code).another_may
+        if another and not self.writer.has_output and (not stop or self.worker.version > 1):
+            if stop:
+                self._cancel(stop)
+            self._requeue(code, "falls", Fragment(fragment_error(error, code, retryable, usage), code))
             return
         fragment = fragment_error(error, code, retryable, usage)
         if stop:

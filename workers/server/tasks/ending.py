@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 
 from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.failures import CANCELLED
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import End, Finished, Grant, State, Used
-from fairlane.streaming.events import Event, compose, terminal_event
-from fairlane.streaming.failures import CANCELLED, cancelled_end
+from fairlane.streaming.events import Event, cancelled_end, compose, terminal_event
 from fairlane.streaming.hub import Hub
 from fairlane.workers.protocol import ResultAck, encoder
 from fairlane.workers.server.background import Background, observe
@@ -147,7 +147,7 @@ class Endings:
         worker, task_id = self._forget(attempt), attempt.grant.task_id
         if not step.hold_ms:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
-        if step.cause == "failed":
+        if step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, State.FAILED, step.why, sentence)
             self._slots.hold(worker, RETRY_REST_MS)

@@ -31,7 +31,7 @@ class Silence:
         if now < over_at or attempt.phase is not Phase.RUNNING:
             attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.look, attempt)
         elif has_output:
-            attempt.fail("SILENCE_TIMEOUT", "The model stopped answering", retryable=False, stop="timeout")
+            attempt.fail("STREAM_STALLED", "The model stopped answering", retryable=False, stop="timeout")
         else:
             text = "The model did not begin to answer in time"
-            attempt.fail("FIRST_OUTPUT_TIMEOUT", text, retryable=False, stop="timeout")
+            attempt.fail("FIRST_TOKEN_TIMEOUT", text, retryable=False, stop="timeout")

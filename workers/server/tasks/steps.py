@@ -7,8 +7,9 @@ from fairlane.queues.tasks import Fragment, State, Used
 from fairlane.workers.server.pool import Mismatch
 
 NO_USAGE = Used()
-Cause = Literal["lost", "failed", "declined"]
-"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or nobody began it (which costs no try)."""
+Cause = Literal["lost", "failed", "falls", "declined"]
+"""Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or only another model, or nobody began it
+(which costs no try)."""
 
 
 class Phase(enum.Enum):

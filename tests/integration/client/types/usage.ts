@@ -42,7 +42,7 @@ function remember(event: TaskEvent): string {
 export async function polls(taskId: string): Promise<unknown> {
   const task: TaskStatus = await gateway.poll(taskId);
   if (task.status === "queued") return task.position;
-  if (task.status === "failed") return task.error.length + (task.code === "TIMEOUT" ? 1 : 0);
+  if (task.status === "failed") return task.error.length + (task.code === "TOTAL_TIMEOUT" ? 1 : 0);
   // @ts-expect-error: only a completed task has a result
   if (task.status === "executing") return task.result;
   try {

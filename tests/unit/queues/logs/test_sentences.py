@@ -4,10 +4,10 @@ import pytest
 from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
+from fairlane.queues.failures import FAILURES
 from fairlane.queues.logs.sentences import MAX_CHARS, OWN, UNQUOTED_CHARS, WORDS, for_operators
 from fairlane.queues.tasks import Fragment, State
 from fairlane.streaming.events import fragment_error
-from fairlane.streaming.failures import FAILURES
 from fairlane.workers.protocol import FAILURE_CODES
 
 ANSWERED = "The upstream answered"

@@ -1,0 +1,92 @@
+"""What callers may name instead of a model: routes and templates, and how a template is filled in."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Response
+from fastapi import Request as Framed
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheCaller, TheRequest, answer, refusals
+from fairlane.gateway.calls.intake import Options, make_task
+from fairlane.gateway.calls.prompts import fill_in, told_of_template
+from fairlane.gateway.credits.amounts import plain_credits
+from fairlane.gateway.current import Current
+from fairlane.gateway.routing.routes import Rule
+from fairlane.gateway.settings import Settings
+from fairlane.gateway.tasks.poll import told_of_plan
+from fairlane.workers.protocol import with_model
+
+router = APIRouter(tags=["account"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503))
+
+_RATES = ("input", "cached_input", "output", "reasoning", "request")
+
+
+def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
+    price = rule.price
+    return {
+        "model": rule.model,
+        "mode": rule.mode or None,
+        "queue": settings.queue_for(tier, rule.mode) if rule.mode else None,
+        "stream": rule.stream,
+        "timeoutMs": rule.timeout_ms or None,
+        "maxWaitMs": rule.max_wait_ms or None,
+        "maxRunMs": rule.max_run_ms or None,
+        "maxOutputTokens": rule.max_output_tokens or None,
+        "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
+        "fallbacks": list(rule.fallbacks),
+        "fallbackAfterMs": rule.fallback_after_ms if rule.fallbacks else None,
+    }
+
+
+@router.get("/api/routes", response_model=models.RouteList)
+async def routes(request: Framed, caller: TheCaller) -> Response:
+    """The routes that this caller may name as `model` or `template`, with what each comes to for the caller's tier; and the
+    templates, with the variables that they take."""
+    current: Current = request.app.gateway.current
+    plans, tier, listed = current.plans, caller.tier, []
+    for name, route in sorted(plans.routes.named.items()):
+        if caller.may_use(name):
+            plain = route.rule(tier)
+            vision = _rule(route.rule(tier, image=True), current.settings, tier) if route.sees else None
+            template = plain.template or (name if name in plans.templates else None)
+            said = {"name": name, "tier": tier, "template": template, "vision": vision}
+            listed.append(said | _rule(plain, current.settings, tier))
+    templates = [told_of_template(template) for _, template in sorted(plans.templates.items())]
+    return answer({"routes": listed, "templates": templates})
+
+
+@router.post(
+    "/api/templates/render",
+    response_model=models.Rendered,
+    responses=refusals(404, 408, 413, 415),
+    openapi_extra=models.body_of(models.PromptRequest),
+)
+async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Response:
+    """What a task of a template would send to its model: the body, and which model runs it. No task is made."""
+    tasks = request.app.gateway.tasks
+    ours.check_query()
+    body = await ours.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=ours.opener)
+    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener)
+    options = Options(template=filled.template)
+    task = make_task(
+        tasks.settings,
+        caller,
+        filled.plan,
+        task_id="",
+        task_type="openaiLike",
+        payload=filled.payload,
+        fields=filled.fields,
+        options=options,
+        tell_model=True,
+    )
+    payload = with_model(task.payload, task.model) if task.named_later else task.payload
+    return answer(
+        {
+            **told_of_plan(filled.plan.asked, task.model, task.template),
+            "queue": task.queue,
+            "payload": msgspec.Raw(payload),
+            "estimatedInputTokens": task.estimated_input,
+        }
+    )

@@ -1,0 +1,117 @@
+"""From a request that names a template to the body of a task. Pure, but for the turns of large bodies."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.calls.bodies import Bodies, Members, value_of
+from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
+from fairlane.gateway.current import Current
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.prompts.errors import TemplateError, VariablesError
+from fairlane.gateway.routing.plans import Plan
+from fairlane.gateway.routing.routes import nearest
+from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.turns import Caller as Opener
+
+if TYPE_CHECKING:
+    from fairlane.gateway.prompts.templates import Template
+
+MAX_LOCALE_CHARS = 35
+
+
+class TemplateNotFound(ApiError):
+    """No route and no template has such a name. `near`: names that resemble it."""
+
+    def __init__(self, name: str, near: list[str]) -> None:
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(
+            404, "TEMPLATE_NOT_FOUND", f"There is no template {name[:100]!r}{hint}", param="template"
+        )
+        self.near = near
+
+
+class Filled(NamedTuple):
+    """A template that was filled in."""
+
+    plan: Plan
+    payload: bytes
+    fields: Members
+    template: str
+    """Its name, its version and the locale, as a task's record has them."""
+
+
+async def fill_in(
+    current: Current, caller: Caller, fields: Members, bodies: Bodies, opener: Opener
+) -> Filled:
+    """What a request of these members, which name a template, comes to. Raises ApiError: 400, 403, 404."""
+    name = value_of(fields, "template")
+    if not isinstance(name, str):
+        raise bad_request("template must be the name of a template or route", "template")
+    for other in ("payload", "type"):
+        if other in fields:
+            raise bad_request(f"A task of a template has no {other}: the template makes it", other)
+    locale = value_of(fields, "locale") or ""
+    if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
+        raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
+    variables = await _variables(fields, bodies, opener)
+    return fill(current, caller, name, variables, locale, read_model(fields, "") or None)
+
+
+def fill(
+    current: Current, caller: Caller, name: str, variables: dict[str, Any], locale: str, model: str | None
+) -> Filled:
+    """The same of a template's name, its variables and a locale. `model`: where no route of the name says one."""
+    plans = current.plans
+    route = plans.routes.named.get(name)
+    if route is not None and not caller.may_use(name):
+        route = None
+    template, image = plans.template(route, caller.tier, name, variables, locale)
+    if template is None:
+        known = {*plans.templates, *filter(caller.may_use, plans.routes.named)}
+        raise TemplateNotFound(name, nearest(name, known))
+    if route is not None and model is not None:
+        raise bad_request(f"The route {name} says which model runs: leave model away", "model")
+    asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
+    check_model(caller, asked)
+    try:
+        prompt = template.render(variables, locale)
+    except VariablesError as error:
+        raise bad_request(
+            f"The variables do not fit the template {template.name}: {error}", "variables"
+        ) from None
+    except TemplateError as error:
+        raise bad_request(f"The template {template.name} cannot be filled in: {error}", "variables") from None
+    body = {member: Raw(msgspec.json.encode(value)) for member, value in prompt.body.items()}
+    payload = msgspec.json.encode(body)
+    plan = current.plan(caller, asked, lambda: image)
+    return Filled(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
+
+
+def told_of_template(template: "Template") -> dict[str, Any]:
+    """A template, as callers are told of it."""
+    return {
+        "name": template.name,
+        "version": template.version,
+        "locales": template.locales,
+        "defaultLocale": template.default_locale or None,
+        "variables": template.all_variables,
+        "optional": sorted(template.optional),
+        "jsonSchema": template.json_schema,
+    }
+
+
+async def _variables(fields: Members, bodies: Bodies, opener: Opener) -> dict[str, Any]:
+    from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
+
+    raw = fields.get("variables")
+    if raw is None or not kind_of(raw):
+        return {}
+    if kind_of(raw) != "{":
+        raise bad_request("variables must be an object: a value for each name", "variables")
+    try:
+        return read_variables(await bodies.parse(raw, "variables", caller=opener))
+    except TemplateError as error:
+        raise bad_request(str(error), "variables") from None

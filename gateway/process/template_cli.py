@@ -1,0 +1,127 @@
+"""`fairlane template`: what templates there are, and what one comes to. Reads the configuration; no gateway is asked."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from fairlane.gateway.prompts.errors import TemplateError, VariablesError
+from fairlane.gateway.routing.plans import Plans
+from fairlane.gateway.routing.routes import nearest
+from fairlane.gateway.settings import Settings, load_settings
+
+USAGE_EXIT = 2
+FAILED_EXIT = 1
+
+app = typer.Typer(
+    name="template",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Look at the templates of the configuration, and fill one in.",
+)
+
+Config = Annotated[Path | None, typer.Option(help="YAML file. [default: ./fairlane.yaml if there is one]")]
+
+
+@app.command("list")
+def list_(config: Config = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """The templates: version, locales, variables; optional ones in brackets."""
+    settings = _settings(config)
+    made = [said.compiled(name) for name, said in sorted(settings.templates.items())]
+    if as_json:
+        told = [
+            {
+                "name": template.name,
+                "version": template.version,
+                "locales": template.locales,
+                "variables": template.all_variables,
+                "optional": sorted(template.optional),
+            }
+            for template in made
+        ]
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    if not made:
+        typer.echo("There are no templates: write some into the configuration, under `templates`.")
+    for template in made:
+        names = [f"[{name}]" if name in template.optional else name for name in template.all_variables]
+        locales = f"  locales {' '.join(template.locales)}" if template.locales else ""
+        typer.echo(f"{template.name}  {template.version}{locales}  variables {' '.join(names) or 'none'}")
+
+
+@app.command()
+def render(
+    name: Annotated[str, typer.Argument(help="A template, or a route that has one.")],
+    variables: Annotated[
+        Path | None, typer.Option(help="A JSON file with a value for each variable; - reads standard input.")
+    ] = None,
+    value: Annotated[
+        list[str] | None, typer.Option("--set", help="A variable that is a text: NAME=TEXT; may be repeated.")
+    ] = None,
+    locale: Annotated[str, typer.Option(help="Such as en or zh-CN.")] = "",
+    tier: Annotated[
+        str | None, typer.Option(help="The tier for which a route is asked. [default: free, else the first]")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Print the body that a task of a template sends to its model.
+
+    Example: fairlane template render job_match --set resume="Ten years of Python" --locale en
+    """
+    settings = _settings(config)
+    filled = _variables(variables, value or [])
+    plans = Plans(settings)
+    route = plans.routes.named.get(name)
+    tiers = sorted(settings.tiers)
+    tier = tier or ("free" if "free" in tiers else tiers[0])
+    if tier not in tiers:
+        _stop(f"There is no tier {tier!r}; there are {', '.join(tiers)}.")
+    template, image = plans.template(route, tier, name, filled, locale)
+    if template is None:
+        near = nearest(name, {*settings.templates, *settings.routes})
+        _stop(f"There is no template {name!r}{'; did you mean ' + ' or '.join(near) + '?' if near else '.'}")
+    try:
+        prompt = template.render(filled, locale)
+    except (VariablesError, TemplateError) as error:
+        typer.echo(f"{error}", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+    body = prompt.body
+    if route is not None:
+        body = {"model": route.rule(tier, image=image).model, **body}
+    typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
+
+
+def _settings(config: Path | None) -> Settings:
+    settings, warnings = load_settings(config, {}, os.environ)
+    for warning in warnings:
+        typer.echo(f"fairlane: {warning}", err=True)
+    return settings
+
+
+def _variables(path: Path | None, values: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if path is not None:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+            found = json.loads(text)
+        except (OSError, UnicodeDecodeError) as error:
+            _stop(f"{path} cannot be read: {error}.")
+        except ValueError as error:
+            _stop(f"{path} is not JSON: {error}.")
+        if not isinstance(found, dict):
+            _stop(f"{path} must hold an object: a value for each variable.")
+    for one in values:
+        name, equals, text = one.partition("=")
+        if not equals:
+            _stop(f"--set {one!r} has no value: write NAME=TEXT.")
+        found[name] = text
+    return found
+
+
+def _stop(sentence: str) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(USAGE_EXIT)

@@ -1,0 +1,1 @@
+"""Prompts that are made of templates. Pure."""

@@ -1,0 +1,176 @@
+"""The template engine: Jinja's sandbox, with bounds on what a text may come to and on how much it may do for it. Pure.
+
+Templates are the operator's, variables are callers': a variable is data, and never read as a template. What a caller could make
+large by filling a variable is bounded all the same: characters of the result, rounds of all loops together, and what single
+operators and filters may build.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.exceptions import TemplateError as JinjaError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from fairlane.gateway.prompts.errors import TemplateError
+
+MOST_CHARS = 32 << 20
+"""Of all texts of one prompt together."""
+MOST_ROUNDS = 20_000
+"""Of all loops of one prompt together: some 20 ms."""
+MOST_TEMPLATE_CHARS = 262_144
+_FILTERS = frozenset(
+    {
+        *(
+            "capitalize",
+            "count",
+            "default",
+            "d",
+            "dictsort",
+            "first",
+            "float",
+            "int",
+            "items",
+            "join",
+            "last",
+        ),
+        *(
+            "length",
+            "list",
+            "lower",
+            "map",
+            "max",
+            "min",
+            "reject",
+            "rejectattr",
+            "reverse",
+            "round",
+            "select",
+        ),
+        *("selectattr", "sort", "string", "sum", "tojson", "trim", "truncate", "unique", "upper"),
+    }
+)
+_NOT_HERE = (
+    *(nodes.Call, nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends),
+    *(nodes.Block, nodes.Macro, nodes.CallBlock),
+)
+"""A call would let a template, or a text method with a variable's length, make gigabytes of a word."""
+_ROUND = "_round"
+
+
+class Budget:
+    """What is left for one prompt."""
+
+    def __init__(self, chars: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
+        self.chars = chars
+        self.rounds = rounds
+
+    def round(self) -> str:
+        """Count one round of a loop. Raises TemplateError."""
+        self.rounds -= 1
+        if self.rounds < 0:
+            raise TemplateError(f"the template's loops take more than {MOST_ROUNDS} rounds")
+        return ""
+
+    def take(self, text: str) -> str:
+        """Count a text. Raises TemplateError."""
+        self.chars -= len(text)
+        if self.chars < 0:
+            raise TemplateError(f"the prompt would have more than {MOST_CHARS} characters")
+        return text
+
+
+def _bounded_join(value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
+    if attribute is not None:
+        raise TemplateError("join takes a separator, and nothing else")
+    parts = [str(part) for part in value]
+    if sum(map(len, parts)) + len(d) * len(parts) > MOST_CHARS:
+        raise TemplateError(f"join would make more than {MOST_CHARS} characters")
+    return d.join(parts)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+        self.filters = {name: call for name, call in self.filters.items() if name in _FILTERS}
+        self.filters["join"] = _bounded_join
+        self.globals = {}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        if not numbers or operator == "**" or max(abs(left), abs(right)) > 2**53:
+            raise TemplateError(f"{operator} is for numbers of moderate size here")
+        return super().call_binop(context, operator, left, right)
+
+
+class _CountRounds(NodeTransformer):
+    """Has each round of a loop counted."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's name
+        self.generic_visit(node)
+        call = nodes.Call(nodes.Name(_ROUND, "load"), [], [], None, None)
+        node.body = [nodes.ExprStmt(call), *node.body]
+        return node
+
+
+_sandbox = _Sandbox()
+
+
+class Text:
+    """One text with places to fill in. `variables`: those that it names anywhere."""
+
+    def __init__(self, source: str) -> None:
+        """Raises TemplateError."""
+        if len(source) > MOST_TEMPLATE_CHARS:
+            raise TemplateError(f"the text has more than {MOST_TEMPLATE_CHARS} characters")
+        try:
+            tree = _sandbox.parse(source)
+        except TemplateSyntaxError as error:
+            raise TemplateError(f"line {error.lineno}: {error.message}") from None
+        except RecursionError:
+            raise TemplateError("it is nested too deeply") from None
+        for node in tree.find_all(_NOT_HERE):
+            raise TemplateError(
+                f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
+            )
+        if any(name.name == _ROUND for name in tree.find_all(nodes.Name)):
+            raise TemplateError(f"{_ROUND} is not a name for a variable")
+        for loop in tree.find_all(nodes.For):
+            if loop.recursive:
+                raise TemplateError(f"line {loop.lineno}: a loop cannot be recursive here")
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
+        self._plain = source if not self.variables and _is_plain(tree) else None
+        tree = _CountRounds().visit(tree)
+        tree.set_environment(_sandbox)
+        try:
+            self._template = _sandbox.from_string(tree)
+        except (JinjaError, RecursionError, SyntaxError) as error:
+            raise TemplateError(str(error)) from None
+
+    def render(self, variables: Mapping[str, Any], budget: Budget) -> str:
+        """The text with its places filled in. Raises TemplateError."""
+        if self._plain is not None:
+            return budget.take(self._plain)
+        counted: dict[str, Any | Callable[[], str]] = {**variables, _ROUND: budget.round}
+        try:
+            return "".join(budget.take(part) for part in self._template.generate(counted))
+        except TemplateError:
+            raise
+        except (UndefinedError, SecurityError) as error:
+            raise TemplateError(str(error)) from None
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+            # whatever a variable of an unexpected form makes a filter or an operator say
+            raise TemplateError(f"{type(error).__name__}: {error}"[:300]) from None
+        except JinjaError as error:
+            raise TemplateError(str(error)) from None
+
+
+def _is_plain(tree: nodes.Template) -> bool:
+    return all(
+        isinstance(node, nodes.Output) and all(isinstance(part, nodes.TemplateData) for part in node.nodes)
+        for node in tree.body
+    )

@@ -1,0 +1,195 @@
+"""Templates of prompts: the messages of one, by locale, and the body that they make with a caller's variables. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlane.gateway.prompts.engine import Budget, Text
+from fairlane.gateway.prompts.errors import TemplateError, VariablesError
+
+MOST_VALUES_BYTES = 262_144
+"""JSON of all variables that are no texts, together: they become objects."""
+
+
+class Prompt(NamedTuple):
+    """What a template came to."""
+
+    body: dict[str, Any]
+    """Members of OpenAI's body but for `model`, in its words."""
+    locale: str
+    """Whose messages were used; '' = those for every locale."""
+
+
+class _Message(NamedTuple):
+    role: str
+    content: Any
+    """A `Text`; or lists and objects as in JSON, with a `Text` for each text."""
+
+
+def _compiled(value: Any) -> Any:
+    match value:
+        case str():
+            return Text(value)
+        case list():
+            return [_compiled(one) for one in value]
+        case dict():
+            return {name: _compiled(one) for name, one in value.items()}
+        case _:
+            return value
+
+
+def _texts(value: Any) -> list[Text]:
+    match value:
+        case Text():
+            return [value]
+        case list():
+            return [text for one in value for text in _texts(one)]
+        case dict():
+            return [text for one in value.values() for text in _texts(one)]
+        case _:
+            return []
+
+
+def _rendered(value: Any, variables: Mapping[str, Any], budget: Budget) -> Any:
+    match value:
+        case Text():
+            return value.render(variables, budget)
+        case list():
+            return [_rendered(one, variables, budget) for one in value]
+        case dict():
+            return {name: _rendered(one, variables, budget) for name, one in value.items()}
+        case _:
+            return value
+
+
+class Template:
+    """One template. Raises TemplateError for one that cannot be used, with its place."""
+
+    def __init__(
+        self,
+        name: str,
+        messages: Mapping[str, Sequence[tuple[str, Any]]],
+        *,
+        default_locale: str = "",
+        optional: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
+        json_schema: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`messages`: role and content of each, by locale; those of '' are for every other one."""
+        self.name = name
+        self.default_locale = default_locale
+        self.parameters = dict(parameters or {})
+        self.json_schema = json_schema
+        self._messages: dict[str, list[_Message]] = {}
+        for locale, listed in messages.items():
+            made = self._messages[locale] = []
+            for number, (role, content) in enumerate(listed):
+                try:
+                    made.append(_Message(role, _compiled(content)))
+                except TemplateError as error:
+                    where = f"of locale {locale}" if locale else ""
+                    raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
+        self.optional = frozenset(optional)
+        said: dict[str, Any] = {
+            "messages": messages,
+            "optional": sorted(self.optional),
+            "parameters": self.parameters,
+        }
+        said |= {"default_locale": default_locale, "json_schema": json_schema}
+        canonical = json.dumps(said, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        self.version = hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        """Names its content: the same for the same content, on every replica."""
+
+    @property
+    def locales(self) -> list[str]:
+        """Those that it has messages of its own for."""
+        return sorted(filter(None, self._messages))
+
+    def variables(self, locale: str = "") -> list[str]:
+        """What its messages for a locale use."""
+        _, messages = self._of(locale)
+        return sorted(
+            {name for message in messages for text in _texts(message.content) for name in text.variables}
+        )
+
+    @property
+    def all_variables(self) -> list[str]:
+        """What its messages use, for any locale."""
+        return sorted({name for locale in self._messages for name in self.variables(locale)})
+
+    def holds_image(self, variables: Mapping[str, Any], locale: str = "") -> bool:
+        """Whether a variable is given that its messages show as an image, or they always show one."""
+        _, messages = self._of(locale)
+        parts = [
+            part for message in messages if isinstance(message.content, list) for part in message.content
+        ]
+        images = [_texts(part) for part in parts if "image_url" in part]
+        named = {name for texts in images for text in texts for name in text.variables}
+        return any(variables.get(name) for name in named) or any(
+            texts and not any(text.variables for text in texts) for texts in images
+        )
+
+    def _of(self, locale: str) -> tuple[str, list[_Message]]:
+        """The messages for a locale: its own, those of its language, those for every one, those of the default."""
+        wanted = locale or self.default_locale
+        for one in (wanted, wanted.replace("_", "-").partition("-")[0], ""):
+            if one in self._messages:
+                return one, self._messages[one]
+        return self.default_locale, self._messages[self.default_locale]
+
+    def render(self, variables: Mapping[str, Any], locale: str = "") -> Prompt:
+        """The body that these variables make. Raises VariablesError and TemplateError."""
+        used, messages = self._of(locale)
+        known = self.variables(used)
+        missing = [name for name in known if name not in variables and name not in self.optional]
+        unknown = sorted(variables.keys() - set(known) - self.optional)
+        if missing or unknown:
+            raise VariablesError(missing, unknown, known)
+        filled = {**dict.fromkeys(self.optional, ""), **variables}
+        filled = {name: "" if value is None else value for name, value in filled.items()}
+        budget, made = Budget(), []
+        for message in messages:
+            content = _rendered(message.content, filled, budget)
+            if isinstance(content, list):
+                content = [part for part in content if not _is_no_image(part)]
+            made.append({"role": message.role, "content": content})
+        body: dict[str, Any] = {"messages": made, **self.parameters}
+        if self.json_schema is not None:
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": _schema_name(self.name), "schema": self.json_schema},
+            }
+        return Prompt(body, used)
+
+
+def _is_no_image(part: dict[str, Any]) -> bool:
+    """Whether a part of a message is an image that came to nothing."""
+    if part.get("type") != "image_url":
+        return False
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    return not (isinstance(url, str) and url.strip())
+
+
+def _schema_name(name: str) -> str:
+    """As OpenAI takes them: letters, digits, underscores and dashes, at most 64."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in name)[:64]
+
+
+def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
+    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text."""
+    found: dict[str, Any] = {}
+    size = 0
+    for name, raw in members.items():
+        text = memoryview(raw)
+        if bytes(text[:1]) != b'"':
+            size += len(text)
+            if size > MOST_VALUES_BYTES:
+                raise TemplateError(
+                    f"the variables that are no texts may have {MOST_VALUES_BYTES} bytes of JSON together"
+                )
+        found[name] = msgspec.json.decode(text)
+    return found

@@ -1,0 +1,1 @@
+"""What callers may name instead of a model: routes and templates. Pure."""

@@ -1,0 +1,89 @@
+"""What becomes of a request: which model runs it, and on which terms. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.credits.prices import PriceTable
+from fairlane.gateway.credits.quota import FREE, Budgets, Terms
+from fairlane.gateway.routing.routes import Route, Routes, Rule
+from fairlane.gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from fairlane.gateway.prompts.templates import Template
+
+
+class Plan(NamedTuple):
+    """What a caller's request comes to."""
+
+    asked: str
+    """The name that the caller gave."""
+    model: str
+    tier: str
+    terms: Terms = FREE
+    rule: Rule | None = None
+    """None: the name is a model's, and there is nothing to it."""
+    fallbacks: str = ""
+    """Models to go on to, with what a task costs there, packed as the scheduler takes them."""
+    otherwise: "Plan | None" = None
+    """What it comes to where this one cannot be paid; None: it is refused."""
+
+
+class Plans:
+    """Makes plans by one configuration."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.prices = PriceTable(entry.period for entry in settings.prices)
+        self.budgets = Budgets(settings.budget_timezone)
+        self.routes = Routes(settings)
+        self.templates: Mapping[str, Template] = {
+            name: said.compiled(name) for name, said in settings.templates.items()
+        }
+
+    def plan(self, caller: Caller, name: str, now_ms: float, has_image: Callable[[], bool]) -> Plan:
+        """What a request of this caller for this name comes to now. `has_image` is asked where it matters."""
+        route = self.routes.find(name)
+        image = route is not None and route.sees and has_image()
+        quota = caller.quota
+        paid = self._plan(route, name, caller.tier, image, now_ms)
+        if quota is None:
+            return paid
+        otherwise = None
+        if quota.otherwise:
+            otherwise = self._plan(route, name, quota.otherwise, image, now_ms)
+            otherwise = otherwise._replace(terms=Terms(otherwise.terms.price))
+        return paid._replace(
+            terms=Terms(paid.terms.price, self.budgets.text(quota, now_ms)), otherwise=otherwise
+        )
+
+    def template(
+        self, route: Route | None, tier: str, name: str, variables: Mapping[str, Any], locale: str
+    ) -> "tuple[Template | None, bool]":
+        """The template of a route, or of this name, for these variables; and whether they make it show an image, where that
+        makes a difference. None: there is none."""
+        if route is None:
+            return self.templates.get(name), False
+        plain = self.templates.get(route.rule(tier).template or name)
+        if plain is None or not route.sees:
+            return plain, False
+        seeing = self.templates.get(route.rule(tier, image=True).template or name, plain)
+        return (seeing, True) if seeing.holds_image(variables, locale) else (plain, False)
+
+    def _plan(self, route: Route | None, name: str, tier: str, image: bool, now_ms: float) -> Plan:
+        if route is None:
+            return Plan(name, name, tier, Terms(self._price(name, "", now_ms)) if self.prices else FREE)
+        rule = route.rule(tier, image=image)
+        if rule.price is not None:
+            price = rule.price.packed
+            costs = [price] * len(rule.fallbacks)
+        else:
+            price = self._price(rule.model, rule.route, now_ms)
+            costs = [self._price(model, rule.route, now_ms) for model in rule.fallbacks]
+        fallbacks = "\n".join(f"{model}\t{cost}" for model, cost in zip(rule.fallbacks, costs, strict=True))
+        return Plan(name, rule.model, tier, Terms(price), rule, fallbacks)
+
+    def _price(self, model: str, route: str, now_ms: float) -> str:
+        """Packed; '' = it costs nothing. What is said of a route by its name comes first."""
+        found = self.prices.own(route, now_ms) if route else None
+        found = found or self.prices.at(model, now_ms)
+        return found.packed if found else ""

@@ -1,0 +1,121 @@
+"""Routes: the names that callers use instead of a model, and what each comes to for a tier. Pure."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fairlane.gateway.credits.prices import Price
+from fairlane.gateway.settings import RouteRule, RouteSettings, Settings
+
+FALLBACK_AFTER_MS = 10_000
+"""How long a model may be held or paced before a task goes on to the next, where nobody says otherwise."""
+SHOWN = 3
+"""Names that are told where one is not known."""
+
+
+class Rule(NamedTuple):
+    """What holds for the tasks of one tier that name a route, or a model that has fallbacks. 0, '' and None: it says nothing."""
+
+    route: str
+    """Its name; '' for a model's own fallbacks."""
+    model: str
+    mode: str = ""
+    stream: bool = False
+    timeout_ms: int = 0
+    max_wait_ms: int = 0
+    max_run_ms: int = 0
+    max_output_tokens: int = 0
+    price: Price | None = None
+    fallbacks: tuple[str, ...] = ()
+    fallback_after_ms: int = FALLBACK_AFTER_MS
+    template: str = ""
+
+
+class Route:
+    """One route: its rules by tier, with images and without."""
+
+    def __init__(
+        self, name: str, plain: Mapping[str, Rule], vision: Mapping[str, Rule] | None = None
+    ) -> None:
+        self.name = name
+        self._plain = plain
+        self._vision = vision
+
+    @property
+    def sees(self) -> bool:
+        """Whether it matters that a request holds images."""
+        return self._vision is not None
+
+    def rule(self, tier: str, *, image: bool = False) -> Rule:
+        """What holds for a tier."""
+        rules = self._vision if image and self._vision is not None else self._plain
+        return rules[tier]
+
+    def rules(self) -> Iterable[tuple[str, bool, Rule]]:
+        """All of them: tier, whether with images, rule."""
+        for tier, rule in self._plain.items():
+            yield tier, False, rule
+        for tier, rule in (self._vision or {}).items():
+            yield tier, True, rule
+
+
+class Routes:
+    """All routes, and the models with fallbacks, which are routes to themselves."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._models: dict[str, Route] = {}
+        for name, model in settings.models.items():
+            if model.fallbacks:
+                rule = Rule(
+                    "",
+                    name,
+                    fallbacks=tuple(model.fallbacks),
+                    fallback_after_ms=_first(model.fallback_after_ms, FALLBACK_AFTER_MS),
+                )
+                self._models[name] = Route(name, dict.fromkeys(settings.tiers, rule))
+        self.named = {name: self._made(name, said, settings) for name, said in settings.routes.items()}
+        self._all = {**self._models, **self.named}
+
+    def find(self, name: str) -> Route | None:
+        """The route of a name that a caller gives; None: it is a model's, with nothing to it."""
+        return self._all.get(name)
+
+    def _made(self, name: str, said: RouteSettings, settings: Settings) -> Route:
+        plain, vision = {}, {}
+        for tier in settings.tiers:
+            layers: list[RouteRule] = [said]
+            if tier in said.tiers:
+                layers.append(said.tiers[tier])
+            plain[tier] = self._rule(name, layers, settings)
+            if said.vision is not None:
+                layers = [*layers, said.vision]
+                if tier in said.vision.tiers:
+                    layers.append(said.vision.tiers[tier])
+                vision[tier] = self._rule(name, layers, settings)
+        return Route(name, plain, vision if said.vision is not None else None)
+
+    @staticmethod
+    def _rule(name: str, layers: list[RouteRule], settings: Settings) -> Rule:
+        said: dict[str, Any] = {}
+        for layer in layers:
+            said |= {
+                field: value for field in Rule._fields[1:] if (value := getattr(layer, field)) is not None
+            }
+        model = settings.models.get(said.get("model", ""))
+        if model is not None:
+            said.setdefault("fallbacks", model.fallbacks)
+            if model.fallback_after_ms is not None:
+                said.setdefault("fallback_after_ms", model.fallback_after_ms)
+        rates = said.pop("price", None)
+        fallbacks = tuple(said.pop("fallbacks", ()))
+        return Rule(name, **{"model": "", **said}, price=rates and rates.of_each, fallbacks=fallbacks)
+
+
+def _first(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The names that resemble one that is not known, the nearest first; without any the first by alphabet."""
+    names = sorted(known)
+    return difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.4) or names[:SHOWN]

@@ -1,0 +1,135 @@
+"""Failure codes: one row for each, which every surface, the metrics, the records and the worker's side read. Pure.
+
+A code says in which phase a task failed, or because of what; its family says in one word what is to be done. A family is
+a function of the code: it is told beside codes and stored nowhere.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+CANCELLED: Final = "CANCELLED"
+"""The code of every task that was cancelled, whoever did it: its caller, an operator, a departure, the gateway."""
+
+
+class Family(StrEnum):
+    """What is to be done about a failure. A new code goes where its reader would do the same."""
+
+    BUSY = "MODEL_TOO_BUSY"
+    """Nobody answered in time: come again later; more capacity, or longer limits, help. Time-outs of every phase are of it."""
+    UNREADABLE = "JSON_PARSE_FAILED"
+    """An answer came, and is not what it must be: ask anew, or mend the prompt or the schema."""
+    UPSTREAM = "UPSTREAM_ERROR"
+    """The model's server failed, or will not serve this worker: look at the provider, its key and its account."""
+    WORKER = "WORKER_ERROR"
+    """The worker failed: look at its log."""
+    GATEWAY = "GATEWAY_ERROR"
+    """The gateway or its Redis failed, or goes: send it again; look at the gateway's log."""
+    REQUEST = "BAD_REQUEST"
+    """The request cannot succeed as it is: mend it."""
+    CANCELLED = CANCELLED
+    """Somebody wanted it so: there is nothing to do."""
+
+
+class FailureRow(NamedTuple):
+    """How a failure is told."""
+
+    openai: int
+    """The HTTP status on /v1, which tells the SDKs the class of their exception."""
+    code: str
+    """OpenAI's error code: its own where it has one for that, else ours."""
+    family: Family
+    retry: bool = False
+    """Whether the same request may do better, as a rule; a failure that says so itself knows better."""
+    worker: bool = False
+    """Whether a worker may tell it; else the gateway alone does."""
+    native: int = 500
+    """The HTTP status on the native calls."""
+
+    @property
+    def another_may(self) -> bool:
+        """Whether another model may do better, although this one may not."""
+        elsewhere = self.family in (Family.UNREADABLE, Family.UPSTREAM, Family.WORKER)
+        return self.retry or (elsewhere and self.code != "OUTPUT_TOO_LARGE")
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's error type."""
+        return openai_kind(self.openai)
+
+
+def openai_kind(status: int) -> str:
+    """OpenAI's error type for an HTTP status: clients choose the exception by both, so they must agree."""
+    known = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    return known.get(status) or ("invalid_request_error" if status < 500 else "server_error")
+
+
+# fmt: off
+FAILURES: dict[str, FailureRow] = {row.code: row for row in (
+    # time, by phase: waiting for a turn, for a connection, for the first output, between two outputs, all of it
+    FailureRow(504, "QUEUE_TIMEOUT", Family.BUSY),
+    FailureRow(504, "CONNECT_TIMEOUT", Family.BUSY, retry=True, worker=True),
+    FailureRow(504, "FIRST_TOKEN_TIMEOUT", Family.BUSY, retry=True, worker=True),
+    FailureRow(504, "STREAM_STALLED", Family.BUSY, retry=True, worker=True),
+    FailureRow(504, "TOTAL_TIMEOUT", Family.BUSY, worker=True),
+    FailureRow(504, "UPSTREAM_TIMEOUT", Family.BUSY, retry=True, worker=True),  # its own, of any phase
+    # nobody to do it
+    FailureRow(503, "MODEL_TOO_BUSY", Family.BUSY, retry=True, worker=True),
+    FailureRow(503, "NO_WORKER", Family.BUSY, retry=True),
+    # the answer
+    FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
+    # the upstream
+    FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True),
+    FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True),
+    FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True),
+    FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True),
+    # the worker
+    FailureRow(500, "WORKER_ERROR", Family.WORKER, worker=True),
+    FailureRow(502, "WORKER_LOST", Family.WORKER, retry=True),
+    FailureRow(502, "PROTOCOL_ERROR", Family.WORKER, worker=True),
+    FailureRow(502, "OUTPUT_TOO_LARGE", Family.WORKER, worker=True),
+    # the store
+    FailureRow(502, "STORE_LOST", Family.GATEWAY, retry=True),
+    FailureRow(502, "EVENTS_LOST", Family.GATEWAY, retry=True),
+    # the gateway
+    FailureRow(503, "GATEWAY_STOPPING", Family.GATEWAY, retry=True),
+    # the request
+    FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
+)} | {
+    "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Family.REQUEST, worker=True),
+    "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
+    CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
+    "UNAUTHORIZED": FailureRow(401, "UNAUTHORIZED", Family.REQUEST, native=401),  # its key was taken away meanwhile
+    "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
+}
+# fmt: on
+
+RENAMED: Mapping[str, str] = {
+    "TIMEOUT": "TOTAL_TIMEOUT",
+    "FIRST_OUTPUT_TIMEOUT": "FIRST_TOKEN_TIMEOUT",
+    "SILENCE_TIMEOUT": "STREAM_STALLED",
+}
+"""Codes as releases before 0.2 named them: older workers tell them, and what is stored has them."""
+
+
+def code_now(code: str) -> str:
+    """The name that a failure code has in this release."""
+    return RENAMED.get(code, code)
+
+
+def failure_row(code: str) -> FailureRow:
+    """The row of a failure code. One that is not known is a worker's failure that a retry will not mend, by its own name."""
+    code = code_now(code)
+    known = FAILURES.get(code)
+    return known or FAILURES["WORKER_ERROR"]._replace(code=code)
+
+
+def family_of(code: str) -> str:
+    """The family of a failure code; '' of none."""
+    return failure_row(code).family.value if code else ""
+
+
+def codes_of(family: str) -> list[str]:
+    """The codes of a family, and their former names; none of what is no family."""
+    now = {code for code, row in FAILURES.items() if row.family == family}
+    return sorted(now | {old for old, new in RENAMED.items() if new in now})

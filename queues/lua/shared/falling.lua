@@ -1,0 +1,136 @@
+-- Tasks that may go on to another model, which they do in the order of their field `fb`, before anybody saw output: when an attempt
+-- failed, and while their own model starts nothing for longer than they wait for it (`fa`): nobody offers it, it is held, paced or
+-- paused. What they were charged is closed before; they keep their age, their limits and what they are held of a quota, which is the
+-- most that any of the models may cost. A model that failed a task is not asked again; one that only did not start it, last.
+local parse_fallbacks = keeping(function(text)
+  local list = {}
+  for line in string.gmatch(text, '[^\n]+') do
+    local name, price = string.match(line, '^([^\t]*)\t(.*)$')
+    list[#list + 1] = { name, price }
+  end
+  return list
+end)
+
+-- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, or
+-- it is paused.
+local function barred_until(name)
+  local m = scheduled_as(name)
+  if not m then return FOREVER end
+  local at = paced_until(m, call('HMGET', keys.model(m), unpack(ALL_RULES)), 1)
+  if at < FOREVER then at = math.ceil(at / 1000) end
+  if m ~= name then at = math.max(at, name_held_until({ an = name }) or 0) end
+  return at
+end
+
+-- Which of the models that a task may go on to starts it in time: the number in its list; nil: none.
+local function open_to(t)
+  for i, one in ipairs(parse_fallbacks(t.fb)) do
+    if barred_until(one[1]) <= NOW + num(t.fa) then return i end
+  end
+end
+
+-- The first of them that somebody offers, for a task whose own model nobody does.
+local function offered_among(t)
+  for i, one in ipairs(parse_fallbacks(t.fb)) do
+    if scheduled_as(one[1]) then return i end
+  end
+end
+
+-- What a task costs, on its own model and on those that it may go on to: their prices, each that is one.
+local function costs_of(t)
+  local costs = {}
+  if t.pc then costs[1] = t.pc end
+  for _, one in ipairs(t.fb and parse_fallbacks(t.fb) or {}) do
+    if one[2] ~= '' then costs[#costs + 1] = one[2] end
+  end
+  return costs
+end
+
+-- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of
+-- the list, else it is struck off.
+local function fall(t, i, again)
+  local list, rest = parse_fallbacks(t.fb), {}
+  local function add(one) rest[#rest + 1] = one[1] .. '\t' .. one[2] end
+  for j = i + 1, #list do add(list[j]) end
+  for j = 1, i - 1 do add(list[j]) end
+  if again then add({ t.an or t.m, t.pc or '' }) end
+  local name = list[i][1]
+  t.m = scheduled_as(name) or name
+  t.an = t.m ~= name and name or nil
+  t.pc = list[i][2] ~= '' and list[i][2] or nil
+  t.fb = #rest > 0 and table.concat(rest, '\n') or nil
+  t.mean = nil
+end
+
+-- The fields of a record that a task was submitted with, from `first` on; `before`: its `fb` then, as it may have gone on at once.
+local function said_of(args, first, t, before)
+  if t.fb == before then return unpack(args, first) end
+  local fields = {}
+  for i = first, #args, 2 do
+    if args[i] ~= 'fb' and args[i] ~= 'pc' then fields[#fields + 1], fields[#fields + 2] = args[i], args[i + 1] end
+  end
+  for _, name in ipairs({ 'fb', 'pc' }) do
+    if t[name] then fields[#fields + 1], fields[#fields + 2] = name, t[name] end
+  end
+  return unpack(fields)
+end
+
+-- The same of a task that has a record.
+local function fall_on(id, t, i, again)
+  fall(t, i, again)
+  local key = keys.task(id)
+  call('HSET', key, 'm', t.m)
+  for _, field in ipairs({ 'an', 'pc', 'fb' }) do
+    if t[field] then call('HSET', key, field, t[field]) else call('HDEL', key, field) end
+  end
+  call('HDEL', key, 'ew')
+  t.ew = nil
+  call('ZADD', keys.models(), NOW_TEXT, t.m)
+  call('HSET', keys.model(t.m), 'wide', WIDE)
+end
+
+-- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
+-- came. Returns how many moved, and of each pair of models {from, to, number, …}.
+local function let_fall(most)
+  local moved, told, woken = 0, {}, {}
+  for _, m in ipairs(call('SRANDMEMBER', keys.falling(), '16') or {}) do
+    local line = keys.falls(m)
+    local cursor = call('HGET', keys.model(m), 'fc') or '-inf'
+    local ids = {}
+    if call('EXISTS', line) == 0 then
+      call('SREM', keys.falling(), m)
+    elseif m == '*' or barred_until(m) > NOW then
+      ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(most - moved))
+    end
+    local last = cursor
+    for i = 1, #ids, 2 do
+      local id, t = ids[i], load(ids[i])
+      last = '(' .. ids[i + 1]
+      if not t or t.st ~= 'queued' or not t.fb then
+        call('ZREM', line, id)
+      elseif barred_until(t.an or t.m) > NOW + num(t.fa) then
+        local at = open_to(t)
+        if at then
+          local from = t.an or t.m
+          dequeue(id, t)
+          fall_on(id, t, at, true)
+          enqueue(id, t)
+          moved, woken[t.m] = moved + 1, true
+          local pair = from .. '\n' .. (t.an or t.m)
+          told[pair] = (told[pair] or 0) + 1
+        end
+      end
+    end
+    -- what was looked at and stays is passed over until the others were looked at, too
+    if #ids < 2 * (most - moved) then last = '-inf' end
+    if last ~= '-inf' then call('HSET', keys.model(m), 'fc', last) else call('HDEL', keys.model(m), 'fc') end
+    if moved >= most then break end
+  end
+  for m in pairs(woken) do wake(m) end
+  local pairs_moved = {}
+  for pair, number in pairs(told) do
+    pairs_moved[#pairs_moved + 1] = pair
+    pairs_moved[#pairs_moved + 1] = number
+  end
+  return moved, pairs_moved
+end

@@ -1,0 +1,189 @@
+"""Tasks that go on to another model: which, when, and what they keep."""
+
+from typing import Any
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import Pool
+
+from fairlane.queues.credits import Funds
+from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted
+
+END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
+FALLS: dict[str, Any] = {"fallbacks": "b\t\nc\t", "fallback_after_ms": 1000, "asked": "route"}
+"""A task that may go on to b, then c."""
+
+
+def pool_of(world: World, *models: str) -> Pool:
+    pool = Pool(world)
+    pool.offer(*models)
+    return pool
+
+
+def model_of(pool: Pool, task: str) -> str:
+    record = pool.record(task)
+    return record.get("an", record["m"])
+
+
+def granted(pool: Pool, model: str) -> Grant:
+    (grant,) = pool.take(model)
+    return grant
+
+
+@pytest.mark.parametrize("cause", ["failed", "falls"])
+def test_a_task_whose_attempt_failed_goes_on_to_the_next_model_and_not_back(world: World, cause: Any) -> None:
+    pool = pool_of(world, "a", "b", "c")
+    grant = pool.run("t", "a", **FALLS)
+    enqueued = grant.enqueued_ms
+    for model, then in (("a", "b"), ("b", "c")):
+        world.advance(500)
+        assert pool.requeue(grant, cause, begun=True, end=END).outcome == "queued"
+        assert model_of(pool, "t") == then
+        assert pool.slots(model) == {}
+        audit(world, ["t"])
+        grant = granted(pool, then)
+    last = grant
+    assert (last.asked, last.enqueued_ms, last.falls) == ("c", enqueued, False)
+    outcome = pool.requeue(last, cause, begun=True, end=END)
+    assert (outcome.outcome, pool.code("t")) == ("ended", "UPSTREAM_AUTH"), (
+        "three tries, and no model is left"
+    )
+    audit(world, ["t"])
+
+
+def test_what_only_another_model_mends_ends_where_there_is_none(world: World) -> None:
+    pool = pool_of(world, "a")
+    grant = pool.run("t", "a", **FALLS)
+    assert pool.requeue(grant, "falls", begun=True, end=END).outcome == "ended"
+    assert pool.code("t") == "UPSTREAM_AUTH"
+    audit(world, ["t"])
+
+
+def test_a_lost_worker_is_no_reason_to_leave_a_model_that_others_offer(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    grant = pool.run("t", "a", **FALLS)
+    pool.requeue(grant, "lost", begun=True)
+    assert model_of(pool, "t") == "a"
+    pool.offer(withdrawn=["a"])
+    pool.requeue(granted(pool, "a"), "lost", begun=True, who="key/w1")
+    assert model_of(pool, "t") == "b"
+    audit(world, ["t"])
+
+
+def test_a_model_that_nobody_offers_is_passed_over_when_a_task_comes_and_asked_last(world: World) -> None:
+    pool = pool_of(world, "b")
+    answer = pool.submit("t", "a", want=1, **FALLS)
+    assert isinstance(answer, Submitted)
+    assert (answer.state, answer.model, answer.grants) == (State.QUEUED, "b", [])
+    assert pool.record("t")["fb"] == "c\t\na\t"
+    assert granted(pool, "b").asked == "b"
+    audit(world, ["t"])
+    refused = Pool(world, "r2", set_up=False).submit("u", "x", fallbacks="y\t", fallback_after_ms=0)
+    assert isinstance(refused, Refused)
+    assert refused.reason == "no_worker"
+
+
+def test_a_model_that_is_held_for_long_is_left_and_a_short_hold_is_waited_for(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    short = pool.run("short", "a", **FALLS)
+    pool.requeue(short, "declined", end=END, hold_ms=900)
+    assert model_of(pool, "short") == "a"
+    world.advance(1000)
+    long = granted(pool, "a")
+    pool.requeue(long, "declined", end=END, hold_ms=30_000)
+    assert model_of(pool, "short") == "b"
+    assert pool.record("short")["fb"] == "c\t\na\t", "it may be asked again, last"
+    pool.submit("new", "a", **FALLS)
+    assert model_of(pool, "new") == "b"
+    audit(world, ["short", "new"])
+
+
+def test_waiting_tasks_move_when_their_model_stops_in_the_order_in_which_they_came(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    tasks = [f"t{n}" for n in range(250)]
+    for task in tasks:
+        pool.submit(task, "a", **FALLS)
+        world.advance(1)
+    pool.submit("stays", "a")
+    pool.set_model("a", paused=True)
+    before = [pool.record(task)["or"] for task in tasks]
+    passes = 0
+    while any(model_of(pool, task) == "a" for task in tasks):
+        next_ms, _ = pool.sweep()
+        passes += 1
+        assert passes <= 5, "a hundred in each pass"
+        if any(model_of(pool, task) == "a" for task in tasks):
+            assert next_ms == 0, "it goes on at once"
+    assert model_of(pool, "stays") == "a"
+    assert [pool.record(task)["or"] for task in tasks] == before
+    audit(world, [*tasks, "stays"])
+    assert [grant.task_id for grant in pool.take("b", want=64)] == tasks[:64]
+
+
+def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    stuck = [f"s{n}" for n in range(150)]
+    for task in stuck:
+        pool.submit(task, "a", fallbacks="nobody\t", fallback_after_ms=0)
+        world.advance(1)
+    pool.submit("goes", "a", **FALLS)
+    pool.set_model("a", paused=True)
+    for _ in range(3):
+        world.advance(1000)
+        pool.sweep()
+    assert model_of(pool, "goes") == "b"
+    assert {model_of(pool, task) for task in stuck} == {"a"}
+    audit(world, [*stuck, "goes"])
+
+
+def test_after_output_nothing_goes_on(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    grant = pool.run("t", "a", **FALLS)
+    pool.append(grant, 2)
+    assert pool.requeue(grant, "failed", begun=True, end=END).outcome == "ended"
+    audit(world, ["t"])
+
+
+def test_a_model_on_workers_of_every_name_keeps_its_name(world: World) -> None:
+    pool = Pool(world, set_up=False)
+    pool.offer("*")
+    answer = pool.submit("t", "a", **FALLS)
+    assert isinstance(answer, Submitted)
+    (grant,) = pool.take("*")
+    assert grant.asked == "a"
+    pool.requeue(grant, "failed", begun=True, end=END)
+    assert (model_of(pool, "t"), pool.record("t")["m"]) == ("b", "*")
+    (again,) = pool.take("*")
+    assert again.asked == "b"
+    audit(world, ["t"])
+
+
+def test_the_most_that_any_model_may_cost_is_held_and_the_one_that_answered_is_paid(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    pool.sweep()
+    drive(pool.scheduler.fund("k:acme", Funds(1000, 1), ""))
+    dear, cheap = "2000000 2000000 2000000 2000000 0", "1000000 1000000 1000000 1000000 0"
+    paid: dict[str, Any] = {"user": "acme/ann", "quota": "k", "estimated_input": 100, "max_output": 50}
+    grant = pool.run("t", "a", price=cheap, fallbacks=f"b\t{dear}", fallback_after_ms=0, **paid)
+    balance = drive(pool.scheduler.balance("k:acme"))
+    assert balance.held == 300
+    pool.requeue(grant, "failed", begun=True, end=END)
+    pool.finish(granted(pool, "b"), used=(10, 5))
+    balance = drive(pool.scheduler.balance("k:acme"))
+    assert (balance.held, balance.balance) == (0, 1000 - 30)
+    audit(world, ["t"])
+
+
+def test_a_free_model_that_is_fallen_to_costs_nothing(world: World) -> None:
+    pool = pool_of(world, "b")
+    pool.sweep()
+    drive(pool.scheduler.fund("k:acme", Funds(1000, 1), ""))
+    paid: dict[str, Any] = {"user": "acme/ann", "quota": "k", "estimated_input": 100, "max_output": 50}
+    price = "1000000 1000000 1000000 1000000 0"
+    pool.submit("t", "a", price=price, fallbacks="b\t", fallback_after_ms=0, **paid)
+    assert "pc" not in pool.record("t")
+    pool.finish(granted(pool, "b"), used=(10, 5))
+    balance = drive(pool.scheduler.balance("k:acme"))
+    assert (balance.held, balance.balance) == (0, 1000)
+    audit(world, ["t"])
