@@ -70,6 +70,8 @@ class Waited(NamedTuple):
     took: Timing
     joined: bool
     """Somebody had submitted it before (`Followed`)."""
+    final: bool
+    """It had ended before this caller came: who comes again with the key is told the same."""
     answer: Callable[[], Awaitable[Result]]
     """Makes the body of a completed one. Raises MisfitError; of one that was joined also ApiError(410) and StoreError."""
 
@@ -79,7 +81,9 @@ class Waited(NamedTuple):
 
     @property
     def headers(self) -> Headers:
-        return [*self.took.headers, *(HEADERS if self.joined else ())]
+        hopeless = self.final and self.end.status != "completed"
+        retry = [(b"x-should-retry", b"false")] if hopeless else []
+        return [*self.took.headers, *(HEADERS if self.joined else ()), *retry]
 
 
 class Wait:
@@ -137,7 +141,7 @@ class Wait:
 
                 if submitted.state in TERMINAL:
                     end = await kept(task_id, self._results.end(info))
-                    return Waited(end, _took(earlier, submitted.enqueued_ms), True, answer)
+                    return Waited(end, _took(earlier, submitted.enqueued_ms), True, True, answer)
                 end = ResultView(info)
                 reader = Reader(hub, followed.feed, earlier.epoch, earlier.top)
                 started_ms = earlier.granted_ms
@@ -168,7 +172,7 @@ class Wait:
                         ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                         began_ms = started_ms or event_time(events[-1])
                         took = Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)
-                        return Waited(end, took, earlier is not None, answer)
+                        return Waited(end, took, earlier is not None, False, answer)
                     if interrupted or leaving.gone:
                         if cancels:
                             self._cancel_soon(task_id, "client")

@@ -232,6 +232,7 @@ async def test_a_final_failure_and_a_cancel_are_replayed_with_status_and_body(
         again = await asking(there.http)
         same(asking, await first, again)
         assert again.status_code == 400
+        assert again.headers["x-should-retry"] == "false"
 
         native = Asking("/api/openai", NATIVE)
         first = here.later(native(here.http, "other"))
