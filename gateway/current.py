@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
+from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.settings import Settings, Unpriced
 from fairlane.queues.survey.survey import RefusedReload
@@ -23,6 +24,7 @@ RELOADED = (
     "budget_timezone",
     "keys",
     "workers",
+    "upstreams",
     "max_queue_length",
     "max_queued_bytes",
     "max_retained_bytes",
@@ -44,6 +46,7 @@ _NAMED = {
     "workers": "tokens",
     "models": "models",
     "queues": "queues",
+    "upstreams": "upstreams",
     "routes": "routes",
     "templates": "templates",
 }
@@ -58,10 +61,11 @@ class Current:
     before the first key.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
         self.settings = settings
+        self._own = own
         self._read(settings)
-        self.callers = Callers(settings)
+        self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
         """None: the database has not been read."""
         self._told: set[str] = set()
@@ -103,7 +107,7 @@ class Current:
         was_open = self.callers.open
         if not was_open:
             stored = replace(stored, exist=True)
-        self.callers = callers = Callers(self.settings, stored)
+        self.callers = callers = Callers(self.settings, stored, own=self._own)
         if was_open and not callers.open and not at_start:
             log.warning("the gateway is open no more: keys are wanted")
         why = dict.fromkeys(callers.replaced, "the configuration has one of the same id")

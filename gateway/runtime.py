@@ -18,6 +18,7 @@ from fairlane.gateway.accounts.keyring import Keyring
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.opencalls import OpenCalls
 from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.calls.bodies import Bodies
 from fairlane.gateway.calls.intake import MIN_LINGER_MS
 from fairlane.gateway.calls.streams import Closing
@@ -96,12 +97,18 @@ ENDS = Ends(
 class Gateway:
     """A running gateway, as the application sees it. Made by `open_gateway`, which also ends it."""
 
-    def __init__(self, settings: Settings, redis_url: str, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        redis_url: str,
+        siblings: Siblings | None = None,
+        own_workers: UpstreamTokens | None = None,
+    ) -> None:
         siblings = siblings or Siblings(Path(), 0, 1)
         loop, started_at = asyncio.get_running_loop(), time.time()
         self.replica = replica = siblings.mark + secrets.token_hex(4)
         self.keys = keys = Keys(pool_prefix())
-        self.current = current = Current(settings)
+        self.current = current = Current(settings, own_workers)
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
@@ -354,7 +361,10 @@ class Gateway:
     def _end_calls(self) -> None:
         """Those of keys that are not valid any more, and the connections of workers whose tokens are not."""
         callers = self.current.callers
-        self.workers.check_tokens(lambda worker: callers.renewed(worker.sha256))
+        # (whoever starts workers of our own ends them, too, when they have finished what they run)
+        self.workers.check_tokens(
+            lambda worker: worker if worker.id == OWN_WORKER else callers.renewed(worker.sha256)
+        )
         if over := self.calls.revoke(callers.knows):
             log.info("calls of keys that are not valid any more end", replica=self.replica, calls=over)
 
@@ -419,10 +429,13 @@ async def _done(outcome: Awaitable[None] | None) -> None:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    settings: Settings, redis_url: str, siblings: Siblings | None = None
+    settings: Settings,
+    redis_url: str,
+    siblings: Siblings | None = None,
+    own_workers: UpstreamTokens | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A started gateway; stopped at the end, whatever happened."""
-    gateway = Gateway(settings, redis_url, siblings)
+    """A started gateway; stopped at the end, whatever happened. `own_workers`: tokens of those that this gateway starts."""
+    gateway = Gateway(settings, redis_url, siblings, own_workers)
     try:
         await gateway.start()
         yield gateway

@@ -27,6 +27,7 @@ from fairlane.gateway.accounts.signing import (
     read_signature,
     read_token,
 )
+from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, model_not_found
 from fairlane.gateway.hosts import is_loopback
@@ -226,8 +227,13 @@ class Callers:
     """
 
     def __init__(
-        self, settings: Settings, stored: StoredKeys = StoredKeys(), now: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        stored: StoredKeys = StoredKeys(),
+        now: Callable[[], float] = time.time,
+        own: UpstreamTokens | None = None,
     ) -> None:
+        """`own`: of the workers that this gateway starts itself; None: it starts none."""
         self.open = not settings.keys and not stored.exist and settings.loopback
         self.workers_open = self.open and not settings.workers
         self._now = now
@@ -258,6 +264,11 @@ class Callers:
         for token in settings.workers:
             workers[token.sha256] = Proof(token.sha256, worker_of(token, token.sha256))
         self._callers, self._workers = callers, workers
+        self._own: dict[str, Proof[WorkerIdentity]] = {}
+        for name, upstream in settings.upstreams.items():
+            if own is not None:
+                sha256 = digest(own.token(name))
+                self._own[sha256] = Proof(sha256, WorkerIdentity(OWN_WORKER, tuple(upstream.models), sha256))
         self._by_id = {proof.who.key_id: proof.who for proof in callers.values()}
         self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
         self._stored = stored.secrets
@@ -268,6 +279,7 @@ class Callers:
         self._anybody = Caller(ANONYMOUS, open_tier, key_id="", admin=True, delegating=True, open=True)
         self._allowed_hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._allowed_origins = frozenset(settings.cors_origins)
+        self._listens_on = settings.host.lower()
 
     def authenticate(self, header: Headers) -> Caller:
         """The caller of a request. Raises Unauthorized, and BadUser or BadTier for what a trusted caller names; BadSignature and
@@ -403,7 +415,9 @@ class Callers:
         return (caller.key_id, caller.secret_id) in secrets
 
     def authenticate_worker(self, authorization: str | None) -> WorkerIdentity | None:
-        """Whose worker it is, or None when it may not connect. An open gateway takes any."""
+        """Whose worker it is, or None when it may not connect. An open gateway takes any, and knows its own all the same."""
+        if own := self._find(self._own, authorization):
+            return own
         if self.workers_open:
             return WorkerIdentity(OPEN_WORKER, ("*",))
         return self._find(self._workers, authorization)
@@ -465,7 +479,8 @@ class Callers:
                 allowed_origins=self._allowed_origins,
             )
         name = host_name(host)
-        if self._allowed_hosts and (name is None or not (name in self._allowed_hosts or is_loopback(name))):
+        own = websocket and name == self._listens_on  # as the workers dial that this gateway starts
+        if self._allowed_hosts and not (name in self._allowed_hosts or is_loopback(name or "") or own):
             return "This gateway does not answer to this host name; see allowed_hosts"
         return None
 

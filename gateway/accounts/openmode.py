@@ -102,7 +102,7 @@ def who_gets_in(settings: Settings, held: Held = NOTHING_HELD) -> list[str]:
     For `fairlane check` and for the start.
     """
     if settings.keys or held.exist or not settings.loopback:
-        if settings.workers or held.tokens:
+        if settings.workers or held.tokens or settings.upstreams:
             return []
         if settings.loopback and not settings.keys:
             return [

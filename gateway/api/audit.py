@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.usage import Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.queries import Count, Filter, Plain, Since, Until, between
 from fairlane.gateway.records.audit import WantedActs
 from fairlane.gateway.records.refusals import WantedRefusals
 

@@ -9,7 +9,7 @@ from fairlane.gateway.accounts.callers import MAX_USER_CHARS, Kind
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
-from fairlane.gateway.api.usage import Count
+from fairlane.gateway.api.queries import Count
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import Request
 from fairlane.gateway.operator.keys import KeyChange, NewKey, Revocation, Rotation, no_key

@@ -8,7 +8,7 @@ from fastapi import Request as Framed
 from fairlane.gateway.access import Entrance
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheCaller, TheOperator, TheRequest, answer, refusals
-from fairlane.gateway.api.usage import Count
+from fairlane.gateway.api.queries import Count
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request

@@ -7,21 +7,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from fairlane.gateway.api import models
 from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
 from fairlane.gateway.api.operators import MAX_BODY_BYTES
-from fairlane.gateway.api.usage import (
-    CSV,
-    LIST,
-    PLAIN,
-    TIMES,
-    Count,
-    Filter,
-    Form,
-    Plain,
-    Since,
-    Until,
-    as_csv,
-    between,
-    wants_csv,
-)
+from fairlane.gateway.api.queries import LIST, PLAIN, TIMES, Count, Filter, Plain, Since, Until, between
+from fairlane.gateway.api.tables import CSV, Form, as_csv, wants_csv
 from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.operator.quota import NewGrant, read_subject
 from fairlane.gateway.tasks.poll import now_ms

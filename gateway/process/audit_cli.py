@@ -2,12 +2,11 @@
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import msgspec
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
 Since = Annotated[str, typer.Option("--from", help="From this day (UTC) on, such as 2026-11-01.")]
@@ -42,7 +41,7 @@ def audit(
     """
     wanted = {"who": who, "action": action, "target": target, "from": since, "to": until}
     wanted |= {"after": after, "limit": str(limit)}
-    told = _ask(gateway, key, "audit", wanted, as_json)
+    told = ask(gateway, key, f"/api/admin/audit{query_of(wanted)}", as_json)
     if told is None:
         return
     table = make_table("when (UTC)", "who", "from", "what", "to what", "before -> after")
@@ -78,7 +77,7 @@ def refusals(
     """
     wanted = {"key": caller, "code": code, "from": since, "to": until}
     wanted |= {"after": after, "limit": str(limit)}
-    told = _ask(gateway, key, "refusals", wanted, as_json)
+    told = ask(gateway, key, f"/api/admin/refusals{query_of(wanted)}", as_json)
     if told is None:
         return
     table = make_table("minute (UTC)", "key", "code", "refused")
@@ -122,18 +121,3 @@ def _print(table: Any, rows: list[Any], more: str | None, nothing: str) -> None:
     print_table(table)
     if more:
         typer.echo(f"there are more: --after {more}")
-
-
-def _ask(gateway: str, key: str | None, page: str, wanted: dict[str, str], as_json: bool) -> Any:
-    """The gateway's answer; None when it has been printed as it is."""
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
-    query = urlencode({name: value for name, value in wanted.items() if value})
-    try:
-        answer = call(gateway, key, f"/api/admin/{page}?{query}")
-    except StatusError as error:
-        stop(str(error))
-    if as_json:
-        typer.echo(answer.text)
-        return None
-    return answer.json()

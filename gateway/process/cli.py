@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from fairlane import __version__
+from fairlane.gateway.process.asking import USAGE_EXIT
 
-USAGE_EXIT = 2
 INTERRUPTED_EXIT = 130
 
 _HERE = "fairlane.gateway.process"

@@ -16,7 +16,7 @@ from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
 from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.database.tables import HEAD
-from fairlane.gateway.process.limits_cli import stop
+from fairlane.gateway.process.asking import stop
 from fairlane.gateway.settings import Settings, hide_password, load_settings
 from fairlane.queues.keys import Keys, pool_prefix
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from fairlane.gateway.process.limits_cli import Config
+from fairlane.gateway.process.asking import Config
 
 app = typer.Typer(no_args_is_help=True, help="See to the SQL database.")
 

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -14,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlane.gateway.process.start import run
+from fairlane.gateway.process.workers import OwnWorker
 from fairlane.gateway.settings import Settings
-from fairlane.queues.embedded.child import ChildProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,17 @@ def demo_settings(port: int, data_dir: Path) -> Settings:
     return Settings(port=port, data_dir=data_dir, log_level="warning", drain_ms=2000)
 
 
-def worker_command(model: SimulatedModel, url: str) -> list[str]:
-    """The command that runs a simulated model's worker."""
-    return [
-        *(sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "worker", "simulate"),
-        *("--gateway", url, "--name", model.name, "--model", model.name, "--slots", str(model.slots)),
-        *("--ttft-ms", str(model.ttft_ms), "--tokens-per-second", str(model.tokens_per_second)),
-    ]
+def demo_workers(_: Settings) -> dict[str, OwnWorker]:
+    """One for each simulated model."""
+    return {
+        model.name: OwnWorker(
+            (
+                *("simulate", "--name", model.name, "--model", model.name, "--slots", str(model.slots)),
+                *("--ttft-ms", str(model.ttft_ms), "--tokens-per-second", str(model.tokens_per_second)),
+            )
+        )
+        for model in MODELS
+    }
 
 
 def banner(url: str) -> str:
@@ -86,21 +88,6 @@ To watch queues and workers: {command} status --gateway {url}
 """
 
 
-@contextlib.contextmanager
-def simulated_workers(url: str) -> Iterator[list[ChildProcess]]:
-    """Workers for all demo models, each a process that reconnects until it finds the gateway; killed at the end."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
-    workers: list[ChildProcess] = []
-    try:
-        for model in MODELS:
-            command = worker_command(model, url)
-            workers.append(ChildProcess(command, output=subprocess.DEVNULL, env=environ))
-        yield workers
-    finally:
-        for worker in workers:
-            worker.kill()
-
-
 def offered(url: str) -> set[str]:
     """The models that the gateway offers now; none while it does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -128,16 +115,15 @@ def announce(url: str, over: threading.Event) -> None:
 
 @contextlib.contextmanager
 def guided(url: str) -> Iterator[None]:
-    """The models' workers, and the words to the user once all of it works."""
+    """The words to the user once all of it works."""
     over = threading.Event()
     guide = threading.Thread(target=announce, args=(url, over))
-    with simulated_workers(url):
-        guide.start()
-        try:
-            yield
-        finally:
-            over.set()
-            guide.join()
+    guide.start()
+    try:
+        yield
+    finally:
+        over.set()
+        guide.join()
 
 
 def run_demo(port: int) -> int:
@@ -145,4 +131,9 @@ def run_demo(port: int) -> int:
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="fairlane-demo-") as data_dir:
         settings = demo_settings(port, Path(data_dir))
-        return run(settings, beside=guided(url), port_option="--port, or with `make run PORT=8090`")
+        return run(
+            settings,
+            beside=guided(url),
+            plan=demo_workers,
+            port_option="--port, or with `make run PORT=8090`",
+        )

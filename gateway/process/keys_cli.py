@@ -5,16 +5,18 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, get_origin
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of, stop
 from fairlane.gateway.process.new_key_cli import new
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
+
+KEYS = "/api/admin/keys"
 
 _LISTS = {name for name, field in CallerKey.model_fields.items() if get_origin(field.annotation) is list}
 _PARTS = {name for name, field in CallerKey.model_fields.items() if part_of(field)}
@@ -58,7 +60,7 @@ def create(
     words = list(words or ())
     named = {"id": words.pop(0)} if words and "=" not in words[0] else {}
     body = {**named, **({"kind": "worker"} if worker else {}), **_read(words)}
-    _print_secret(_ask(gateway, key, "", as_json, "POST", body))
+    _print_secret(ask(gateway, key, KEYS, as_json, body, method="POST"))
 
 
 def show_all(
@@ -72,9 +74,7 @@ def show_all(
 ) -> None:
     """Show the keys: those of the configuration, and those created here. A gateway with keys wants a viewer's or an admin's."""
     wanted = {"text": text, "kind": kind, "after": after, "limit": limit}
-    told = _ask(
-        gateway, key, "?" + urlencode({name: value for name, value in wanted.items() if value}), as_json
-    )
+    told = ask(gateway, key, f"{KEYS}{query_of(wanted)}", as_json)
     if told is None:
         return
     table = make_table("id", "kind", "state", "tier", "scopes", "expires", "last used", "source", "note")
@@ -111,8 +111,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one key with all its settings, and what is left of its limits. A gateway with keys wants a viewer's or an admin's."""
-    whose = f"?{urlencode({'user': user})}" if user else ""
-    told = _ask(gateway, key, f"/{quote(key_id, safe='')}{whose}", as_json)
+    told = ask(gateway, key, f"{_path(key_id)}{query_of({'user': user})}", as_json)
     if told is not None:
         print_away(told)
         _print_key(told)
@@ -135,7 +134,7 @@ def change(
 
     fairlane key change site user_limits=null quota=null
     """
-    told = _ask(gateway, key, f"/{quote(key_id, safe='')}", as_json, "PATCH", _read(values))
+    told = ask(gateway, key, _path(key_id), as_json, _read(values))
     if told is not None:
         _print_key(told)
         _print_notes(told)
@@ -156,9 +155,7 @@ def rotate(
     if duration is None and keep != "0":
         stop("--keep must be a time such as 30m, 24h or 7d, or 0")
     keep_ms = int(duration[1]) * _UNITS_MS[duration[2]] if duration else 0
-    _print_secret(
-        _ask(gateway, key, f"/{quote(key_id, safe='')}/rotate", as_json, "POST", {"keep_ms": keep_ms})
-    )
+    _print_secret(ask(gateway, key, f"{_path(key_id)}/rotate", as_json, {"keep_ms": keep_ms}, method="POST"))
 
 
 def revoke(
@@ -172,7 +169,7 @@ def revoke(
 ) -> None:
     """End a key on all gateways, for good. What is under way goes on, unless --now is said; workers' connections end anyhow.
     Written to the audit record."""
-    told = _ask(gateway, key, f"/{quote(key_id, safe='')}/revoke", as_json, "POST", {"now": now})
+    told = ask(gateway, key, f"{_path(key_id)}/revoke", as_json, {"now": now}, method="POST")
     if told is not None:
         typer.echo(f"{told['id']} is revoked" + (f"; {told['cancelled']} tasks cancelled" if now else ""))
         _print_notes(told)
@@ -189,6 +186,10 @@ app.command("show")(show)
 app.command("change")(change)
 app.command("rotate")(rotate)
 app.command("revoke")(revoke)
+
+
+def _path(key_id: str) -> str:
+    return f"{KEYS}/{quote(key_id, safe='')}"
 
 
 def _read(values: list[str]) -> dict[str, Any]:
@@ -294,24 +295,3 @@ def _print_secret(told: Mapping[str, Any] | None) -> None:
 def _print_notes(told: Mapping[str, Any]) -> None:
     for note in told["notes"]:
         typer.echo(f"fairlane: {note}", err=True)
-
-
-def _ask(
-    gateway: str,
-    key: str | None,
-    path: str,
-    as_json: bool,
-    method: str = "",
-    body: dict[str, Any] | None = None,
-) -> Any:
-    """The gateway's answer; None when it has been printed as it is."""
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        answer = call(gateway, key, f"/api/admin/keys{path}", body, method=method)
-    except StatusError as error:
-        stop(str(error))
-    if as_json:
-        typer.echo(answer.text)
-        return None
-    return answer.json()

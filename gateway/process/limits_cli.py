@@ -1,41 +1,21 @@
 """`fairlane queues` and `fairlane models`: their limits as a running gateway knows them, and changes of them."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 import typer
 from typer.core import TyperGroup
 
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of, state_of, stop
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 if TYPE_CHECKING:
     from fairlane.gateway.process.status import ModelRow, QueueRow, State
 
-USAGE_EXIT = 2
 MOST_NAMES = 20
 
-Url = Annotated[
-    str,
-    typer.Option("--gateway", envvar="FAIRLANE_GATEWAY", help="Address of the gateway, http://host:port."),
-]
-AdminKey = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        envvar="FAIRLANE_ADMIN_KEY",
-        help="A key with the scope viewer; for changes, an admin's. Better in the environment: others on this machine see "
-        "command lines.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as it is.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="FAIRLANE_CONFIG", help="YAML file with settings. [default: ./fairlane.yaml, if any]"
-    ),
-]
 Kind = Literal["queue", "model"]
 
 _BLOCKED = {
@@ -46,7 +26,6 @@ _BLOCKED = {
 }
 """Why nothing starts, in words."""
 
-HERE = "http://127.0.0.1:8080"
 SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
 
 
@@ -111,26 +90,8 @@ def set_model(
     _set("model", name, values, gateway, key, as_json)
 
 
-def stop(sentence: str) -> NoReturn:
-    """End the command: a mistake of the user, or nobody answers."""
-    typer.echo(f"fairlane: {sentence}", err=True)
-    raise typer.Exit(USAGE_EXIT)
-
-
-def print_away(told: Mapping[str, Any]) -> None:
-    """Say where an answer is not the database's, as that is away."""
-    if told["databaseAway"]:
-        sentence = "the SQL database is away; this is what the gateway and Redis know"
-        typer.echo(f"fairlane: {sentence} ({told['databaseAway']})", err=True)
-
-
 def _list(kind: Kind, gateway: str, key: str | None, as_json: bool) -> None:
-    from fairlane.gateway.process.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        raw, state = fetch_state(gateway, key)
-    except StatusError as error:
-        stop(str(error))
+    raw, state = state_of(gateway, key)
     if as_json:
         rows = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[f"{kind}s"]
         typer.echo(msgspec.json.format(bytes(rows), indent=0).decode())
@@ -222,15 +183,8 @@ class _Marked:
 
 
 def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
-    from urllib.parse import quote  # noqa: PLC0415
-
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
     change = _read(values)
-    try:
-        answer = call(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
-    except StatusError as error:
-        stop(str(error))
+    answer = answer_of(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
     if kind == "model" and any(value is not None for value in change.values()):
         _warn_of_a_stranger(name, gateway, key)
     if as_json:

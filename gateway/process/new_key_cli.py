@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 from pydantic import ValidationError
 
-from fairlane.gateway.process.limits_cli import stop
+from fairlane.gateway.process.asking import stop
 from fairlane.gateway.settings import CallerKey, Scope, WorkerKey
 
 

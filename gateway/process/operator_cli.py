@@ -1,12 +1,12 @@
 """`fairlane users`, `tasks`, `cancel` and `drain`: who and what waits at a running gateway, and what an operator ends."""
 
 import re
-from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of, state_of, stop
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 User = Annotated[str, typer.Option(help="The user whose tasks they are, as the task list names it.")]
@@ -21,16 +21,13 @@ MOST_WIDE = 100
 
 def status(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show queues, models and workers. A gateway with keys wants a viewer's or an admin's."""
-    from fairlane.gateway.process.status import StatusError, fetch_state, print_state  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        raw, state = fetch_state(gateway, key)
-    except StatusError as error:
-        stop(str(error))
+    raw, state = state_of(gateway, key)
     if as_json:
         typer.echo(raw)
-    else:
-        print_state(state)
+        return
+    from fairlane.gateway.process.status import print_state  # noqa: PLC0415 (an HTTP client)
+
+    print_state(state)
 
 
 def users(
@@ -40,7 +37,7 @@ def users(
     as_json: AsJson = False,
 ) -> None:
     """Show the users with the most waiting tasks: who caused a backlog. A gateway with keys wants a viewer's or an admin's."""
-    told = _ask(gateway, key, f"/api/admin/users?limit={limit}", as_json)
+    told = ask(gateway, key, f"/api/admin/users?limit={limit}", as_json)
     if told is None:
         return
     table = make_table("user", "waiting", "running", "tokens in 10 min", "share", "waits for")
@@ -79,7 +76,7 @@ def tasks(
     """
     worker_id = _worker_id(gateway, key, worker, may_be_gone=True) if worker else ""
     wanted = {"text": text, "state": state, "user": user, "queue": queue, "model": model, "worker": worker_id}
-    told = _ask(gateway, key, f"/api/admin/tasks?{_query(wanted, code=code, limit=limit)}", as_json)
+    told = ask(gateway, key, f"/api/admin/tasks{query_of({**wanted, 'code': code, 'limit': limit})}", as_json)
     if told is None:
         return
     table = make_table("task", "state", "user", "model", "queue", "age", "request", "code", "failure")
@@ -114,8 +111,8 @@ def cancel(
         stop("say whose or which tasks: --user, --queue, --model or --worker")
     worker_id = _worker_id(gateway, key, worker) if worker else ""
     wanted = {"user": user, "queue": queue, "model": model, "worker": worker_id, "state": state}
-    path = f"/api/admin/tasks/cancel?{_query(wanted, limit=limit)}"
-    told = _ask(gateway, key, path, as_json, method="POST")
+    path = f"/api/admin/tasks/cancel{query_of({**wanted, 'limit': limit})}"
+    told = ask(gateway, key, path, as_json, method="POST")
     if told is not None:
         typer.echo(f"{told['cancelled']} cancelled{'; there are more, call again' if told['more'] else ''}")
 
@@ -128,19 +125,14 @@ def drain(
 ) -> None:
     """Give a worker no more tasks; what it runs goes on. Written to the audit record."""
     worker_id = quote(_worker_id(gateway, key, worker), safe="")
-    told = _ask(gateway, key, f"/api/admin/workers/{worker_id}/drain", as_json, method="POST")
+    told = ask(gateway, key, f"/api/admin/workers/{worker_id}/drain", as_json, method="POST")
     if told is not None:
         typer.echo(f"{told['name'] or told['workerId']} drains")
 
 
 def _worker_id(gateway: str, key: str | None, worker: str, *, may_be_gone: bool = False) -> str:
     """The id of the worker with this name or id. `may_be_gone`: what no connected one has is taken for an id."""
-    from fairlane.gateway.process.status import StatusError, fetch_state  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        _, state = fetch_state(gateway, key)
-    except StatusError as error:
-        stop(str(error))
+    _, state = state_of(gateway, key)
     ids = [row.worker_id for row in state.workers if row.worker_id == worker]
     ids = ids or [row.worker_id for row in state.workers if row.name == worker]
     if not ids and may_be_gone and re.fullmatch(r"[0-9a-f]{16}", worker):
@@ -151,21 +143,3 @@ def _worker_id(gateway: str, key: str | None, worker: str, *, may_be_gone: bool 
     if len(ids) > 1:
         stop(f"{len(ids)} workers have this name; say which by its id: {', '.join(ids)}")
     return ids[0]
-
-
-def _query(wanted: dict[str, str], **more: str | int) -> str:
-    return urlencode({name: value for name, value in {**wanted, **more}.items() if value})
-
-
-def _ask(gateway: str, key: str | None, path: str, as_json: bool, *, method: str = "") -> Any:
-    """The gateway's answer; None when it has been printed as it is."""
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        answer = call(gateway, key, path, method=method)
-    except StatusError as error:
-        stop(str(error))
-    if as_json:
-        typer.echo(answer.text)
-        return None
-    return answer.json()

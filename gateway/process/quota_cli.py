@@ -2,16 +2,14 @@
 
 import secrets
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
-import msgspec
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, print_away, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
+QUOTA = "/api/admin/quota"
 WHOM = "Who pays: a key, by its id, or a user of a delegating key, as the task list names it: site/ann."
 Whom = Annotated[str, typer.Argument(help=WHOM)]
 AnyWhom = Annotated[str, typer.Argument(help=WHOM + " [default: all]")]
@@ -50,7 +48,7 @@ def grant(
     own = grant_id or f"grant-{secrets.token_hex(8)}"
     body = {**_of(whom, user), "credits": credits, "id": own, **({"note": note} if note else {})}
     again = f"if it is not known whether it was done, repeat it with --id {own}: it grants once"
-    told = _ask(gateway, key, "/grants", as_json, body, again)
+    told = ask(gateway, key, f"{QUOTA}/grants", as_json, body, method="POST", again=again, exact=True)
     if told is None:
         return
     made = "granted" if told["credits"] > 0 else "taken back"
@@ -76,7 +74,7 @@ def show(
 ) -> None:
     """Show what keys and users can pay with, in credits. A gateway with keys wants a viewer's or an admin's."""
     wanted = {**_of(whom, user), "text": text, "after": after, "limit": str(limit)}
-    told = _ask(gateway, key, _query(wanted), as_json)
+    told = ask(gateway, key, f"{QUOTA}{query_of(wanted)}", as_json, exact=True)
     if told is None:
         return
     table = make_table(
@@ -133,7 +131,8 @@ def ledger(
         "limit": str(limit),
     }
     wanted |= {"format": "csv"} if as_csv else {}
-    told = _ask(gateway, key, "/ledger" + _query(wanted), as_json or as_csv, ends_line=not as_csv)
+    path = f"{QUOTA}/ledger{query_of(wanted)}"
+    told = ask(gateway, key, path, as_json or as_csv, exact=True, ends_line=not as_csv)
     if told is None:
         return
     table = make_table(*("at", "who", "what", "fund", "amount", "held", "refunded", "note"))
@@ -171,30 +170,3 @@ def _who(row: Mapping[str, Any]) -> str:
     if not user:
         return str(row["key"])
     return user if "/" in user else f"{user} (no user named)"
-
-
-def _query(wanted: Mapping[str, str]) -> str:
-    return "?" + urlencode({name: value for name, value in wanted.items() if value})
-
-
-def _ask(
-    gateway: str,
-    key: str | None,
-    path: str,
-    as_it_is: bool,
-    body: dict[str, Any] | None = None,
-    again: str = "",
-    *,
-    ends_line: bool = True,
-) -> Any:
-    """The gateway's answer; None when it has been printed as it is. `again`: what to do where it may have been done."""
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
-    try:
-        answer = call(gateway, key, f"/api/admin/quota{path}", body, method="POST" if body else "")
-    except StatusError as error:
-        stop(f"{error}; {again}" if again and error.unknown else str(error))
-    if as_it_is:
-        typer.echo(answer.text, nl=ends_line)
-        return None
-    return msgspec.json.Decoder(float_hook=Decimal).decode(answer.content)

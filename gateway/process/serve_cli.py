@@ -9,7 +9,7 @@ import structlog
 import typer
 
 from fairlane.gateway.accounts.openmode import who_gets_in
-from fairlane.gateway.process.limits_cli import Config
+from fairlane.gateway.process.asking import Config
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.settings import Settings, describe, load_settings, settings_table, without_secrets
 

@@ -17,12 +17,14 @@ import structlog
 import uvicorn
 
 from fairlane.gateway.accounts.callers import Callers
+from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.app import App, with_cors
 from fairlane.gateway.connections.http import HttpConnection
 from fairlane.gateway.connections.sockets import notice_vanished_peers
 from fairlane.gateway.connections.workers import WorkerProtocol
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.memory import giving_back, settle_memory
+from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.runtime import Gateway, open_gateway
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import EmbeddedRedis
@@ -64,12 +66,14 @@ class Server(uvicorn.Server):
         url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
         callers = self._gateway.current.callers
         token = "" if callers.workers_open else ", its token in FAIRLANE_WORKER_TOKEN"
+        connect = f"connect a worker{token}: fairlane worker echo --gateway {url}; then "
         log.info(
             "Fairlane serves",
             url=url,
             callers="anybody on this machine, without a key" if callers.open else "with a key",
             store=("Redis at " if settings.redis_url else "") + self._gateway.store.address,
-            next=f"connect a worker{token}: fairlane worker echo --gateway {url}; then open {url}",
+            **({"upstreams": [*settings.upstreams]} if settings.upstreams else {}),
+            next=f"{'' if settings.upstreams else connect}open {url}",
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -125,13 +129,16 @@ async def serve(
     updates: Connection | None = None,
     parent: int | None = None,
     siblings: Siblings | None = None,
+    own_tokens: UpstreamTokens | None = None,
+    own_workers: OwnWorkers | None = None,
 ) -> None:
     """Serve until a signal says stop, or at once when `parent` (a sentinel) says that the supervisor is gone.
 
-    New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them.
+    New settings come from `reload` on SIGHUP, or through `updates` from the supervisor, which has read them. Workers of our own
+    are let in with `own_tokens`; `own_workers` runs them, where that is not the supervisor's to do.
     """
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings, redis_url, siblings) as gateway:
+    async with open_gateway(settings, redis_url, siblings, own_tokens) as gateway:
         server = make_server(gateway, settings)
         server.speaks = siblings is None or siblings.index == 0
 
@@ -139,6 +146,8 @@ async def serve(
             if server.should_exit:
                 server.force_exit = True
             server.should_exit = True
+            if own_workers is not None:
+                own_workers.stay_down()
 
         async def reread() -> None:
             if reload is not None:
@@ -148,6 +157,10 @@ async def serve(
             if isinstance(fresh, RefusedReload):
                 gateway.current.reload_refused = fresh
             else:
+                if own_workers is not None:
+                    own_workers.follow(
+                        fresh
+                    )  # whose new ones come later than the next line, which lets them in
                 await gateway.reconfigure(fresh)
 
         def begin(work: Coroutine[Any, Any, None]) -> None:

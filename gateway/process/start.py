@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ import structlog
 from fairlane.gateway.accounts.keystore import KeyStore
 from fairlane.gateway.accounts.openmode import Held, who_gets_in
 from fairlane.gateway.accounts.secrets import with_first_start_keys
+from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.connections.sockets import TooFewFiles, connection_limits, open_files, raise_open_files
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
@@ -19,6 +21,7 @@ from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
+from fairlane.gateway.process.workers import OwnWorkers, Plan, drain_ms_of, loopback_url, upstream_plan
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import DataDirInUseError, EmbeddedRedisError
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
@@ -33,12 +36,14 @@ def run(
     reload: ReadSettings | None = None,
     *,
     beside: contextlib.AbstractContextManager[None] | None = None,
+    plan: Plan | None = None,
     port_option: str = "--port",
 ) -> int:
     """Serve until told to stop; the exit code. Says on standard error, in a sentence, why it cannot.
 
     `reload` reads the settings again, for SIGHUP. `beside` is entered once the port is this process's own (whoever connects
-    from then on waits until the gateway answers), and left when it has stopped. `port_option`: how a user says another port.
+    from then on waits until the gateway answers), and left when it has stopped. `plan`: which workers the gateway starts itself,
+    where these are not one for each upstream. `port_option`: how a user says another port.
     """
     configure_logging(settings.log_format, settings.log_level)
     try:
@@ -57,9 +62,13 @@ def run(
                 )
             with beside or contextlib.nullcontext():
                 again = None if reload is None else _fresh(reload, configured, held)
+                tokens = UpstreamTokens()
+                plan = plan or upstream_plan(tokens, os.environ, settings)
+                drain_s = drain_ms_of(settings) / 1000
+                workers = OwnWorkers(plan, loopback_url(listener), os.environ, drain_s)
                 if settings.processes > 1:
-                    return Supervisor(settings, listener, again).run()
-                run_loop(_serve_alone(settings, listener, again))
+                    return Supervisor(settings, listener, again, tokens, workers).run()
+                run_loop(_serve_alone(settings, listener, again, tokens, workers))
     except (
         OSError,
         TooFewFiles,
@@ -120,9 +129,18 @@ def _fresh(reload: ReadSettings, started: Settings, held: Held) -> Reload:
     return read
 
 
-async def _serve_alone(settings: Settings, listener: socket.socket, reload: Reload | None) -> None:
-    async with store(settings) as redis_url:
-        await serve(settings, redis_url, sockets=[listener], reload=reload)
+async def _serve_alone(
+    settings: Settings,
+    listener: socket.socket,
+    reload: Reload | None,
+    tokens: UpstreamTokens,
+    workers: OwnWorkers,
+) -> None:
+    async with workers, store(settings) as redis_url:
+        workers.follow(settings)
+        await serve(
+            settings, redis_url, sockets=[listener], reload=reload, own_tokens=tokens, own_workers=workers
+        )
 
 
 def bind(settings: Settings, port_option: str) -> socket.socket:

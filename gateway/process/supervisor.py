@@ -1,6 +1,7 @@
 """Several processes of one gateway on one socket.
 
-The parent owns the embedded Redis and the listening socket, starts the others anew when they die, and hands signals on.
+The parent owns the embedded Redis, the listening socket and the workers of `upstreams`, starts the others anew when they die, and
+hands signals on.
 """
 
 import asyncio
@@ -17,10 +18,12 @@ from typing import Any
 
 import structlog
 
+from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.connections.sockets import raise_open_files
 from fairlane.gateway.metrics.siblings import Siblings
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, read_again, run_loop, serve, store
+from fairlane.gateway.process.workers import OwnWorkers
 from fairlane.gateway.settings import Settings
 from fairlane.queues.survey.survey import RefusedReload
 
@@ -30,10 +33,20 @@ log = structlog.get_logger("fairlane.gateway")
 class Supervisor:
     """Runs `processes` gateways on one socket. Its main thread owns the embedded Redis, as long as any of them lives."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, reload: Reload | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        reload: Reload | None,
+        tokens: UpstreamTokens,
+        workers: OwnWorkers,
+    ) -> None:
+        """`tokens` let `workers`, which run as long as this does, in at each of them."""
         self._settings = settings
         self._listener = listener
         self._reload = reload
+        self._tokens = tokens
+        self._workers = workers
         self._updates: list[Connection] = []
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Any] = []
@@ -57,7 +70,8 @@ class Supervisor:
 
     async def _supervise_in(self, folder: Path, stop: asyncio.Event) -> None:
         size = self._settings.processes
-        async with store(self._settings) as redis_url:
+        async with self._workers as workers, store(self._settings) as redis_url:
+            workers.follow(self._settings)
             keepers = [
                 asyncio.create_task(self._keep(redis_url, Siblings(folder, index, size)))
                 for index in range(size)
@@ -66,6 +80,7 @@ class Supervisor:
                 await stop.wait()
             finally:
                 self._stopping = True
+                workers.stay_down()
                 self._signal(signal.SIGTERM)
                 patience = self._settings.drain_ms / 1000 + 15
                 await asyncio.wait(keepers, timeout=patience)
@@ -73,6 +88,7 @@ class Supervisor:
                     if child.is_alive():
                         child.kill()
                 await asyncio.gather(*keepers)
+                self._listener.close()  # nobody answers there any more: whoever dials, our workers too, need not wait
 
     async def _keep(self, redis_url: str, siblings: Siblings) -> None:
         """Keep one process running; a short-lived one is started again later and later."""
@@ -81,7 +97,7 @@ class Supervisor:
             theirs, ours = self._context.Pipe(duplex=False)
             child = self._context.Process(
                 target=_child_main,
-                args=(self._settings, redis_url, self._listener, theirs, siblings),
+                args=(self._settings, redis_url, self._listener, theirs, siblings, self._tokens),
                 daemon=False,
             )
             child.start()
@@ -117,6 +133,8 @@ class Supervisor:
                     OSError
                 ):  # it has just died; the next one begins with these settings
                     update.send(fresh)
+            if not isinstance(fresh, RefusedReload):
+                self._workers.follow(fresh)
 
     def _signal(self, sig: int) -> None:
         for child in self._children:
@@ -125,7 +143,12 @@ class Supervisor:
 
 
 def _child_main(
-    settings: Settings, redis_url: str, listener: socket.socket, updates: Connection, siblings: Siblings
+    settings: Settings,
+    redis_url: str,
+    listener: socket.socket,
+    updates: Connection,
+    siblings: Siblings,
+    own_tokens: UpstreamTokens,
 ) -> None:
     configure_logging(settings.log_format, settings.log_level)
     raise_open_files()
@@ -139,5 +162,6 @@ def _child_main(
             updates=updates,
             parent=parent.sentinel,
             siblings=siblings,
+            own_tokens=own_tokens,
         )
     )

@@ -1,13 +1,10 @@
 """`fairlane usage`: what tasks used, by model, key, user, day and more."""
 
-from decimal import Decimal
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
-import msgspec
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, query_of
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 
@@ -42,18 +39,12 @@ def usage(
 
     fairlane usage --by day,model --csv > usage.csv
     """
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
     wanted = {"by": by, "from": since, "to": until, "model": model, "key": caller, "user": user, "tier": tier}
     wanted |= {"limit": str(limit), "format": "csv" if as_csv else "json"}
-    try:
-        told = call(gateway, key, f"/api/admin/usage?{urlencode({k: v for k, v in wanted.items() if v})}")
-    except StatusError as error:
-        stop(str(error))
-    if as_csv or as_json:
-        typer.echo(told.text, nl=not as_csv)
-        return
-    _print(msgspec.json.Decoder(float_hook=Decimal).decode(told.content))
+    path = f"/api/admin/usage{query_of(wanted)}"
+    told = ask(gateway, key, path, as_csv or as_json, exact=True, ends_line=not as_csv)
+    if told is not None:
+        _print(told)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fairlane.gateway.process.limits_cli import HERE, AdminKey, AsJson, Url, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_of
 
 app = typer.Typer(no_args_is_help=True, help="See to the users of a running gateway.")
 TOLD = {
@@ -34,17 +34,12 @@ def forget(
 
     fairlane user forget site/ann
     """
-    from fairlane.gateway.process.status import StatusError, call  # noqa: PLC0415 (an HTTP client)
-
     if not yes:
         typer.confirm(f"Forget {user} for good?", abort=True)
     done = dict.fromkeys(TOLD, 0)
     more = True
     while more:
-        try:
-            told = call(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
-        except StatusError as error:
-            stop(str(error))
+        told = answer_of(gateway, key, "/api/admin/users/forget", {"user": user}, method="POST").json()
         done = {name: count + told[name] for name, count in done.items()} | {"ledger": told["ledger"]}
         more = told["more"]
     if as_json:

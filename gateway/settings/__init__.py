@@ -20,6 +20,7 @@ from fairlane.gateway.settings.parts import (
     PriceSettings,
     QueueSettings,
     Scope,
+    UpstreamSettings,
     WorkerKey,
     part_of,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "TemplateMessage",
     "TemplateSettings",
     "Unpriced",
+    "UpstreamSettings",
     "WorkerKey",
     "describe",
     "hide_password",

@@ -12,6 +12,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    UpstreamSettings,
     WorkerKey,
     part_of,
 )
@@ -26,6 +27,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "prices": ("prices[]", PriceSettings),
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
+    "upstreams": ("upstreams.<name>", UpstreamSettings),
 }
 
 _BEYOND_ANY_USE = 10_000_000
@@ -38,7 +40,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         value = getattr(settings, name)
         if name == "templates":
             rows += [(f"{name}.{key}", _template(key, entry)) for key, entry in value.items()]
-        elif name in ("models", "queues", "routes"):
+        elif name in ("models", "queues", "routes", "upstreams"):
             rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
         elif name == "prices":
             rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
@@ -125,7 +127,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 
 def _nested_env(group: str, part: str) -> str:
-    if group in ("models", "queues"):
+    if group in ("models", "queues", "upstreams"):
         return f"`{env_name(group)}__<NAME>__{part.upper()}`"
     return f"`{env_name(group)}` (JSON)"
 

@@ -13,6 +13,7 @@ from fairlane.gateway.settings.parts import (
     ModelSettings,
     PriceSettings,
     QueueSettings,
+    UpstreamSettings,
     WorkerKey,
     part_of,
 )
@@ -29,7 +30,7 @@ from fairlane.gateway.settings.sources import (
     suggestion,
 )
 
-_SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers"}
+_SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams"}
 """Settings whose values no message repeats."""
 
 _ENTRIES: dict[str, type[BaseModel]] = {
@@ -40,6 +41,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "prices": PriceSettings,
     "keys": CallerKey,
     "workers": WorkerKey,
+    "upstreams": UpstreamSettings,
 }
 
 
@@ -82,12 +84,27 @@ def load_settings(
 
     problems = [*file.problems, *own.problems]
     problems += [Problem(_place(finding, [flags, own, seeds, file]), finding.message) for finding in findings]
+    if settings is not None:
+        sources = [flags, own, seeds, file]
+        problems += [Problem(_place(lack, sources), lack.message) for lack in _lacking(settings, environ)]
     if problems or settings is None:
         raise SettingsError(problems)
     if file.modified_ms is not None:
         read_ms = settings.times.read_ms
         settings.came(Times(min(file.modified_ms, read_ms), read_ms))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
+
+
+def _lacking(settings: Settings, environ: Mapping[str, str]) -> list[_Finding]:
+    """The keys of upstreams that the environment does not hold."""
+    return [
+        _Finding(
+            [("upstreams", name, "api_key_env")],
+            f"the environment variable {upstream.api_key_env} is not set here (a gateway that runs knows those of its start)",
+        )
+        for name, upstream in settings.upstreams.items()
+        if upstream.api_key_env and not environ.get(upstream.api_key_env, "").strip()
+    ]
 
 
 def _build(sources: list[Source]) -> tuple[Settings | None, list[_Finding]]:

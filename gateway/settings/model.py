@@ -41,6 +41,7 @@ from fairlane.gateway.settings.parts import (
     MsOrZero,
     PriceSettings,
     QueueSettings,
+    UpstreamSettings,
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
@@ -361,6 +362,11 @@ class Settings(BaseModel):
     worker reads what callers send.
     """
 
+    upstreams: dict[Identifier, UpstreamSettings] = Field(default={}, max_length=64)
+    """Servers and accounts that run models. For each, this gateway starts a worker of its own, which is seen under this name, and
+    starts it again when it dies. None: workers are started by hand, also on other machines.
+    """
+
     _times: Times = PrivateAttr(default_factory=Times.now)
 
     @property
@@ -410,6 +416,15 @@ class Settings(BaseModel):
     def model(self, name: str) -> ModelSettings:
         """The settings of a model, the defaults when it is not listed."""
         return self.models.get(name) or ModelSettings()
+
+    def lists(self, model: str) -> bool:
+        """Whether the configuration knows a model by this name."""
+        return model in self.models or any(model in upstream.models for upstream in self.upstreams.values())
+
+    @property
+    def listed_models(self) -> set[str]:
+        """The names that the configuration knows: of models, and of what upstreams offer."""
+        return {*self.models, *(name for upstream in self.upstreams.values() for name in upstream.models)}
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -470,6 +485,11 @@ class Settings(BaseModel):
                     f"{origin!r} is not an origin such as https://app.example (no path, no trailing slash)"
                 )
         return value
+
+    @field_validator("upstreams", mode="before")
+    @classmethod
+    def _nothing_is_none(cls, value: Any) -> Any:
+        return {} if value is None else value
 
     @field_validator("models", "routes", "templates", mode="before")
     @classmethod

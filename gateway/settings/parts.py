@@ -3,7 +3,9 @@
 import contextlib
 import datetime
 import functools
-from typing import Annotated, Any, Literal, get_args
+import re
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -13,12 +15,14 @@ from pydantic import (
     PlainSerializer,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
+from fairlane.workers.providers import PROVIDERS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -381,3 +385,112 @@ class WorkerKey(SettingsPart):
     @classmethod
     def _lower(cls, value: str) -> str:
         return value.lower()
+
+
+MOST_MODELS_OF_A_WORKER = 256
+MOST_SLOTS_OF_A_WORKER = 1024
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
+
+
+def _offers(value: Any) -> Any:
+    """Models by the names that are offered, each with the upstream's own: a list has the same for both."""
+    if isinstance(value, list):
+        names = [name for name in value if isinstance(name, str)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{twice[0]!r} is given twice")
+        if len(names) < len(value):
+            raise ValueError("should be names of models; put numbers and the like in quotes")
+        value = {name: name for name in names}
+    if value == {}:
+        raise ValueError("should name a model, at least")
+    if isinstance(value, dict):
+        return {name: name if other is None else other for name, other in value.items()}
+    raise ValueError("should be a list of models, or `name: the upstream's name of it` for each")
+
+
+def _as_offered(models: dict[str, str]) -> list[str] | dict[str, str]:
+    return list(models) if all(name == other for name, other in models.items()) else models
+
+
+OfferedModel = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Offers = Annotated[
+    dict[OfferedModel, OfferedModel],
+    Field(max_length=MOST_MODELS_OF_A_WORKER),
+    BeforeValidator(_offers),
+    PlainSerializer(_as_offered),
+]
+
+
+class UpstreamSettings(SettingsPart):
+    """One server or account behind this gateway: the gateway itself starts a worker that passes tasks to it."""
+
+    provider: str
+    """What it speaks: `openai` (any server that speaks OpenAI), `deepseek`, `glm`, `vllm` or `ollama`."""
+
+    base_url: str | None = None
+    """What precedes `/chat/completions`, with its version: `http://localhost:8000/v1`. Not set: the provider's own address, of
+    vLLM and Ollama their usual ones on this machine.
+    """
+
+    models: Offers
+    """Models to offer: a list of names, or where the upstream calls them otherwise `name: the upstream's name`. `["*"]` offers
+    any.
+    """
+
+    slots: int = Field(default=1, ge=1, le=MOST_SLOTS_OF_A_WORKER)
+    """Tasks that this gateway gives it at a time. Gateways that share a Redis each start a worker, so their slots add up; where
+    the upstream allows less, `models.<name>.concurrency` bounds a model over all of them.
+    """
+
+    api_key_env: str | None = None
+    """The environment variable that holds its key, which stands in no file. Not set: no key is sent. Read at the start of the
+    gateway: a variable that comes later needs a restart.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return self.base_url or PROVIDERS[self.provider].base_url
+
+    @field_validator("provider")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PROVIDERS:
+            raise ValueError(f"should be one of {', '.join(PROVIDERS)}, not {value[:40]!r}")
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or not value.isascii() or not value.isprintable() or " " in value:
+            raise ValueError("should be a URL such as http://localhost:8000/v1")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError(
+                "should hold no user, password or query: a key goes into the variable that api_key_env names"
+            )
+        return value.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_variable(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE.fullmatch(value):
+            raise ValueError(
+                "should be the name of an environment variable, in capitals (DEEPSEEK_API_KEY), and not the key itself"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_key(self) -> Self:
+        provider = PROVIDERS[self.provider]
+        if provider.needs_key and self.base_url is None and self.api_key_env is None:
+            raise ValueError(
+                f"{self.provider} wants a key: say which variable holds it, such as `api_key_env: {provider.key_env}`"
+            )
+        return self

@@ -55,7 +55,7 @@ SEED_NAMES = (
 )
 """Where two set the same thing, the first one counts."""
 
-_NESTED = ("models", "queues")
+_NESTED = ("models", "queues", "upstreams")
 _OBJECTS = (*_NESTED, "routes", "templates", "prices", "keys", "workers")
 _TEXT_LISTS = ("cors_origins", "allowed_hosts", "fallbacks")
 
@@ -218,7 +218,9 @@ def _spelled_as_in(entries: Any, name: str) -> str:
 def _decode(path: list[str], text: str) -> Any:
     if path[0] in _OBJECTS and len(path) < 3:
         return json.loads(text)
-    if path[-1] in _TEXT_LISTS:
+    if path[-1] in _TEXT_LISTS or (path[0] == "upstreams" and path[2:] == ["models"]):
+        if text.startswith("{"):
+            return json.loads(text)
         return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
     return None if text.lower() in ("none", "null") else text
 

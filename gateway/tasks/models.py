@@ -35,16 +35,19 @@ class Models:
         lengths of a context, the least; of different owners, the first worker's. Raises StoreError."""
         offered = set(await self._offered())
         settings = self._current.settings
-        names = offered | settings.models.keys() | settings.routes.keys()
+        configured = settings.listed_models | settings.routes.keys()
+        names = offered | configured
         if names == {"*"}:
             names = {DEFAULT_MODEL}  # as good as any: its workers run whatever is asked for
         await self._read()
-        return {name: self._row(name) for name in sorted(names) if name != "*" and caller.may_use(name)}
+        return {
+            name: self._row(name, name in configured)
+            for name in sorted(names)
+            if name != "*" and caller.may_use(name)
+        }
 
-    def _row(self, name: str) -> dict[str, Any]:
-        settings = self._current.settings
-        configured = name in settings.models or name in settings.routes
-        configured_s = settings.times.modified_ms // 1000 if configured else 0
+    def _row(self, name: str, configured: bool) -> dict[str, Any]:
+        configured_s = self._current.settings.times.modified_ms // 1000 if configured else 0
         created = configured_s or self._since
         row: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fairlane"}
         return row | self._told.get(name, {})

@@ -82,7 +82,7 @@ class Submit:
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
-            error = refusal(answer, task, known_model=task.model in self._current.settings.models)
+            error = refusal(answer, task, known_model=self._current.settings.lists(task.model))
             error.facts = {"queue": task.queue, "model": task.model, **error.facts}
             error.standing = answer.standing
             raise error

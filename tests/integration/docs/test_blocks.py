@@ -56,6 +56,7 @@ NOT_RUN = {
     "docs/quickstart.md: fairlane worker openai --base-url http://loc",
     "docs/quickstart.md: make run",
     "docs/routing.md: fairlane template list",
+    "docs/upstreams.md: fairlane serve",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/workers.md: OPENAI_API_KEY=sk-PUT_YOURS_HERE fairlane wo",
     "docs/workers.md: llama-server -m model.gguf --parallel 4 --ct",
@@ -124,6 +125,8 @@ def test_the_worked_example_is_its_files() -> None:
     shown = {block.text for block in blocks("docs/paid-free.md")}
     for file in ("fairlane.yaml", "ask.py"):
         assert (ROOT / "examples/paid-free" / file).read_text() in shown, file
+    shown = {block.text for block in blocks("docs/upstreams.md")}
+    assert (ROOT / "examples/upstreams/fairlane.yaml").read_text() in shown
 
 
 @pytest.mark.parametrize(("page", "file"), [("docs/paid-free.md", "ask.py"), ("docs/sizing.md", "wait.py")])

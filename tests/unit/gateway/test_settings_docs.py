@@ -41,7 +41,10 @@ def test_settings_with_a_unit_in_their_name_say_it() -> None:
 def test_table_lists_every_setting_with_its_variables_and_default() -> None:
     table = settings_table()
     for name in Settings.model_fields:
-        if name not in ("models", "queues", "routes", "templates", "prices", "keys", "workers"):
+        if name not in (
+            *("models", "queues", "routes", "templates", "prices", "keys", "workers"),
+            "upstreams",
+        ):
             assert f"| `{name}` | `{env_name(name)}`" in table
     for seed in SEED_NAMES:
         assert f"`{seed.variable}`" in table
@@ -80,5 +83,5 @@ def test_description_of_settings_in_force_hides_secrets() -> None:
 def test_every_setting_appears_in_the_description() -> None:
     shown = {name for name, _ in describe(Settings())}
     assert Settings.model_fields.keys() - shown == {
-        *("models", "queues", "routes", "templates", "prices", "keys", "workers")
+        *("models", "queues", "routes", "templates", "prices", "keys", "workers", "upstreams")
     }

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlane.gateway.api.usage import as_csv
+from fairlane.gateway.api.tables import as_csv
 from fairlane.gateway.records.reports import PIECE, in_pieces
 
 pytestmark = pytest.mark.anyio

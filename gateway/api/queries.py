@@ -1,0 +1,66 @@
+"""What stands in the query of several calls: numbers, names, times, and by what tasks are filtered."""
+
+import re
+from typing import Annotated, Any
+
+from fastapi import Depends, Query
+from pydantic import BeforeValidator
+
+from fairlane.gateway.records.reports import FILTERS, read_time
+
+TIMES = ("from", "to")
+LIST = ("limit", "format")
+MAX_VALUE = 256
+ALWAYS = "9" * 15
+
+PLAIN = r"^[^\x00-\x1f\x7f]*$"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _count(text: Any) -> Any:
+    """A number as people write it: digits alone."""
+    if isinstance(text, str) and not (text.isascii() and text.isdigit() and len(text) <= 5):
+        raise ValueError("must be a number")
+    return text
+
+
+def _plain(text: Any) -> Any:
+    """Of no name is any a part, and PostgreSQL takes no NUL."""
+    if isinstance(text, str) and _CONTROL.search(text):
+        raise ValueError("must hold no control characters")
+    return text
+
+
+Count = BeforeValidator(_count)
+Plain = BeforeValidator(_plain)
+Filter = Annotated[str, Query(max_length=MAX_VALUE, pattern=PLAIN), Plain]
+Since = Annotated[
+    str, Query(alias="from", max_length=20, description="A day (UTC), 2026-11-23, or ms since 1970.")
+]
+Until = Annotated[str, Query(alias="to", max_length=20, description="Before then; likewise.")]
+
+
+def between(since: str, until: str) -> tuple[int, int]:
+    """From when to before when, ms; what is not said is no bound. Raises ApiError."""
+    return read_time(since or "0", "from"), read_time(until or ALWAYS, "to")
+
+
+async def _filters(
+    key: Filter = "",
+    user: Filter = "",
+    model: Filter = "",
+    tier: Filter = "",
+    state: Filter = "",
+    code: Filter = "",
+    family: Filter = "",
+) -> dict[str, str]:
+    """Those of FILTERS that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
+    return given(dict(zip(FILTERS, (key, user, model, tier, state, code, family), strict=True)))
+
+
+TheFilters = Annotated[dict[str, str], Depends(_filters)]
+
+
+def given(filters: dict[str, str]) -> dict[str, str]:
+    """Those that are said."""
+    return {name: value for name, value in filters.items() if value}

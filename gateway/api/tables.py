@@ -1,0 +1,48 @@
+"""Reports as files for table programs."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import Query, Response
+
+from fairlane.gateway.api.framing import NO_STORE
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.records.reports import in_pieces
+
+Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": ["json", "csv", ""]})]
+CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+_FORMULA = re.compile(r"(^|[;,|\t\r\n])(?=\s*[=+\-@])")
+
+
+def wants_csv(request: Request, form: str) -> bool:
+    """Whether a table is asked for. Raises ApiError for a form that there is not."""
+    if form not in ("", "csv", "json"):
+        raise bad_request("format must be csv or json", "format")
+    return form == "csv" or (not form and (request.header(b"accept") or "").startswith("text/csv"))
+
+
+async def as_csv(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Rows as a file."""
+    text = io.StringIO()
+    lines = csv.writer(text)
+    lines.writerow(columns)
+    await in_pieces(rows, lambda row: lines.writerow([_cell(row[column]) for column in columns]))
+    attached = {"content-disposition": f'attachment; filename="{name}.csv"', **NO_STORE, **(headers or {})}
+    return Response(text.getvalue().encode(), media_type="text/csv", headers=attached)
+
+
+def _cell(value: Any) -> Any:
+    """What a table program would take for a formula gets an apostrophe, also behind another separator than ours."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value

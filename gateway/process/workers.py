@@ -1,0 +1,347 @@
+"""The workers that a gateway starts itself: ordinary ones, each a child process that is started again when it dies.
+
+They dial the gateway like any other worker, and run tasks that it gives them; here nothing is known of tasks. Whoever runs them
+(the gateway's own process, or the parent of several) does so in the event loop of its main thread, so that no child outlives it,
+not even a SIGKILL (`queues/embedded/child.py`).
+
+    new, or changed ──▶ runs ──▶ dies: again, later each time
+                          │ ends in order (drained by an operator): stays down until the configuration is read again
+                          └ removed, or changed and the next one has connected: SIGTERM, finishes its tasks, or is killed
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import re
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import structlog
+
+from fairlane.gateway.accounts.upstreams import UpstreamTokens
+from fairlane.gateway.settings import Settings, UpstreamSettings
+from fairlane.queues.embedded.child import ChildProcess
+from fairlane.queues.logs.sentences import unquoted
+from fairlane.queues.logs.sums import FewLines
+from fairlane.workers.providers import PROVIDERS
+from fairlane.workers.sdk.backoff import HEALTHY_S, Backoff
+
+log = structlog.get_logger("fairlane.upstreams")
+
+COMMAND = (sys.executable, "-P", "-m", "fairlane.gateway.process.cli", "worker")
+GRACE_S = 5.0
+"""How long a worker may take to end once the gateway has drained: nothing runs on it any more."""
+OVERLAP_S = 15.0
+"""How long the worker before a changed one works on at most, until that one has connected."""
+MOST_DRAIN_MS = 24 * 3600 * 1000
+REST_S = 1.0
+"""How long what a child has written may take to arrive, once it has ended."""
+KEPT_LINES = 5
+MOST_LINES = 200
+"""Of what comes at once; of more the last ones, so that the gateway is not held up."""
+MOST_CHARS = 500
+"""Of a line."""
+
+REGISTERED = "registered with "
+"""How a worker's line begins that says that it has connected (`workers/sdk/connection.py`)."""
+_LINE = re.compile(r"\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: (.*)")
+"""A line of a worker's log, as `fairlane worker` writes it."""
+_FRAME = re.compile(r' *File "[^"]{1,300}", line [0-9]+, in [\w<>.]+')
+"""A line of a traceback that names a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWorker:
+    """One of them. While it stays equal, its process is left alone."""
+
+    arguments: tuple[str, ...]
+    """Of `fairlane worker`. Other users of the machine may see them."""
+    environ: tuple[tuple[str, str], ...] = ()
+    """What it alone sees of the environment, secrets among them."""
+
+    def __repr__(self) -> str:
+        return f"OwnWorker({' '.join(self.arguments)})"
+
+
+Plan = Callable[[Settings], Mapping[str, OwnWorker]]
+"""Which workers settings ask for, by their names."""
+
+
+def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: Settings) -> Plan:
+    """One for each upstream. `environ` holds their keys; all but the upstreams is as the gateway was `started` with."""
+
+    def plan(settings: Settings) -> dict[str, OwnWorker]:
+        found = {}
+        for name, upstream in settings.upstreams.items():
+            own = {"FAIRLANE_WORKER_TOKEN": tokens.token(name)}
+            if upstream.api_key_env:
+                own[upstream.api_key_env] = environ.get(upstream.api_key_env, "")
+            if started.otlp_endpoint:
+                own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
+            found[name] = OwnWorker(_arguments(name, upstream, drain_ms_of(started)), tuple(own.items()))
+        return found
+
+    return plan
+
+
+def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[str, ...]:
+    models = upstream.models
+    return (
+        PROVIDERS[upstream.provider].command,
+        f"--name={name}",
+        f"--slots={upstream.slots}",
+        f"--drain-ms={drain_ms}",
+        f"--base-url={upstream.address}",
+        *(f"--model={model}" for model in models),
+        *(f"--upstream-model={other}" for other in models.values() if list(models) != list(models.values())),
+        *([f"--api-key-env={upstream.api_key_env}"] if upstream.api_key_env else []),
+    )
+
+
+def drain_ms_of(settings: Settings) -> int:
+    """How long a worker that is taken out may finish what it runs: no task runs for longer."""
+    return min(settings.max_task_timeout_ms, MOST_DRAIN_MS)
+
+
+def shared_environ(environ: Mapping[str, str], upstreams: Iterable[UpstreamSettings]) -> dict[str, str]:
+    """What all of them see of the environment: nothing of the gateway's own, and no key of a provider."""
+    keys = {
+        *(provider.key_env for provider in PROVIDERS.values()),
+        *(upstream.api_key_env for upstream in upstreams),
+    }
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("FAIRLANE_") and name not in keys
+    }
+
+
+def loopback_url(listener: socket.socket) -> str:
+    """How a process of this machine reaches what listens there: by loopback, unless one address alone is listened on."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (compared, not bound)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class OwnWorkers:
+    """Runs the workers that settings ask for. Entered once; at the end none of them is left."""
+
+    def __init__(self, plan: Plan, gateway: str, environ: Mapping[str, str], drain_s: float) -> None:
+        """`gateway` is where they dial, `drain_s` how long one that is taken out may finish what it runs."""
+        self._plan = plan
+        self._gateway = gateway
+        self._environ = environ
+        self._drain_s = drain_s + GRACE_S
+        self._keepers: dict[str, _Keeper] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._going = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End them all: SIGTERM, and SIGKILL after GRACE_S. What they still run is lost: the gateway drains before."""
+        self.stay_down()
+        for keeper in self._keepers.values():
+            keeper.end(GRACE_S)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE_S + REST_S + 1)
+        for task in self._tasks:
+            task.cancel()  # whoever was taken out before and still finishes what it ran
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stay_down(self) -> None:
+        """The gateway goes: what ends now is not started again, nor is what they say of the lost connection of interest."""
+        self._going = True
+        for keeper in self._keepers.values():
+            keeper.going = True
+
+    def follow(self, settings: Settings) -> None:
+        """Run what these settings ask for. What is asked for as before is left alone, or started if it had ended in order."""
+        if self._going:
+            return
+        wanted = self._plan(settings)
+        shared = shared_environ(self._environ, settings.upstreams.values())
+        for name in self._keepers.keys() - wanted.keys():
+            self._keepers.pop(name).end(self._drain_s)
+        for name, worker in wanted.items():
+            before = self._keepers.get(name)
+            if before is not None and before.worker == worker and not before.over:
+                continue
+            environ = {**shared, **dict(worker.environ), "FAIRLANE_GATEWAY": self._gateway}
+            self._keepers[name] = keeper = _Keeper(name, worker, environ)
+            self._begin(keeper.run())
+            if before is not None:
+                self._begin(_hand_over(before, keeper, self._drain_s))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.add(task := asyncio.ensure_future(work))
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _hand_over(before: "_Keeper", after: "_Keeper", drain_s: float) -> None:
+    """End a worker when the one in its place has connected, so that its models are offered all the time."""
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OVERLAP_S):
+                await after.connected.wait()
+    finally:
+        before.end(drain_s)
+
+
+class _Keeper:
+    """Keeps one worker running until it is told to end it."""
+
+    def __init__(self, name: str, worker: OwnWorker, environ: Mapping[str, str]) -> None:
+        self.worker = worker
+        self.connected = asyncio.Event()
+        """Set when a process of it has connected for the first time, and when there will be none."""
+        self.over = False
+        self.going = False
+        """Whether the gateway goes."""
+        self._name = name
+        self._environ = environ
+        self._backoff = Backoff(random.Random())  # noqa: S311 (spreads restarts, guards nothing)
+        self._ends = 0
+        """How often it has died, since it last ran for HEALTHY_S."""
+        self._told = FewLines()
+        self._speaks = True
+        """Whether what it says is passed on as it comes; while it dies again and again, it is told with its end."""
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        """Its last lines, as operators may read them."""
+        self._registered = False
+        """Whether its process has connected, and may have seen what callers ask."""
+        self._ending = asyncio.Event()
+        self._patience_s = 0.0
+
+    def end(self, patience_s: float) -> None:
+        """Let it finish what it runs, within this time. Its `run` returns when its process is gone."""
+        self._patience_s = patience_s
+        self._ending.set()
+
+    async def run(self) -> None:
+        """Until `end`, or until the worker has ended in order by itself. Cancelling it kills the process."""
+        try:
+            while not self._ending.is_set():
+                began = asyncio.get_running_loop().time()
+                try:
+                    status = await self._once()
+                except OSError as problem:  # no more processes or files
+                    status = -1
+                    self._said.append(str(problem))
+                lived_s = asyncio.get_running_loop().time() - began
+                if self._ending.is_set() or self.going:
+                    return
+                if status == 0:
+                    log.warning(
+                        "an upstream's worker was drained, or told to end: it stays down until SIGHUP or a restart",
+                        upstream=self._name,
+                    )
+                    return
+                await self._rest(status, lived_s)
+        finally:
+            self.over = True
+            self.connected.set()
+
+    async def _rest(self, status: int, lived_s: float) -> None:
+        """Wait before it is started again, longer each time; say what happened: the first time, and then ever more rarely."""
+        self._ends = 1 if lived_s >= HEALTHY_S else self._ends + 1
+        pause_s = self._backoff.after(lived_s)
+        if self._ends & (self._ends - 1) == 0:
+            log.error(
+                "an upstream's worker has died and is started again",
+                upstream=self._name,
+                exit_code=status,
+                times=self._ends,
+                after_s=round(lived_s, 1),
+                pause_s=round(pause_s, 1),
+                said=[*self._said],
+            )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._ending.wait()
+
+    async def _once(self) -> int:
+        """Run one process: its exit status."""
+        self._speaks, self._registered = self._ends < 2, False
+        self._said.clear()
+        lines = _Lines(self._heard)
+        read_end, write_end = os.pipe()
+        with contextlib.ExitStack() as ours:
+            writer = ours.enter_context(os.fdopen(write_end, "wb", 0))
+            reader = os.fdopen(read_end, "rb", 0)  # the transport closes it
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: lines, reader)
+            ours.callback(transport.close)
+            child = ChildProcess([*COMMAND, *self.worker.arguments], output=writer, env=self._environ)
+            ours.callback(child.kill)
+            writer.close()
+            await self._ended(child)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST_S):
+                    await lines.over.wait()
+            return child.status or 0
+
+    async def _ended(self, child: ChildProcess) -> None:
+        """Until it has ended by itself, or was ended."""
+        alone, asked = asyncio.ensure_future(child.wait()), asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait([alone, asked], return_when=asyncio.FIRST_COMPLETED)
+            if not alone.done():
+                await child.stop(self._patience_s)
+        finally:
+            alone.cancel()
+            asked.cancel()
+            await asyncio.gather(alone, asked, return_exceptions=True)
+
+    def _heard(self, line: str) -> None:
+        """Pass a line of the worker on to the log. What is none of its own log, such as the end of a traceback, may quote a
+        request once it has connected: then only as much of it as of any stranger's sentence.
+        """
+        if parts := _LINE.fullmatch(line):
+            level, text = getattr(logging, parts[1]), parts[2]
+        else:
+            level = logging.WARNING
+            text = line if not self._registered or _FRAME.fullmatch(line) else unquoted(line)
+        self._said.append(text)
+        if text.startswith(REGISTERED):
+            self.connected.set()
+            self._speaks = self._registered = True
+        if not self._speaks:
+            return
+        if self.going:
+            level = min(level, logging.DEBUG)
+        write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
+        self._told.tell(
+            write.get(level, log.error), "an upstream's worker says", upstream=self._name, line=text
+        )
+
+
+class _Lines(asyncio.Protocol):
+    """What comes through a pipe, line by line; of a long line only the beginning."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self.over = asyncio.Event()
+        self._heard = heard
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *whole, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[: 4 * MOST_CHARS]
+        for line in whole[-MOST_LINES:]:
+            self._take(line)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._take(self._rest)
+        self.over.set()
+
+    def _take(self, line: bytes) -> None:
+        text = line[: 4 * MOST_CHARS].decode(errors="replace")
+        text = "".join(char for char in text if char.isprintable())[:MOST_CHARS].rstrip()
+        if text:
+            self._heard(text)
