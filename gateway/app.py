@@ -120,7 +120,8 @@ class App(FastAPI):
             schemas.pop(name, None)
         for path in document["paths"].values():
             for operation in path.values():
-                operation["responses"].pop("422", None)  # what FastAPI would answer, and we do not
+                if "HTTPValidationError" in str(operation["responses"].get("422")):
+                    del operation["responses"]["422"]  # what FastAPI would answer, and we do not
         return document
 
     async def document(self) -> bytes:
@@ -313,7 +314,13 @@ def with_cors(app: App, origins: list[str]) -> Any:
         allow_headers=["*"],
         expose_headers=[
             *("X-Task-Id", "X-Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry"),
-            *("X-Replay-From", "X-Fairlane-Waited-Ms", "X-Fairlane-Ran-Ms", "OpenAI-Processing-Ms"),
+            *(
+                "Idempotency-Replayed",
+                "X-Replay-From",
+                "X-Fairlane-Waited-Ms",
+                "X-Fairlane-Ran-Ms",
+                "OpenAI-Processing-Ms",
+            ),
             *(
                 f"X-RateLimit-{what}-{of}"
                 for what in ("Limit", "Remaining", "Reset")

@@ -213,7 +213,7 @@ class Gateway:
             bodies=bodies,
             models=Models(current, self.surveyor.offered, self.surveyor.workers, started_at),
             submit=submit,
-            wait=Wait(submit, self.hub, closing, cancels.cancel_soon, going),
+            wait=Wait(submit, self.hub, results, closing, cancels.cancel_soon, going),
             poll=poll,
             cancel=cancel,
             cancel_soon=cancels.cancel_soon,

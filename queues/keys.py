@@ -90,6 +90,7 @@ KEYS = (
     Key("ticket", "T:{until}:{id}", "string", "a stream ticket in use: that of a task which ends at `until`", "PX"),
     Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
     Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
+    Key("named", "J:{digest}", "string", "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -131,6 +132,7 @@ RECORD = {
     "md": "metadata, JSON",
     "rq": "id of the request that submitted it, for the log",
     "su": "of which signed token it is a use: how many it has, how long they are remembered (ms), its name",
+    "ik": "the idempotency key that names it: its name, and until when it does (ms)",
     "tp": "traceparent of the trace that it belongs to",
     "pb": "bytes of the payload",
     "rd": "replicas with readers, comma-separated",

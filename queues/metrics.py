@@ -84,6 +84,10 @@ class Metrics(Protocol):
     def refused(self, queue: str, model: str, reason: str) -> None:
         """A task was refused at once; nothing of it is left."""
 
+    def resubmitted(self, outcome: str) -> None:
+        """Somebody submitted with an idempotency key that is known: `joined` a task under way, `replayed` one that has ended,
+        `gone` one that is not kept any more, or `conflict`: for another request."""
+
     def granted(self, queue: str, model: str, waited_ms: float) -> None:
         """A task was granted for the first time."""
 
@@ -230,6 +234,12 @@ class Recorder:
             (*task, "reason"),
             "Tasks that were refused at once; nothing was kept of them",
         )
+        self.resubmitted_tasks = Counter(
+            "fairlane_tasks_resubmitted_total",
+            ("outcome",),
+            "Submissions whose idempotency key was known: its task was joined, replayed or gone, or another one was asked for",
+            {(outcome,): 0 for outcome in ("joined", "replayed", "gone", "conflict")},
+        )
         self.returned_tasks = Counter(
             "fairlane_tasks_returned_total",
             (*task, "cause"),
@@ -324,6 +334,7 @@ class Recorder:
         self.series: Sequence[Counter | Histogram] = (
             self.accepted_tasks,
             self.refused_tasks,
+            self.resubmitted_tasks,
             self.returned_tasks,
             self.ended_tasks,
             self.model_holds,
@@ -357,6 +368,9 @@ class Recorder:
 
     def refused(self, queue: str, model: str, reason: str) -> None:
         self.refused_tasks.add((queue, self._model.peek(model), reason))
+
+    def resubmitted(self, outcome: str) -> None:
+        self.resubmitted_tasks.add((outcome,))
 
     def granted(self, queue: str, model: str, waited_ms: float) -> None:
         self.waiting_time.observe((queue, self._model(model)), max(waited_ms, 0) / 1000)

@@ -39,6 +39,7 @@ from fairlane.queues.tasks import (
     Finished,
     Fragment,
     Grant,
+    Known,
     Place,
     Reached,
     Record,
@@ -168,12 +169,13 @@ class Scheduler:
             task.key_limits,
             task.user_limits,
             task.quota,
+            task.idempotency,
             *_record_of(task),
         )
 
     @staticmethod
-    def submitted(reply: Any) -> Submitted | Refused:
-        """What `submit` answered. A refusal left nothing behind."""
+    def submitted(reply: Any) -> Submitted | Known | Refused:
+        """What `submit` answered. Only an accepted task left something behind."""
         outcome = reply[0].decode()
         if outcome == "ok":
             state, place = State(reply[1].decode()), Place(*reply[2])
@@ -182,6 +184,11 @@ class Scheduler:
             line, model = reply[6].decode(), reply[7].decode()
             return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), line, model, standing)
         standing = read_standing(reply[-1]) if isinstance(reply[-1], list) else None
+        if outcome == "same":
+            known_state = State(reply[2].decode()) if reply[2] else None
+            line, model, name, template = (text.decode() for text in reply[5:9])
+            known = reply[1].decode(), known_state, Place(*reply[3]), int(reply[4])
+            return Known(*known, line, model, name, template, standing)
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
         if outcome == "full_bytes":

@@ -95,6 +95,10 @@ class TaskSpec:
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
+    idempotency: str = ""
+    """What names it besides its id, packed (`naming.pack`); '' = nothing."""
+    idempotency_key: str = ""
+    """The same as its caller said it, for answers."""
 
     def become(self, other: "TaskSpec") -> None:
         """Take over another plan: what runs, where, for how long and at whose cost."""
@@ -193,6 +197,25 @@ class Submitted:
     """What is left of the caller's limits, if it has any."""
 
 
+@dataclass(slots=True)
+class Known:
+    """The answer to a submit whose idempotency key names a task already: nothing has changed, and nothing was taken."""
+
+    task_id: str
+    state: State | None
+    """None: what is known of it is not kept here any more."""
+    place: Place
+    enqueued_ms: int
+    line: str
+    """The model that it is scheduled as."""
+    model: str
+    """The model that it asks for."""
+    asked: str
+    """As `TaskSpec` has it; so is the template."""
+    template: str
+    standing: Standing | None = None
+
+
 class Reached(NamedTuple):
     """A limit of the caller's key or user that refused a task."""
 
@@ -220,7 +243,8 @@ class Refused:
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
     longest, both ms), no_worker, cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
     (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
-    used_up (what it would be a use of; `limit` = how many there are).
+    used_up (what it would be a use of; `limit` = how many there are), other (its idempotency key names a task that was asked for
+    otherwise).
     `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
     """
 

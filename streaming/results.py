@@ -33,6 +33,7 @@ class Result:
 
 
 Made = TypeVar("Made")
+View = TypeVar("View", bound=ResultView)
 
 
 class _Shared(Generic[Made]):
@@ -92,6 +93,13 @@ class Results:
         """
         return await self._results.get(info.task_id, partial(self._make, info))
 
+    async def shown(
+        self, info: TaskInfo, make_view: Callable[[TaskInfo], View], show: Callable[[View], bytes]
+    ) -> Result:
+        """The same as the call that submitted it shows it: all who ask for it of one task show it alike. Raises likewise, and
+        what `show` raises."""
+        return await self._results.get(f"{info.task_id} shown", partial(self._show, info, make_view, show))
+
     async def close(self) -> None:
         """Give up what is being read and made."""
         await self._results.close()
@@ -107,7 +115,12 @@ class Results:
         return view
 
     async def _make(self, info: TaskInfo) -> Result:
-        view = ResultView(info)
+        return await self._show(info, ResultView, ResultView.result_json)
+
+    async def _show(
+        self, info: TaskInfo, make_view: Callable[[TaskInfo], View], show: Callable[[View], bytes]
+    ) -> Result:
+        view = make_view(info)
         events = await self._page(info.task_id, 0, 0)
         # most logs are one page, and wait for nobody
         async with contextlib.nullcontext() if _whole(events) else self._turns.of(info.user):
@@ -120,7 +133,7 @@ class Results:
                 if last is None:
                     raise Lost
                 events = await self._page(info.task_id, last.epoch, last.seq)
-        return Result(view.result_json())
+        return Result(show(view))
 
 
 def _whole(events: list[Event]) -> bool:

@@ -128,6 +128,8 @@ CODES: Mapping[int, Sequence[str]] = {
 """Of the refusals of any call."""
 CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
     403: ("TOKEN_USED_UP",),
+    410: ("IDEMPOTENCY_RESULT_GONE",),
+    422: ("IDEMPOTENCY_KEY_REUSED",),
     429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL"),
     503: ("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "OUTBOX_FULL", "GATEWAY_STOPPING", "BUSY"),
 }
@@ -145,8 +147,8 @@ def refusals(
     model = OpenAIError if openai else NativeError
     more = CODES_OF_SUBMIT if submits else CODES_OF_REPORT if reports else {}
     told: dict[int | str, dict[str, Any]] = {status: {"model": model} for status in sorted(statuses)}
-    for status in told.keys() & CODES.keys():
-        codes = [*CODES[int(status)], *more.get(int(status), ())]
+    for status in told.keys() & (CODES.keys() | more.keys()):
+        codes = [*CODES.get(int(status), ()), *more.get(int(status), ())]
         names = (OPENAI_CODES.get(code, code) if openai else code for code in codes)
         told[status]["description"] = f"`code`: {', '.join(names)}"
     return told

@@ -10,7 +10,7 @@ from fairlane.gateway.access import Access
 from fairlane.gateway.api import models, native, openai
 from fairlane.gateway.api.framing import HotRoute, refusals
 
-SUBMIT = (400, 401, 403, 404, 408, 413, 415, 429, 499, 500, 502, 503, 504)
+SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
 READ = (400, 401, 403, 404, 429, 503)
 
 Text = str | models.Left
@@ -21,6 +21,7 @@ Ticket = Annotated[Text, Query(description="of a `streamUrl`, in place of a key"
 EVENTS = {"after": After, "from_latest": FromLatest, "token": Ticket, "last_event_id": LastEventId}
 TASK_ID = {"task_id": Annotated[str, Path()]}
 OURS = {"ours": Annotated[models.OpenAIHeaders, Header()]}
+NAMED = {"named": Annotated[models.IdempotencyHeader, Header()]}
 AS_IT_CAME = "\n\nThe body goes to the worker as it came; what Fairlane needs to know stands in headers."
 READINGS = (
     "\n\nWith `async` the answer is an id at once, to be polled or followed. With `stream` it is the task's events. "
@@ -114,6 +115,7 @@ def _native(path: str, call: Any, body: Any, says: str) -> HotRoute:
         *("POST", path, call, Access.CALLER),
         submits=True,
         body=body,
+        parameters=NAMED,
         description=says,
         response_model=None,
         responses=responses,

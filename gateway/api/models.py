@@ -104,7 +104,18 @@ Positive = Annotated[float, Field(gt=0)]
 Priority = Annotated[int, Field(ge=0, le=5)]
 
 
-class OpenAIHeaders(BaseModel):
+IdempotencyKey = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[!-~]+$")]
+
+
+class IdempotencyHeader(BaseModel):
+    """What makes a submission safe to repeat."""
+
+    idempotency_key: IdempotencyKey | Left = Field(
+        None, description="the same key and body are the same task, which is joined or replayed"
+    )
+
+
+class OpenAIHeaders(IdempotencyHeader):
     """Our own wishes on OpenAI's calls."""
 
     x_fairlane_timeout: Positive | Left = Field(None, description="ms from submission to the end")
@@ -263,6 +274,7 @@ class Wishes(Asked):
     on_disconnect: Literal["cancel", "continue"] | None = None
     result_ttl_ms: Positive | None = None
     metadata: Any = None
+    idempotency_key: IdempotencyKey | None = Field(None, description="as the header `Idempotency-Key`")
 
 
 class NativeRequest(Wishes):
@@ -292,19 +304,6 @@ class PromptRequest(Asked):
     locale: str | None = None
     model: Model | None = Field(None, description="for a template that is no route")
     tier: str | None = Field(None, description="whose; else that of the key")
-
-
-class Place(Answer):
-    """Where a task stands in its queue, from 1, and how long it may wait: nine times out of ten between low and high.
-
-    Null, and `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
-    """
-
-    position: int
-    estimated_wait_ms: Ms | None
-    estimated_wait_low_ms: Ms | None
-    estimated_wait_high_ms: Ms | None
-    estimating: bool = False
 
 
 class TemplateUsed(Answer):
@@ -362,14 +361,25 @@ class Rendered(Answer):
     estimated_input_tokens: int
 
 
-class Accepted(Place):
-    """An async task, which waits from now on."""
+class Accepted(Answer):
+    """An async task, which waits from now on; or the one that its idempotency key names, as it stands now (`replay`).
+
+    While it waits it has a place, from 1, and how long it may wait: nine times out of ten between low and high. These are null,
+    and it is `estimating`, as long as nothing has been learnt that tells, and while nothing of its queue or model can start.
+    """
 
     task_id: str
-    status: Literal["queued"]
-    poll_after_ms: Ms
+    status: State
+    position: int = 1
+    estimated_wait_ms: Ms | None = 0
+    estimated_wait_low_ms: Ms | None = 0
+    estimated_wait_high_ms: Ms | None = 0
+    estimating: bool = False
+    poll_after_ms: Ms = 0
     stream_url: str
     status_url: str
+    replay: bool = False
+    idem_key: str = ""
     asked: str = Field("", description="what its caller named, where another model may run")
     model: str = Field("", description="beside `asked`: the model that it waits for")
     template: TemplateUsed | None = None

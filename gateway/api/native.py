@@ -11,6 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
+from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
 from fairlane.gateway.calls.intake import (
     DEFAULT_MODEL,
     OWN_FIELDS,
@@ -29,11 +30,13 @@ from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
-from fairlane.gateway.tasks.submit import ran_by, task_info
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.replayed import state_of
+from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import Record, State, TaskSpec
+from fairlane.queues.tasks import Known, Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -73,13 +76,15 @@ async def _answer(tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMo
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     payload, metadata = split_payload(body, fields)
-    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, OWN_FIELDS)
+    return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
 
 
 async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     if kind_of(fields.get("template") or b""):
         filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener)
         return _make(
@@ -91,6 +96,7 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
             filled.fields,
             filled.payload,
             read_metadata(fields),
+            said,
             filled=filled,
         )
     task_type = read_type(fields)
@@ -108,7 +114,9 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
     else:  # a version 1 worker is told no other
         check_model(caller, named)
     metadata = read_metadata(fields)
-    return _make(tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, named=named)
+    return _make(
+        tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
+    )
 
 
 def _make(
@@ -120,6 +128,7 @@ def _make(
     payload_fields: Members,
     payload: bytes,
     metadata: bytes,
+    said: Said | None,
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: Filled | None = None,
@@ -160,6 +169,7 @@ def _make(
         tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
     check_model(caller, plan.asked)
+    name_task(task, said, tasks.settings)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER
@@ -171,18 +181,19 @@ def _make(
 
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     submitted = await tasks.submit(task)
-    body = msgspec.json.encode(
-        {
-            "taskId": task.id,
-            "status": "queued",
-            **place_fields(submitted.place),
-            "pollAfterMs": poll_after(submitted.place.wait_ms),
-            "streamUrl": tasks.links.url(task.id),
-            "statusUrl": f"/api/task/{task.id}",
-            **told_of_plan(task.asked, submitted.model, task.template),
-        }
-    )
-    await request.respond(202, body, [JSON, (b"x-task-id", task.id.encode()), _location(task.id)])
+    task_id, again = task.id, {}
+    if isinstance(submitted, Known):
+        assert request.caller is not None
+        task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}
+        told = await state_of(submitted, tasks.poll, request.caller)
+        plan = told_of_plan(submitted.asked, submitted.model, submitted.template)
+    else:
+        told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
+        told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+        plan = told_of_plan(task.asked, submitted.model, task.template)
+    links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
+    headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
+    await request.respond(202, msgspec.json.encode({**told, **links, **plan, **again}), headers)
 
 
 def _location(task_id: str) -> tuple[bytes, bytes]:
@@ -190,13 +201,13 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
 
 
 async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    view = ResultView(task_info(task))
-    took = await tasks.wait(request, task, view)
-    if view.status == "completed":
-        headers = [JSON, (b"x-task-id", task.id.encode()), *ran_by(task, view.info), *took.headers]
-        await request.respond(200, view.result_json(), headers)
+    waited = await tasks.wait(request, task, ResultView, ResultView.result_json)
+    if waited.end.status == "completed":
+        ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
+        result = await waited.answer()  # held until it is written: others may share it
+        await request.respond(200, result.json, [*ids, *waited.headers])
         return
-    raise task_failed(view.error, task.id, headers=took.headers)
+    raise task_failed(waited.end.error, waited.task_id, headers=waited.headers)
 
 
 async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
@@ -204,11 +215,12 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     follow = tasks.submit.followed(task)
     try:
         async with follow as submitted:
-            stream = NativeStream(task_info(task))
-            lane, enqueued_ms = (task.queue, submitted.line), submitted.enqueued_ms
+            stream = NativeStream(follow.info)
+            task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
+            lane = (task.queue, submitted.line)
             feed, first = follow.feed, b""
             if submitted.state is State.QUEUED and feed.top == 0:
-                first = native_frame(queued_event(task.id, now_ms(), submitted.place))
+                first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
             del submitted  # it may be long
             came_to_end = await serve(
@@ -216,16 +228,16 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
                 Reader(tasks.hub, feed, notices=True),
                 stream,
                 tasks.closing,
-                headers=[(b"x-task-id", task.id.encode())],
+                headers=[(b"x-task-id", task_id.encode()), *(REPLAYED if follow.earlier else ())],
                 keepalive_s=tasks.settings.keepalive_ms / 1000,
                 first=first,
                 resumable=True,
                 ending=partial(_ending, tasks, stream),
             )
-            if stream.was_lost and await _is_gone(tasks, task.id):
+            if stream.was_lost and follow.earlier is None and await _is_gone(tasks, task_id):
                 tasks.submit.lost(stream.info, lane, task.request_id, enqueued_ms)
     finally:
-        no_linger = task.linger_ms and not tasks.settings.linger_ms
+        no_linger = task.linger_ms and not tasks.settings.linger_ms and not task.idempotency
         if no_linger and not came_to_end and not follow.feed.keep_alive and not tasks.closing.now:
             tasks.cancel_soon(task.id, "client")
 

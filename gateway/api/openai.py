@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, parse_object, value_of
 from fairlane.gateway.calls.http import JSON, Request
+from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
 from fairlane.gateway.calls.intake import (
     Options,
     check_choices,
@@ -22,7 +23,8 @@ from fairlane.gateway.calls.intake import (
 from fairlane.gateway.calls.streams import Refused, serve
 from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.errors import Headers, bad_request, gateway_failed, model_not_found, task_failed
-from fairlane.gateway.tasks.submit import LOST, ran_by, task_info
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.submit import LOST, ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import OVERDUE_S, event_time
 from fairlane.queues.ids import new_task_id
@@ -34,7 +36,7 @@ from fairlane.streaming.views.chat import ChatBodyView, ChatStreamView
 from fairlane.streaming.views.completions import CompletionBodyView, CompletionStreamView
 from fairlane.streaming.views.embeddings import EmbeddingBodyView
 from fairlane.streaming.views.openai_common import OpenAIBodyView, OpenAIStreamView
-from fairlane.streaming.views.result import MisfitError, ResultView
+from fairlane.streaming.views.result import MisfitError
 from fairlane.streaming.views.sse import KEEPALIVE, error_frame
 from fairlane.streaming.views.task import TaskInfo
 
@@ -56,8 +58,7 @@ def completions(tasks: Tasks, caller: Caller, request: Request) -> Awaitable[Non
 async def embeddings(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /v1/embeddings."""
     task, encoding = await _read_embedding(tasks, caller, request)
-    view = EmbeddingBodyView(task_info(task), encoding)
-    await _wait(tasks, request, task, view, view.body)
+    await _wait(tasks, request, task, partial(EmbeddingBodyView, encoding_format=encoding))
 
 
 async def models(tasks: Tasks, caller: Caller, request: Request) -> None:
@@ -110,7 +111,8 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> 
         raise bad_request(call.sentence, call.member)
     check_choices(fields)
     stream = read_flag(fields, "stream")
-    task = _task(tasks, caller, request, call.task_type, body, fields, stream)
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    task = _task(tasks, caller, request, call.task_type, body, fields, said, stream)
     return task, stream, stream and _include_usage(fields)
 
 
@@ -122,7 +124,8 @@ async def _read_embedding(tasks: Tasks, caller: Caller, request: Request) -> tup
     wanted = value_of(fields, "encoding_format") if "encoding_format" in fields else "float"
     if wanted not in ("float", "base64"):
         raise bad_request("encoding_format must be float or base64", "encoding_format")
-    return _task(tasks, caller, request, "openaiEmbedding", body, fields, stream=False), wanted
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=False)
+    return _task(tasks, caller, request, "openaiEmbedding", body, fields, said, stream=False), wanted
 
 
 def _include_usage(fields: Members) -> bool:
@@ -138,7 +141,14 @@ def _include_usage(fields: Members) -> bool:
 
 
 def _task(
-    tasks: Tasks, caller: Caller, request: Request, task_type: str, body: bytes, fields: Members, stream: bool
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    body: bytes,
+    fields: Members,
+    said: Said | None,
+    stream: bool,
 ) -> TaskSpec:
     name, caller = read_model(fields, caller.only_model), caller.named(fields)
     tasks.calls.name(request, caller)
@@ -165,6 +175,7 @@ def _task(
         options=options,
         tell_model=True,
     )
+    name_task(task, said, tasks.settings)
     trace(request, task)
     return task
 
@@ -191,25 +202,35 @@ def _metadata(request: Request) -> bytes:
     return raw
 
 
-async def _wait(tasks: Tasks, request: Request, task: TaskSpec, view: ResultView, body: Any) -> None:
-    took = await tasks.wait(request, task, view)
-    if view.status != "completed":
-        raise task_failed(view.error, task.id, took_ms=sum(took), headers=took.headers)
+_Body = OpenAIBodyView | EmbeddingBodyView
+
+
+async def _wait(
+    tasks: Tasks, request: Request, task: TaskSpec, make_view: Callable[[TaskInfo], _Body]
+) -> None:
+    waited = await tasks.wait(request, task, make_view, _show)
+    if waited.end.status != "completed":
+        raise task_failed(waited.end.error, waited.task_id, took_ms=sum(waited.took), headers=waited.headers)
     try:
-        answer = body()
+        result = await waited.answer()  # held until it is written: others may share it
     except MisfitError as misfit:
-        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), task.id) from None
-    await request.respond(200, answer, [JSON, *_ids(task.id), *ran_by(task, view.info), *took.headers])
+        raise gateway_failed("JSON_PARSE_FAILED", str(misfit), waited.task_id) from None
+    ids = [JSON, *_ids(waited.task_id), *ran_by(task, waited.end.info)]
+    await request.respond(200, result.json, [*ids, *waited.headers])
+
+
+def _show(view: _Body) -> bytes:
+    return view.body()
 
 
 async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -> None:
     """Submit what a request asks for, and wait for its end or stream it. One coroutine: a stream that waits keeps its frame."""
     task, streamed, usage = await _read(tasks, caller, request, call)
     if not streamed:
-        view = call.whole(task_info(task))
-        await _wait(tasks, request, task, view, view.body)
+        await _wait(tasks, request, task, call.whole)
         return
-    task_id, lingers, hub = task.id, task.linger_ms > 0, tasks.hub
+    # one with an idempotency key may be come back to
+    task_id, lingers, hub = task.id, task.linger_ms > 0 and not task.idempotency, tasks.hub
     came_to_end, give_up = False, math.inf
     try:
         follow = tasks.submit.followed(task)
@@ -220,7 +241,8 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
             if submitted.state is State.QUEUED and feed.top == 0:
                 place = submitted.place
                 tasks.watch.add(feed, place)
-            info, queue, model = task_info(task), task.queue, submitted.line
+            info, queue, model, joined = follow.info, task.queue, submitted.line, follow.earlier is not None
+            task_id = info.task_id
             stream = OpenAIStream(call.streamed(info, usage), hub.time, place)
             reader = Reader(hub, feed, notices=True)
             keepalive_s = tasks.settings.keepalive_ms / 1000
@@ -233,7 +255,7 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
                     reader,
                     stream,
                     tasks.closing,
-                    headers=_ids(task_id),
+                    headers=[*_ids(task_id), *(REPLAYED if joined else ())],
                     keepalive_s=keepalive_s,
                     hold_s=hold_s,
                     give_up=give_up,
@@ -243,14 +265,15 @@ async def _answer(tasks: Tasks, caller: Caller, request: Request, call: _Call) -
                 came_to_end = True
                 failure = read_error(refused.end.data) if refused.end.type == "error" else None
                 took_ms = max(event_time(refused.end) - enqueued_ms, 0)
-                raise task_failed(failure, task_id, took_ms=took_ms) from None
+                replayed = REPLAYED if joined else ()
+                raise task_failed(failure, task_id, took_ms=took_ms, headers=replayed) from None
             except Lost:
                 stream.was_lost = True
                 raise gateway_failed("STORE_LOST", LOST, task_id) from None
             except Interrupted:
                 raise tasks.going.refusal(task_id) from None
             finally:
-                if stream.was_lost:
+                if stream.was_lost and not joined:
                     tasks.submit.lost(info, (queue, model), request.id.decode(), enqueued_ms)
     finally:
         if not came_to_end and lingers:  # nobody can read the rest here, also when the gateway stops

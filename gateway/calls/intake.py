@@ -24,7 +24,16 @@ from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
 
-OWN_FIELDS = ("async", "timeout", "mode", "priority", "onDisconnect", "resultTtlMs", "metadata")
+OWN_FIELDS = (
+    "async",
+    "timeout",
+    "mode",
+    "priority",
+    "onDisconnect",
+    "resultTtlMs",
+    "metadata",
+    "idempotencyKey",
+)
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
 OPENAI_TYPES = frozenset({"openaiLike", "openaiCompletion", "openaiEmbedding"})

@@ -204,6 +204,12 @@ class Settings(BaseModel):
     max_result_ttl_ms: Ms = 24 * HOUR_MS
     """The longest `resultTtlMs` a caller may ask for, in milliseconds."""
 
+    idempotency_ttl_ms: int = Field(default=24 * HOUR_MS, ge=0, le=7 * 24 * HOUR_MS)
+    """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
+    Its result and event log are kept as long, in memory, within `max_retained_bytes`. 0: such keys are not looked at, and each
+    call is a new task. Too little: who comes again later pays for a second answer.
+    """
+
     pending_ttl_ms: Ms = 3 * HOUR_MS
     """Milliseconds an async task without `timeout` may wait for its turn. Hours, because nobody holds a
     connection for it.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import NamedTuple
 
 from fairlane.gateway.accounts.limits import rate_limited
 from fairlane.gateway.calls.bodies import Bodies
@@ -11,10 +12,12 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import SECOND_MS, ApiError, Headers, InsufficientQuota, NoWorker
 from fairlane.gateway.going import Going
+from fairlane.gateway.tasks.poll import record_info
+from fairlane.gateway.tasks.replayed import key_reused, result_gone
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import CANCELLED, failure_row
 from fairlane.queues.metrics import EndedTask, Recorder, TaskEnd
-from fairlane.queues.tasks import Refused, State, Submitted, TaskSpec
+from fairlane.queues.tasks import TERMINAL, Known, Refused, State, Submitted, TaskSpec
 from fairlane.streaming.hub import Feed, Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.streaming.structured.wanted import check_form, schema_of
@@ -36,7 +39,7 @@ class Submit:
 
     def __init__(
         self,
-        queue: Callable[[TaskSpec], Awaitable[Submitted | Refused]],
+        queue: Callable[[TaskSpec], Awaitable[Submitted | Known | Refused]],
         hub: Hub,
         bodies: Bodies,
         metrics: Recorder,
@@ -58,9 +61,9 @@ class Submit:
         self._load_balance = load_balance
         self._schemas = schemas
 
-    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted:
-        """Queue a task, or raise ApiError or StoreError: nothing of it is left then. `feed` waits for its events; there is no log
-        until now."""
+    async def __call__(self, task: TaskSpec, feed: Feed | None = None) -> Submitted | Known:
+        """Queue a task, unless its idempotency key names one, or raise ApiError or StoreError: nothing of it is left then. (Of
+        one with an idempotency key nobody knows, after a StoreError.) `feed` waits for its events; there is no log until now."""
         if self._going.begun:  # since its head was read
             raise self._going.refusal()
         if task.answer:
@@ -75,6 +78,15 @@ class Submit:
         finally:
             if feed is not None:
                 feed.begin()
+        if isinstance(answer, Known):
+            outcome = "joined" if answer.state not in TERMINAL else "replayed"
+            self._metrics.resubmitted(outcome if answer.state else "gone")
+            return answer
+        if isinstance(answer, Refused) and answer.reason == "other":
+            self._metrics.resubmitted("conflict")
+            error = key_reused()
+            error.standing = answer.standing
+            raise error
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
@@ -98,7 +110,7 @@ class Submit:
         if verdict.wrong == "schema":
             raise bad_schema(verdict.sentence)
 
-    async def _offer(self, task: TaskSpec) -> Submitted | Refused:
+    async def _offer(self, task: TaskSpec) -> Submitted | Known | Refused:
         """Queue a task; where it cannot be paid in the queue that it may fall to, and where the store must be told first what
         there is, once more."""
         payload = task.payload
@@ -119,7 +131,7 @@ class Submit:
             task.payload = payload
         return answer
 
-    async def _send(self, task: TaskSpec) -> Submitted | Refused:
+    async def _send(self, task: TaskSpec) -> Submitted | Known | Refused:
         size = len(task.payload)
         if size < LARGE:
             return await self._queue(task)
@@ -142,22 +154,37 @@ class Submit:
         )
 
     def followed(self, task: TaskSpec) -> "Followed":
-        """`async with`: the task is submitted and its events are read here, until the end of the block."""
+        """`async with`: the task is submitted, or the one that its idempotency key names is joined, and its events are read here,
+        until the end of the block."""
         return Followed(self, self._hub, task)
 
 
+class Earlier(NamedTuple):
+    """Where a task stood when somebody joined it; ms, 0 = not yet."""
+
+    epoch: int
+    top: int
+    """With `epoch` the place of the newest event."""
+    granted_ms: int
+    ended_ms: int
+
+
 class Followed:
-    """A task that is submitted with a feed for its events. It keeps the feed and nothing else, nor a generator's frame: there are
-    many quiet streams.
+    """A task that is submitted, or joined, with a feed for its events. It keeps the feed, what views know of the task, and
+    nothing else, nor a generator's frame: there are many quiet streams.
     """
 
-    __slots__ = ("_hub", "_submit", "_task", "feed")
+    __slots__ = ("_hub", "_submit", "_task", "earlier", "feed", "info")
+    info: TaskInfo
+    """Once it is entered."""
 
     def __init__(self, submit: Submit, hub: Hub, task: TaskSpec) -> None:
         self._submit = submit
         self._hub = hub
         self._task: TaskSpec | None = task
         self.feed = hub.open(task.id)
+        self.earlier: Earlier | None = None
+        """Where it stood, if somebody had submitted it before."""
 
     async def __aenter__(self) -> Submitted:
         """Once. Raises as `Submit` does."""
@@ -165,10 +192,35 @@ class Followed:
         assert task is not None
         self.feed.keep_alive += 1
         try:
-            return await self._submit(task, self.feed)
+            answer = await self._submit(task, self.feed)
+            if isinstance(answer, Submitted):
+                self.info = task_info(task, answer.enqueued_ms)
+                return answer
         except BaseException:
             self._release()
             raise
+        self._release()
+        return await self._join(answer, task.key, task.user)
+
+    async def _join(self, known: Known, key: str, user: str) -> Submitted:
+        """Read from its first event what was submitted before, and keep it alive as whoever submitted it does."""
+        feed = self._hub.open(known.task_id)
+        try:
+            found = await self._hub.follow(feed, keep_alive=True, owner=(key, user)) if known.state else None
+            if found is None:
+                raise result_gone(known.task_id)
+        except BaseException:
+            self._hub.release(feed)
+            raise
+        record, self.feed = found
+        self.feed.keep_alive += 1
+        times = record.number("ga"), record.number("ed")
+        self.earlier = Earlier(record.epoch, record.number("sq"), *times)
+        self.info = record_info(known.task_id, record)
+        enqueued_ms = record.number("en")
+        return Submitted(
+            record.state, record.place, enqueued_ms, [], (), known.line, known.model, known.standing
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -180,12 +232,12 @@ class Followed:
         self._hub.release(self.feed)
 
 
-def task_info(task: TaskSpec) -> TaskInfo:
-    """What views know of a task that is submitted here."""
+def task_info(task: TaskSpec, enqueued_ms: int) -> TaskInfo:
+    """What views know of a task that is submitted here: the same as `record_info` tells of it elsewhere."""
     return TaskInfo(
         task.id,
         task.model,
-        int(time.time()),
+        enqueued_ms // 1000,
         task.task_type,
         task.metadata or None,
         task.user,

@@ -1,17 +1,20 @@
 """Waits for the end of a task on behalf of a caller who may leave."""
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.errors import Headers, gateway_failed
 from fairlane.gateway.going import Going
-from fairlane.gateway.tasks.submit import LOST, Submit
+from fairlane.gateway.tasks.replayed import HEADERS, kept
+from fairlane.gateway.tasks.submit import LOST, Earlier, Submit
 from fairlane.queues.limits import Standing
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import TERMINAL, TaskSpec
 from fairlane.streaming.events import Event
 from fairlane.streaming.hub import Hub, Interrupted, Lost, Reader
+from fairlane.streaming.results import Result, Results
 from fairlane.streaming.views.result import ResultView
+from fairlane.streaming.views.task import TaskInfo
 
 OVERDUE_S = 2.0
 """How long after its deadline a caller is answered without the task's end: Redis, which tells it, is away or takes no writes."""
@@ -56,6 +59,33 @@ class Timing(NamedTuple):
         ]
 
 
+View = TypeVar("View", bound=ResultView)
+
+
+class Waited(NamedTuple):
+    """A task that was waited for until its end."""
+
+    end: ResultView
+    """What its terminal event says; it need not hold its output."""
+    took: Timing
+    joined: bool
+    """Somebody had submitted it before (`Followed`)."""
+    final: bool
+    """It had ended before this caller came: who comes again with the key is told the same."""
+    answer: Callable[[], Awaitable[Result]]
+    """Makes the body of a completed one. Raises MisfitError; of one that was joined also ApiError(410) and StoreError."""
+
+    @property
+    def task_id(self) -> str:
+        return self.end.info.task_id
+
+    @property
+    def headers(self) -> Headers:
+        hopeless = self.final and self.end.status != "completed"
+        retry = [(b"x-should-retry", b"false")] if hopeless else []
+        return [*self.took.headers, *(HEADERS if self.joined else ()), *retry]
+
+
 class Wait:
     """Submits tasks and waits for their ends."""
 
@@ -63,62 +93,103 @@ class Wait:
         self,
         submit: Submit,
         hub: Hub,
+        results: Results,
         closing: Closing,
         cancel_soon: Callable[[str, Literal["client", "timeout"]], None],
         going: Going,
     ) -> None:
         self._submit = submit
         self._hub = hub
+        self._results = results
         self._closing = closing
         self._cancel_soon = cancel_soon
         self._going = going
 
-    async def __call__(self, waiter: Waiter, task: TaskSpec, result: ResultView) -> Timing:
-        """Submit a task and feed its events to `result` until it has ended; how long it took.
+    async def __call__(
+        self,
+        waiter: Waiter,
+        task: TaskSpec,
+        make_view: Callable[[TaskInfo], View],
+        show: Callable[[View], bytes],
+    ) -> Waited:
+        """Submit a task, or join the one that its idempotency key names, and wait for its end. `show` makes the body of a view
+        that was fed all events. Whoever joins reads the end alone: many may, and the body is made of the log once for all.
 
-        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. At its deadline
-        it is answered, also when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
+        A caller who leaves cancels the task, unless it asked not to; so does a gateway that stops before the end. One with an
+        idempotency key may come back: its task lingers, and ends by itself if nobody does. At its deadline it is answered, also
+        when nothing is known of the end. Raises ApiError, StoreError, and what `waiter.gone` says.
         """
         hub = self._hub
         followed = self._submit.followed(task)
         async with followed as submitted:
             waiter.standing = submitted.standing
-            reader = Reader(hub, followed.feed)
+            info, earlier = followed.info, followed.earlier
+            task_id, cancels = info.task_id, task.linger_ms > 0 and not task.idempotency
+            if earlier is None:
+                view = make_view(info)
+                end: ResultView = view
+                reader = Reader(hub, followed.feed)
+                started_ms = 0
+
+                async def answer() -> Result:
+                    return Result(show(view))
+
+            else:
+
+                async def answer() -> Result:
+                    return await kept(task_id, self._results.shown(info, make_view, show))
+
+                if submitted.state in TERMINAL:
+                    end = await kept(task_id, self._results.end(info))
+                    return Waited(end, _took(earlier, submitted.enqueued_ms), True, True, answer)
+                end = ResultView(info)
+                reader = Reader(hub, followed.feed, earlier.epoch, earlier.top)
+                started_ms = earlier.granted_ms
             interrupt = reader.interrupt
             leaving = waiter.leaving(interrupt)
             self._closing.add(interrupt, followed.feed)
             give_up = hub.time() + task.timeout_ms / 1000 + OVERDUE_S
-            started_ms, begun, interrupted = 0, hub.time(), False
+            begun, interrupted = hub.time(), False
             try:
                 while True:
                     try:
                         events = await reader.next(min(5.0, max(give_up - hub.time(), 0.1)))
                     except Lost:
-                        if task.linger_ms:  # it may be queued there again
-                            self._cancel_soon(task.id, "client")
-                        lane = (task.queue, submitted.line)
-                        self._submit.lost(result.info, lane, task.request_id, submitted.enqueued_ms)
-                        raise gateway_failed("STORE_LOST", LOST, task.id) from None
+                        if cancels:  # it may be queued there again
+                            self._cancel_soon(task_id, "client")
+                        if earlier is None:
+                            lane = (task.queue, submitted.line)
+                            self._submit.lost(info, lane, task.request_id, submitted.enqueued_ms)
+                        raise gateway_failed("STORE_LOST", LOST, task_id) from None
                     except Interrupted:
                         interrupted, events = True, []
                     for event in events:
-                        result.feed(event)
+                        if earlier is None or event.terminal or event.type == "start":
+                            end.feed(event)
                         if event.type == "start":
                             started_ms, begun = event_time(event), hub.time()
                     if events and events[-1].terminal:
                         ran_ms = round((hub.time() - begun) * 1000) if started_ms else 0
                         began_ms = started_ms or event_time(events[-1])
-                        return Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)
+                        took = Timing(max(began_ms - submitted.enqueued_ms, 0), ran_ms)
+                        return Waited(end, took, earlier is not None, False, answer)
                     if interrupted or leaving.gone:
-                        if task.linger_ms:
-                            self._cancel_soon(task.id, "client")
-                        raise waiter.gone() if leaving.gone else self._going.refusal(task.id)
+                        if cancels:
+                            self._cancel_soon(task_id, "client")
+                        raise waiter.gone() if leaving.gone else self._going.refusal(task_id)
                     if hub.time() > give_up:
-                        self._cancel_soon(task.id, "timeout")
-                        raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task.id)
+                        if earlier is None:
+                            self._cancel_soon(task_id, "timeout")
+                        raise gateway_failed("TOTAL_TIMEOUT", "Task timeout", task_id)
             finally:
                 leaving.close()
                 self._closing.discard(interrupt)
+
+
+def _took(earlier: Earlier, enqueued_ms: int) -> Timing:
+    """How long a task took that has ended before somebody came."""
+    began_ms = earlier.granted_ms or earlier.ended_ms
+    return Timing(max(began_ms - enqueued_ms, 0), max(earlier.ended_ms - began_ms, 0))
 
 
 def event_time(event: Event) -> int:

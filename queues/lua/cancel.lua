@@ -9,6 +9,8 @@
 -- ARGV[7]  grace, ms: how long a running task's slot may stay `stopping` until its worker confirms
 -- ARGV[8]  tombstone, ms: an unknown task is refused for so long if its submit comes late (0: none)
 -- returns  {'ended', state, event id, data, account of the end (ending.lua)} now | {'over', state} it had ended before | {'unknown'}
+-- A tombstone is wanted of a submit of unknown outcome. A task that an idempotency key names is left alone then: its caller comes
+-- again with the key, or nobody does and it ends as others do whose readers left; who has joined it meanwhile reads on.
 -- All readers' replicas are told, the caller's too: should this reply be lost, a repetition finds the task over.
 script('cancel', 'allow-oom', function(ARGV)
   local id, state, kind, rest, code, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -22,6 +24,7 @@ script('cancel', 'allow-oom', function(ARGV)
     return { 'unknown' }
   end
   if t.st ~= 'queued' and t.st ~= 'executing' then return { 'over', t.st } end
+  if tombstone > 0 and t.ik then return { 'over', t.st } end
   local data = event_data(id, rest)
   local event_id
   if t.st == 'queued' then

@@ -17,9 +17,10 @@ script('finish', 'allow-oom', function(ARGV)
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra =
-    unpack(call('HMGET', keys.task(id), 'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra'))
-  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra }
+  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo = unpack(call('HMGET', keys.task(id),
+    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo'))
+  local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra,
+    ik = ik, fo = fo }
   local current = ep == epoch and gt == token
   if current and st == 'executing' then
     local top = num(t.sq)
@@ -30,6 +31,7 @@ script('finish', 'allow-oom', function(ARGV)
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
         publish_event(t.rd, id, event_id, ARGV[i], ARGV[i + 1], replica)
+        if ik and ARGV[i] == 'chunk' then t.fo = NOW_TEXT end -- its first output, maybe
         top = seq
       end
       seq = seq + 1

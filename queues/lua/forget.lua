@@ -17,13 +17,14 @@ script('forget', 'allow-oom', function(ARGV)
   end
   for i = 1, #members, step do
     local id, bytes = string.match(members[i], '^(%S+) ?(%d*)')
-    local u, en = unpack(call('HMGET', which == 'failures' and keys.failure(id) or keys.task(id), 'u', 'en'))
+    local u, en, ik = unpack(call('HMGET', which == 'failures' and keys.failure(id) or keys.task(id), 'u', 'en', 'ik'))
     if u == user and num(en) <= at then
       removed = removed + 1
       if which == 'failures' then
         call('UNLINK', keys.failure(id))
         call('ZREM', line, id)
       else
+        if ik then let_name_go(id, { ik = ik }) end
         call('UNLINK', keys.task(id), keys.log(id), keys.request(id))
       end
       if which == 'ended' then

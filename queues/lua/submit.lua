@@ -8,7 +8,8 @@
 -- ARGV[20…] limits of the caller's key, and of its user: requests a minute and a day, tokens likewise, waiting and running tasks
 --          (0: none; '': no limits at all)
 -- ARGV[22]  quota that it is paid from ('': none)
--- ARGV[23…] further fields of the record (keys.py, RECORD), each with its value
+-- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, and for how long it is remembered, ms ('': none)
+-- ARGV[24…] further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
@@ -17,6 +18,9 @@
 --          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limiting.lua)
 --          {'quota', micro-credits that it would be held, that are there} it cannot be paid (paying.lua) |
 --          {'no_balance', subject, window or ''} SQL must tell first what is there (fund.lua)
+--          {'other'} its idempotency key names a task of another fingerprint |
+--          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
+--          that its caller gave, template} its idempotency key names that one already: nothing was taken of anything
 --          and behind each of these but 'cancelled', where there are limits: what is left of them (`what_is_left` in limiting.lua)
 --          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
@@ -25,7 +29,7 @@ script('submit', nil, function(ARGV)
   local timeout_ms, wait_ms, linger_ms, payload = num(ARGV[6]), num(ARGV[7]), num(ARGV[8]), ARGV[9]
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
-  local worker, named, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
+  local worker, by_name, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
   local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
   local key = keys.task(id)
@@ -40,10 +44,24 @@ script('submit', nil, function(ARGV)
     if standings then reply[#reply + 1] = what_is_left(standings, false) end
     return reply
   end
+  local named, name_key = ARGV[23], nil
+  if named ~= '' then
+    local name, fingerprint = string.match(named, '^(%S+) (%S+) ')
+    name_key = keys.named(name)
+    local of, first = string.match(call('GET', name_key) or '', '^(%S+) (%S+)$')
+    if of and of ~= fingerprint then return refusal({ 'other' }) end
+    local known = first and load(first)
+    if first and not known then return refusal({ 'same', first, '', NOWHERE, 0, '', '', '', '' }) end
+    if known then
+      local where = known.st == 'queued' and place(first, known) or NOWHERE
+      local told = { known.en, known.m, known.an or known.m, known.rt or '', known.tm or '' }
+      return refusal({ 'same', first, known.st, where, unpack(told) })
+    end
+  end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
-  for i = 23, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
-  local m = scheduled_as(asked, want > 0 and named == '1')
+  for i = 24, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  local m = scheduled_as(asked, want > 0 and by_name == '1')
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
     t.m, t.an = m or asked, m ~= asked and asked or nil
@@ -123,7 +141,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 23, t, falls) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 24, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
@@ -134,6 +152,7 @@ script('submit', nil, function(ARGV)
   if linger_ms > 0 then put('lv', whole(NOW + linger_ms)) end
   if m ~= asked then put('an', asked) end
   if follow == '1' then put('rd', replica) end
+  if name_key then put('ik', give_name(name_key, named, id)) end
   local left = standings and what_is_left(standings, true) or nil
   if standings then put('lm', charge_limits(standings, tokens)) end
   if funds then put('qt', hold_credits(funds, price)) end

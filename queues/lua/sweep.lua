@@ -167,6 +167,7 @@ script('sweep', 'allow-oom', function(ARGV)
       local why = late and timeout or queue_timeout
       end_waiting(id, t, 'failed', 'error', event_data(id, why.rest), why.code)
     else
+      if t.ik then let_name_go(id, t) end -- nobody has had its end
       end_waiting(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code)
     end
   end
@@ -183,6 +184,7 @@ script('sweep', 'allow-oom', function(ARGV)
     elseif lease_end <= NOW then
       put_back(id, t, 'lease over', 'failed', false, failures, '') -- whose fault it was is not known
     elseif passed(t.lv) then
+      if t.ik then let_name_go(id, t) end
       end_task(id, t, 'cancelled', 'cancelled', event_data(id, left.rest), left.code, '', nil, NOW + grace)
       tell_owner(id, t, 'client')
     else

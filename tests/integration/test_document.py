@@ -176,7 +176,7 @@ def test_the_document_names_the_codes_of_refusals_and_what_stands_in_place_of_a_
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     refused = page.partition("### Refused: no task was made")[2].partition("### Failed")[0]
     told = set(re.findall(r"^\| (429|503) `(\w+)`", refused, re.MULTILINE))
-    for status, cell in re.findall(r"^\| (401|403|429, 503) \| (.*) \|$", refused, re.MULTILINE):
+    for status, cell in re.findall(r"^\| (401|403|410|422|429, 503) \| (.*) \|$", refused, re.MULTILINE):
         told |= {(status, code) for code in re.findall(r"`([A-Z_]+)`", cell) if "," not in status}
     assert {("401", "TOKEN_EXPIRED"), ("403", "TOKEN_USED_UP"), ("503", "OUTBOX_FULL")} <= told
     submits = document["paths"]["/api/openai"]["post"]

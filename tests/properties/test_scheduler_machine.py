@@ -51,9 +51,11 @@ from fairlane.queues.tasks import (
     EventFields,
     Fragment,
     Grant,
+    Known,
     Later,
     Refused,
     State,
+    Submitted,
     TaskSpec,
     Used,
 )
@@ -100,6 +102,8 @@ USER_LIMITS: tuple[tuple[str, str], ...] = (
 )
 """Of a key, and of each of its users."""
 QUOTAS = ("", "k", "u")
+NAMES = ("", "", "", "one asked 3600000", "one otherwise 3600000", "other asked 3600000")
+"""Idempotency keys, with the fingerprint of what is asked."""
 PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
 """What tasks cost, and what there is to pay for them: enough for all but those that may write much."""
 SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
@@ -300,6 +304,7 @@ class Life(RuleBasedStateMachine):
         tokens=st.sampled_from(((0, 0, 1.0), (90, 10, 1.0), (3000, 100_000, 2.5))),
         flags=st.tuples(st.booleans(), st.booleans()),
         falls_after=st.sampled_from((-1, -1, 0, 2000)),
+        named=st.sampled_from(NAMES),
         lost=st.booleans(),
     )
     def submit(
@@ -315,6 +320,7 @@ class Life(RuleBasedStateMachine):
         tokens: tuple[int, int, float],
         flags: tuple[bool, bool],
         falls_after: int,
+        named: str,
         lost: bool,
     ) -> None:
         replica = self.replicas[who]
@@ -325,7 +331,7 @@ class Life(RuleBasedStateMachine):
         task.waiting, task.follow = flags
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
-        task.price, task.quota = PRICE, self.quota
+        task.price, task.quota, task.idempotency = PRICE, self.quota, named
         if falls_after >= 0:
             task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
             task.fallback_after_ms, task.asked = falls_after, "a route"
@@ -341,11 +347,18 @@ class Life(RuleBasedStateMachine):
 
         answer = call()
         self.calls.append(Call("submit", call, answer))
-        if isinstance(answer, Refused):
-            assert self.fingerprint() == before, "a refused task leaves no key and no debit"
+        if not isinstance(answer, Submitted):
+            assert self.fingerprint() == before, (
+                "a refused task leaves no key and no debit, nor does a known one"
+            )
             self.calls.pop()
+        if isinstance(answer, Known):
+            assert answer.task_id in self.accepted
+            assert self.record(answer.task_id)["st"] == answer.state
+            return
+        if isinstance(answer, Refused):
             never = answer.reached is not None and answer.reached.asked > answer.reached.limit
-            assert answer.reason in ("cancelled", "quota") or (answer.retry_ms > 0) != never, answer
+            assert answer.reason in ("cancelled", "quota", "other") or (answer.retry_ms > 0) != never, answer
             return
         low, wait, high = answer.place.low_ms, answer.place.wait_ms, answer.place.high_ms
         assert 0 <= low <= wait <= high or low == wait == high == -1, "bounds, or nothing is known yet"
@@ -559,7 +572,9 @@ class Life(RuleBasedStateMachine):
     def cancel(self, which: int, tombstone: int) -> None:
         task_id = self.accepted[-1 - which] if which < len(self.accepted) else "unheard-of"
         scheduler = self.replicas[0].scheduler
-        state = self.record(task_id).get("st")
+        record = self.record(task_id)
+        state = record.get("st")
+        left = tombstone > 0 and "ik" in record  # to who comes again with its key
 
         def call() -> Any:
             return drive(
@@ -575,7 +590,11 @@ class Life(RuleBasedStateMachine):
 
         answer = call()
         assert answer.outcome == (
-            "unknown" if state is None or state == "gone" else "over" if state in TERMINAL else "ended"
+            "unknown"
+            if state is None or state == "gone"
+            else "over"
+            if state in TERMINAL or left
+            else "ended"
         )
         self.calls.append(Call("cancel", call, answer))
 

@@ -117,6 +117,7 @@ def audit(
     check_lanes(shot, waiting, holding)
     check_rules(shot, holding)
     check_room(shot, tasks, latest)
+    check_names(shot, tasks)
     check_limits(shot, {task for task in tasks if task in in_flow or task in aside}, set(in_slots))
     live = {task for task, record in tasks.items() if record["st"] not in TERMINAL or task in in_slots}
     check_credits(shot, live, balances_lost)
@@ -149,6 +150,17 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
         assert (row.ended, row.enqueued) == (int(record["ed"]), int(record["en"]))
         assert (row.model, row.scheduled) == (record.get("an", record["m"]), record["m"])
         assert (row.user_name, row.attempts) == (record["u"], int(record.get("at", 0)))
+
+
+def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
+    """An idempotency key names the one task that was accepted with it, as long as that has not ended, and if it is completed."""
+    named = {parts[0]: value.decode().split()[1] for parts, value in shot.by_kind["named"].items()}
+    for name, task in named.items():
+        assert shot.ttl("named", name) > 0, name
+        assert tasks[task]["ik"].split()[0] == name
+    for task, record in tasks.items():
+        if "ik" in record and record["st"] not in TERMINAL - {"completed"}:
+            assert named.get(record["ik"].split()[0]) == task, (task, record)
 
 
 def check_room(shot: Snapshot, tasks: dict[str, dict[str, str]], now: int) -> None:

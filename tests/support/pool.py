@@ -16,6 +16,7 @@ from fairlane.queues.tasks import (
     Finished,
     Fragment,
     Grant,
+    Known,
     Place,
     Refused,
     State,
@@ -71,7 +72,7 @@ class Pool:
 
     def submit(
         self, task_id: str, model: str = "m", *, want: int = 0, nonce: str = "", **more: Any
-    ) -> Submitted | Refused:
+    ) -> Submitted | Known | Refused:
         spec = self.spec(task_id, model, **more)
         reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1")
         return self.scheduler.submitted(reply.result())

@@ -12,6 +12,8 @@ export type Code =
   | "FORBIDDEN"
   | "NOT_FOUND"
   | "TASK_NOT_FOUND"
+  | "IDEMPOTENCY_KEY_REUSED"
+  | "IDEMPOTENCY_RESULT_GONE"
   | "MODEL_NOT_FOUND"
   | "BODY_TOO_LARGE"
   | "QUEUE_FULL"
@@ -340,16 +342,24 @@ export interface SubmitOptions extends CallOptions {
   /** For whom, with a delegating key or at an open gateway. */
   user?: string;
   tier?: string;
+  /** The same key and body are the same task: with it the call may be made again. 1 to 255 visible characters. */
+  idempotencyKey?: string;
   headers?: Record<string, string>;
 }
 export interface Accepted {
   taskId: string;
-  status: "queued";
-  position: number;
-  estimatedWaitMs: number | null;
-  estimatedWaitLowMs: number | null;
-  estimatedWaitHighMs: number | null;
-  pollAfterMs: number;
+  /** `queued`, unless an `idempotencyKey` names a task that was submitted before. */
+  status: Status;
+  /** From 1, while it waits; so are the waits. */
+  position?: number;
+  estimatedWaitMs?: number | null;
+  estimatedWaitLowMs?: number | null;
+  estimatedWaitHighMs?: number | null;
+  /** Until it has ended. */
+  pollAfterMs?: number;
+  /** It was submitted before, with this `idempotencyKey`. */
+  replay?: true;
+  idemKey?: string;
   /** A signed link, absolute: reads this one task's events without a key. It may be given to a page. */
   streamUrl: string;
   statusUrl: string;
@@ -391,7 +401,7 @@ export interface FairlaneOptions {
 export class Fairlane {
   constructor(options?: FairlaneOptions);
   readonly baseUrl: string;
-  /** Submit an OpenAI chat request, or any JSON object, and do not wait for it. Not repeated by itself: it may have been accepted. */
+  /** Submit an OpenAI chat request, or any JSON object, and do not wait for it. Not repeated by itself: without an `idempotencyKey` it may have been accepted. */
   submit(body: TaskOptions & { messages?: unknown; [member: string]: unknown }, options?: SubmitOptions): Promise<Accepted>;
   /** Submit a task of any type: `payload` is what the worker gets. */
   submitTask(task: TaskOptions & { type: string; payload: unknown }, options?: SubmitOptions): Promise<Accepted>;

@@ -87,10 +87,11 @@ export class Fairlane {
     return { fetch: this._fetch, timeoutMs: this._timeoutMs, ...options, headers: { ...this._headers, ...options.headers } };
   }
 
-  async _submit(path, body, { user, tier, headers = {}, signal } = {}) {
+  async _submit(path, body, { user, tier, idempotencyKey, headers = {}, signal } = {}) {
     const named = { ...headers };
     if (user !== undefined) named["X-Fairlane-User"] = user;
     if (tier !== undefined) named["X-Fairlane-Tier"] = tier;
+    if (idempotencyKey !== undefined) named["Idempotency-Key"] = idempotencyKey;
     const accepted = await this._call("POST", path, { stream: true, ...body, async: true }, { headers: named, signal });
     return { ...accepted, streamUrl: this.baseUrl + accepted.streamUrl };
   }

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
-from fairlane.queues.tasks import Grant, Later, Refused, Submitted, TaskSpec
+from fairlane.queues.tasks import Grant, Known, Later, Refused, Submitted, TaskSpec
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Pool, Worker
@@ -49,9 +49,10 @@ class Slots:
 
     # ---- asking ----------
 
-    def submit(self, task: TaskSpec) -> Awaitable[Submitted | Refused]:
-        """Queue a task. Raises StoreUnavailable; what happened to it then, it will not run later."""
-        done: asyncio.Future[Submitted | Refused] = self._loop.create_future()
+    def submit(self, task: TaskSpec) -> Awaitable[Submitted | Known | Refused]:
+        """Queue a task, unless its idempotency key names one. Raises StoreUnavailable; what happened to it then, it will not run
+        later: only one with an idempotency key may, for its caller to come again."""
+        done: asyncio.Future[Submitted | Known | Refused] = self._loop.create_future()
         worker, want = self.pool.reserve(task.model, 1, task.task_type) or (None, 0)
         self._payloads.put(task.id, task.payload)
         try:
@@ -72,7 +73,7 @@ class Slots:
         task_id: str,
         worker: Worker | None,
         want: int,
-        done: asyncio.Future[Submitted | Refused],
+        done: asyncio.Future[Submitted | Known | Refused],
         reply: asyncio.Future[Any],
     ) -> None:
         if worker:
@@ -87,8 +88,10 @@ class Slots:
                 done.exception()
             return
         answer = self._scheduler.submitted(reply.result())
-        if isinstance(answer, Refused):
+        if not isinstance(answer, Submitted):
             self._payloads.pop(task_id)
+            if worker and isinstance(answer, Known):  # these come in crowds
+                self._came_back_empty(worker)
         elif worker:
             self.use(worker, answer.grants, answer.later)
         else:

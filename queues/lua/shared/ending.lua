@@ -19,10 +19,11 @@ end
 
 -- Record and log of an ended task go when its time is over, and count as retained until then (retaining.lua). While it holds a
 -- slot it has no end: the sweep needs its record. What the archive shall have is kept for as long as it would keep it, or until it
--- has it (archived.lua).
+-- has it (archived.lua); what an idempotency key names, for as long as that.
 local function expire(id, t, keep)
   keep = math.max(keep, 1000)
   if t.ar then keep = math.max(keep, num(string.match(t.ar, '%d+'))) end
+  if t.ik then keep = math.max(keep, keep_name(id, t)) end
   local text, log = string.format('%d', keep), keys.log(id)
   call('PEXPIRE', keys.task(id), text)
   call('PEXPIRE', log, text)
@@ -161,6 +162,7 @@ end
 -- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over.
 local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
   drop_payload(id, t.pb, t.ar, t.u)
+  if t.ik and state == 'failed' and is_let_go(t, code, data) then let_name_go(id, t) end
   local seq = string.format('%d', num(t.sq) + 1)
   local event_id = (epoch or new_epoch(t)) .. '-' .. seq
   call('XADD', keys.log(id), event_id, 'type', kind, 'data', data)

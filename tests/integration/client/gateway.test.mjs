@@ -52,6 +52,16 @@ test("a task without stream has its text at the end", async () => {
   assert.equal(task.result.choices[0].message.content, "In one piece");
 });
 
+test("the same key and body are the same task, and another body is refused", async () => {
+  const idempotencyKey = `key-${Date.now()}`;
+  const body = { model: "whole", messages, stream: false };
+  const one = await gateway.submit(body, { idempotencyKey });
+  const again = await gateway.submit(body, { idempotencyKey });
+  assert.deepEqual([again.taskId, again.replay, again.idemKey, one.replay], [one.taskId, true, idempotencyKey, undefined]);
+  await assert.rejects(gateway.submit({ ...body, n: 1 }, { idempotencyKey }), { kind: "refused", code: "IDEMPOTENCY_KEY_REUSED", retryable: false });
+  assert.equal((await ended(again.streamUrl)).text, "In one piece");
+});
+
 test("a task of another type, with metadata, for somebody", async () => {
   const { streamUrl } = await gateway.submitTask({ type: "resize", model: "resize", payload: { width: 3 }, metadata: { page: 7 } });
   const task = await ended(streamUrl);

@@ -24,7 +24,10 @@ PAGES = [
 ]
 ON_THE_DEMO = {
     "README.md",
-    *(f"docs/{page}.md" for page in ("quickstart", "api", "browser", "frameworks", "troubleshooting")),
+    *(
+        f"docs/{page}.md"
+        for page in ("quickstart", "api", "browser", "frameworks", "idempotency", "troubleshooting")
+    ),
 }
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""
 

@@ -50,7 +50,8 @@ class Life:
                 ):
                     await until(lambda: store.exists(KEYS("offers", model="*")) == 1, "the worker's offer")
                     await asyncio.gather(
-                        self._sync(http), self._stream(http), self._later(http), self._leave(http)
+                        *(self._sync(http), self._stream(http), self._later(http), self._leave(http)),
+                        self._insist(http),
                     )
                     recent = [key.decode() for key in store.zrange(KEYS("recent"), 0, -1)]
                     await nothing_left(store, ALL_ENDED_S)
@@ -86,6 +87,19 @@ class Life:
     async def _sync(self, http: httpx.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": []})
         self._note("sync", answer, answer.status_code == 200 and answer.json()["content"] == "abc")
+
+    async def _insist(self, http: httpx.AsyncClient) -> None:
+        """The same request again and again, as it has a key: one task, whatever is lost."""
+        answers: list[httpx.Response] = []
+        async with asyncio.timeout(ALL_ENDED_S):
+            while len(answers) < 3:
+                answer = await http.post(
+                    "/api/openai", json={"messages": []}, headers={"Idempotency-Key": "one"}
+                )
+                self._note("named", answer, answer.status_code == 200 and answer.json()["content"] == "abc")
+                if answer.status_code == 200:
+                    answers.append(answer)
+        assert len({(answer.content, answer.headers["x-task-id"]) for answer in answers}) == 1
 
     async def _stream(self, http: httpx.AsyncClient) -> None:
         answer = await http.post("/api/openai", json={"messages": [], "stream": True})

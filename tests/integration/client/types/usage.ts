@@ -12,6 +12,8 @@ export async function submits(signal: AbortSignal): Promise<string> {
   await gateway.submitTask({ payload: {} });
   // @ts-expect-error: no such mode
   await gateway.submit({ mode: "fast" });
+  const again = await gateway.submit({ messages: [] }, { idempotencyKey: "k" });
+  if (again.replay) console.log(again.idemKey?.length, again.position?.toFixed());
   return accepted.streamUrl;
 }
 

@@ -1,0 +1,135 @@
+"""Idempotency keys of submitting calls: what a caller says, and what counts as the same request.
+
+The same request is the same call with the same members, in any order, each with the same bytes as its value; white space between
+members, the key itself and who asks are no part of it. On OpenAI's calls our own options stand in headers, and are a part of it
+as they are in a native body. Values are not parsed: another spelling of the same value is another request.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.errors import bad_request
+from fairlane.gateway.settings import Settings
+from fairlane.queues.naming import digest_text, name_of, pack
+from fairlane.queues.tasks import TaskSpec
+
+HEADER: Final = "Idempotency-Key"
+FIELD: Final = "idempotencyKey"
+"""The same as a member of a native body."""
+_HEADER: Final = HEADER.lower().encode()
+OPTIONS: Final = (
+    b"x-fairlane-timeout",
+    b"x-fairlane-mode",
+    b"x-fairlane-priority",
+    b"x-fairlane-on-disconnect",
+    b"x-fairlane-result-ttl",
+    b"x-fairlane-metadata",
+)
+"""Our options on OpenAI's calls that say what becomes of the task."""
+PATIENCE_MS: Final = 36_000
+"""How long a task with a key outlives its last reader at least: 30 s, in which a client whose connection was cut comes again, and
+the time between two renewals of its readers' interest."""
+_PIECE: Final = 1 << 20
+_KEY = re.compile(r"[!-~]{1,255}")
+
+
+class Said(NamedTuple):
+    """What a request says of itself: its idempotency key, and the fingerprint of what it asks for."""
+
+    key: str
+    fingerprint: str
+
+
+async def read_idempotency(
+    request: Request, settings: Settings, bodies: Bodies, fields: Members, *, native: bool
+) -> Said | None:
+    """What a request says of itself; None where it has no key, or keys are off. Before anything changes its `fields`.
+
+    Raises ApiError(400) for what cannot be a key, and where header and body name two.
+    """
+    in_header = request.header(_HEADER)
+    if in_header is None and not (native and FIELD in fields):
+        return None
+    key = _key(request, in_header, fields if native else {})
+    if key is None or not settings.idempotency_ttl_ms:
+        return None
+    if native:
+        asked = {name: value for name, value in fields.items() if name != FIELD}
+        return Said(key, await _fingerprint(request, bodies, asked, []))
+    options = [(name, text) for name in OPTIONS if (text := request.header(name)) is not None]
+    return Said(key, await _fingerprint(request, bodies, fields, options))
+
+
+def name_task(task: TaskSpec, said: Said | None, settings: Settings) -> None:
+    """Let a task that is to be submitted be the one that its key names, if there is one. Whoever waits for it may come back for a
+    while; and what its caller has read stays."""
+    if said is None:
+        return
+    name = name_of(task.key, task.user, said.key)
+    task.idempotency = pack(name, said.fingerprint, settings.idempotency_ttl_ms)
+    task.idempotency_key = said.key
+    task.after_read_ms = 0
+    if task.linger_ms:
+        task.linger_ms = max(task.linger_ms, PATIENCE_MS)
+
+
+def _key(request: Request, in_header: str | None, fields: Members) -> str | None:
+    if in_header is not None:
+        values = {value for name, value in request.scope["headers"] if name == _HEADER}
+        if len(values) > 1:
+            raise bad_request(f"{HEADER} is given twice, and not the same", HEADER)
+        _check(in_header, HEADER)
+    in_body = value_of(fields, FIELD)
+    if in_body is None:
+        return in_header
+    if not isinstance(in_body, str):
+        raise bad_request(f"{FIELD} must be a string", FIELD)
+    _check(in_body, FIELD)
+    if in_header not in (None, in_body):
+        raise bad_request(f"{FIELD} must be what the header {HEADER} says: name the key once", FIELD)
+    return in_body
+
+
+def _check(key: str, where: str) -> None:
+    if not _KEY.fullmatch(key):
+        raise bad_request(f"{where} must be 1 to 255 visible characters of ASCII, without spaces", where)
+
+
+async def _fingerprint(
+    request: Request, bodies: Bodies, asked: Members, options: Sequence[tuple[bytes, str]]
+) -> str:
+    """A large body takes its turn, and others run between its pieces."""
+    hashed = hashlib.sha256()
+    size = sum(len(memoryview(value)) for value in asked.values())
+    parts = _parts(request.route, asked, options)
+    if size < LARGE:
+        for part in parts:
+            hashed.update(part)
+        return digest_text(hashed.digest())
+    async with bodies.turn(size, request.opener) as spent:
+        done = 0
+        for part in parts:
+            with spent():
+                hashed.update(part)
+            done += len(part) + _PIECE // 1000  # a small one takes time, too
+            if done >= _PIECE:
+                done = 0
+                await asyncio.sleep(0)
+    return digest_text(hashed.digest())
+
+
+def _parts(route: str, asked: Members, options: Iterable[tuple[bytes, str]]) -> Iterator[bytes | memoryview]:
+    """What is hashed, in pieces: each text behind its length, so that no two requests come to the same bytes."""
+    yield b"%d:%b" % (len(route), route.encode())
+    for option, text in options:
+        yield b"%d:%b%d:%b" % (len(option), option, len(text), text.encode("latin-1"))
+    for name in sorted(asked):
+        value, member = memoryview(asked[name]), name.encode()
+        yield b"|%d:%b%d:" % (len(member), member, len(value))
+        for at in range(0, len(value), _PIECE):
+            yield value[at : at + _PIECE]

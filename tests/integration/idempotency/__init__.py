@@ -1,0 +1,1 @@
+"""Idempotency keys, as callers meet them."""

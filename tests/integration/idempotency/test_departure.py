@@ -1,0 +1,131 @@
+"""A caller with a key who leaves may come back: the task lingers; when nobody comes it ends, and its key names it no more."""
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.serving import until
+from tests.support.talk import Talk
+
+from fairlane.gateway.calls.idempotency import PATIENCE_MS
+
+from .asking import ANY, CHAT, NATIVE, Asking
+
+pytestmark = pytest.mark.anyio
+
+LEAVING = [
+    Asking("/api/openai", NATIVE),
+    Asking("/api/openai", {**NATIVE, "stream": True}),
+    Asking("/api/tasks", ANY),
+    Asking("/v1/chat/completions", CHAT),
+    Asking("/v1/chat/completions", {**CHAT, "stream": True}),
+]
+
+
+async def leave(talk: Talk, call: "asyncio.Task[httpx.Response]") -> None:
+    """Break a call off, and wait until the gateway knows."""
+    call.cancel()
+    await asyncio.wait([call])
+    await until(lambda: not len(talk.served.gateway.entrance.calls), "the gateway to know")
+
+
+async def over_patience(talk: Talk, task_id: str) -> None:
+    """Let the time be over in which readers of a task may come back."""
+    keys, link = talk.served.gateway.keys, talk.served.gateway.link
+    now_ms = time.time_ns() // 1_000_000
+    await link.command("HSET", keys("task", id=task_id), "lv", now_ms)
+    await link.command("ZADD", keys("look"), now_ms, task_id)
+
+
+@pytest.mark.parametrize("asking", LEAVING, ids=str)
+async def test_who_comes_back_within_half_a_minute_finds_the_task_as_it_was(
+    here: Talk, there: Talk, asking: Asking
+) -> None:
+    async with here.worker2(["m"]) as worker:
+        await there.workers(1)
+        first = here.later(asking(here.http))
+        task = await worker.take()
+        await worker.chunk(task, "one ", 1)
+        await leave(here, first)
+        await worker.nothing_more(task)
+        assert int(await _field(here, task["taskId"], "lg")) >= PATIENCE_MS > 30_000
+        second = there.later(asking(there.http))
+        await until(lambda: len(there.served.gateway.hub) == 1, "somebody to read it again")
+        await worker.chunk(task, "two", 2)
+        await worker.answer(task, None, lastSeq=2)
+        answer = await second
+        assert answer.headers["x-task-id"] == task["taskId"]
+        assert answer.headers["idempotency-replayed"] == "true"
+        assert "one " in answer.text
+
+
+@pytest.mark.parametrize("asking", LEAVING, ids=str)
+async def test_when_nobody_comes_back_the_worker_is_stopped_and_the_next_one_begins_anew(
+    here: Talk, asking: Asking
+) -> None:
+    async with here.worker2(["m"]) as worker:
+        first = here.later(asking(here.http))
+        task = await worker.take()
+        await worker.chunk(task, "one ", 1)
+        await leave(here, first)
+        await over_patience(here, task["taskId"])
+        await worker.expect("cancel", taskId=task["taskId"])
+        await worker.answer(task, error="cancelled", lastSeq=1)
+        second = here.later(asking(here.http))
+        again = await worker.skip_to("task")
+        assert again["taskId"] != task["taskId"]
+        await worker.ack(again)
+        await worker.answer(again, {"content": "fine"})
+        assert "idempotency-replayed" not in (await second).headers
+
+
+async def test_without_a_key_a_caller_who_leaves_cancels_at_once_as_ever(here: Talk) -> None:
+    async with here.worker2(["m"]) as worker:
+        first = here.later(LEAVING[0](here.http, None))
+        task = await worker.take()
+        await leave(here, first)
+        await worker.expect("cancel", taskId=task["taskId"])
+
+
+async def test_one_reader_of_several_may_leave(here: Talk, there: Talk) -> None:
+    asking = LEAVING[0]
+    async with here.worker2(["m"]) as worker:
+        await there.workers(1)
+        first = here.later(asking(here.http))
+        task = await worker.take()
+        second = there.later(asking(there.http))
+        await until(lambda: len(there.served.gateway.hub) == 1, "a second reader")
+        await leave(here, first)
+        await worker.answer(task, {"content": "fine"})
+        assert (await second).json() == {"content": "fine"}
+
+
+async def test_a_gateway_that_stops_sends_its_callers_to_another_one_where_they_join(
+    here: Talk, there: Talk
+) -> None:
+    asking = LEAVING[0]
+    async with there.worker2(["m"]) as worker:
+        await here.workers(1)
+        blocking = there.later(there.http.post("/api/openai", json=NATIVE))
+        running = await worker.take()
+        first = here.later(asking(here.http))
+        await there.waiting(1)
+        here.served.gateway.tasks.closing.begin()
+        stopped = await first
+        assert (stopped.status_code, stopped.json()["code"]) == (503, "GATEWAY_STOPPING")
+        second = there.later(asking(there.http))
+        await until(lambda: len(there.served.gateway.hub) == 1, "it to be read there")
+        await worker.answer(running, {})
+        await asyncio.wait([blocking])
+        task = await worker.take()
+        await worker.answer(task, {"content": "fine"})
+        answer = await second
+        assert answer.headers["x-task-id"] == task["taskId"] == stopped.headers["x-task-id"]
+        assert answer.json() == {"content": "fine"}
+
+
+async def _field(talk: Talk, task_id: str, field: str) -> Any:
+    gateway = talk.served.gateway
+    return await gateway.link.command("HGET", gateway.keys("task", id=task_id), field)
