@@ -11,7 +11,7 @@ import msgspec
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
-from fairlane.gateway.calls.idempotency import Said, name_task, read_idempotency
+from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
 from fairlane.gateway.calls.intake import (
     DEFAULT_MODEL,
     OWN_FIELDS,
@@ -96,7 +96,7 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
             filled.fields,
             filled.payload,
             read_metadata(fields),
-            said,
+            said or of_prompt(filled, tasks.settings),
             filled=filled,
         )
     task_type = read_type(fields)
@@ -169,7 +169,7 @@ def _make(
         tell_model=plan.asked != DEFAULT_MODEL or plan.rule is not None,
     )
     check_model(caller, plan.asked)
-    name_task(task, said, tasks.settings)
+    name_task(task, said)
     trace(request, task)
     if asynchronous:
         return task, AnswerMode.LATER

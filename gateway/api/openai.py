@@ -175,7 +175,7 @@ def _task(
         options=options,
         tell_model=True,
     )
-    name_task(task, said, tasks.settings)
+    name_task(task, said)
     trace(request, task)
     return task
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
 from fairlane.gateway.calls.http import Request
+from fairlane.gateway.calls.prompts import Filled
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.settings import Settings
 from fairlane.queues.naming import digest_text, name_of, pack
@@ -43,6 +44,8 @@ class Said(NamedTuple):
 
     key: str
     fingerprint: str
+    ttl_ms: int
+    """For how long the key names its task."""
 
 
 async def read_idempotency(
@@ -60,18 +63,29 @@ async def read_idempotency(
         return None
     if native:
         asked = {name: value for name, value in fields.items() if name != FIELD}
-        return Said(key, await _fingerprint(request, bodies, asked, []))
+        return Said(key, await _fingerprint(request, bodies, asked, []), settings.idempotency_ttl_ms)
     options = [(name, text) for name in OPTIONS if (text := request.header(name)) is not None]
-    return Said(key, await _fingerprint(request, bodies, fields, options))
+    return Said(key, await _fingerprint(request, bodies, fields, options), settings.idempotency_ttl_ms)
 
 
-def name_task(task: TaskSpec, said: Said | None, settings: Settings) -> None:
+def of_prompt(filled: Filled, settings: Settings) -> Said | None:
+    """What a request says by itself that fills in a template, where its route takes the same for the same task. However it is to
+    be read. Its key has a space, so no caller names it."""
+    rule = filled.plan.rule
+    if rule is None or not rule.same_task_ms or not settings.idempotency_ttl_ms:
+        return None
+    says = f"{filled.template}\n{filled.plan.tier}\n{filled.plan.model}\n".encode()
+    digest = digest_text(hashlib.sha256(says + filled.payload).digest())
+    return Said(f"{filled.plan.asked} {digest}", digest, rule.same_task_ms)
+
+
+def name_task(task: TaskSpec, said: Said | None) -> None:
     """Let a task that is to be submitted be the one that its key names, if there is one. Whoever waits for it may come back for a
     while; and what its caller has read stays."""
     if said is None:
         return
     name = name_of(task.key, task.user, said.key)
-    task.idempotency = pack(name, said.fingerprint, settings.idempotency_ttl_ms)
+    task.idempotency = pack(name, said.fingerprint, said.ttl_ms)
     task.idempotency_key = said.key
     task.after_read_ms = 0
     if task.linger_ms:

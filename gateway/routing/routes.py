@@ -28,6 +28,7 @@ class Rule(NamedTuple):
     price: Price | None = None
     fallbacks: tuple[str, ...] = ()
     fallback_after_ms: int = FALLBACK_AFTER_MS
+    same_task_ms: int = 0
     template: str = ""
 
 

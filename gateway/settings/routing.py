@@ -59,6 +59,11 @@ class RouteRule(SettingsPart):
     fallback_after_ms: MsOrZero | None = None
     """A task goes on to the next model while its own is held or paced for longer than so many milliseconds. Not set: 10 s."""
 
+    same_task_ms: MsOrZero | None = None
+    """Milliseconds for which the same template with the same variables, of the same user and tier, is the same task: as if the
+    request had an idempotency key that says so. Not set or 0: each is a task of its own, unless the request has a key.
+    """
+
     template: ModelName | None = None
     """The template of tasks that name this route as `template`. Not set: the one of the route's own name."""
 

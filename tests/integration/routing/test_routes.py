@@ -111,8 +111,8 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
         talk.worker2(list(EXAMPLE["models"])) as worker,
         talk.client(secret("shop")) as shop,
     ):
-        body = {"template": "job_match", "variables": {"resume": "R", "job": "J"}, "stream": False}
         for model, tokens in (("deepseek-reasoner", 9000), ("glm-4.5-flash", 1)):
+            body = {"template": "job_match", "variables": {"resume": model, "job": "J"}, "stream": False}
             call = talk.later(shop.post("/api/tasks", json=body))
             task = await worker.take()
             assert (task["model"], task["payload"]["model"]) == (model, model)
@@ -319,3 +319,39 @@ async def test_the_names_that_may_be_used_are_told_with_what_they_come_to(gatewa
         template = next(one for one in told["templates"] if one["name"] == "job_match")
         assert (template["locales"], template["variables"]) == (["en", "zh"], ["job", "notes", "resume"])
         assert json.dumps(told)
+
+
+async def test_the_same_template_with_the_same_variables_is_one_task_for_a_while(gateway: Start) -> None:
+    routes = {"greet": {"model": "m", "same_task_ms": 60_000, "tiers": {"paid": {"model": "m2"}}}}
+    async with (
+        gateway(routes=routes, templates=TEMPLATES, keys=CALLERS) as talk,
+        talk.worker2(["m", "m2"], slots=8) as worker,
+        talk.client(secret("site")) as site,
+    ):
+
+        async def submit(name: str, user: str, **more: Any) -> dict[str, Any]:
+            body = {"template": "greet", "variables": {"name": name}, "async": True, **more}
+            answer = await site.post("/api/tasks", json=body, headers={"X-Fairlane-User": user})
+            assert answer.status_code == 202, answer.text
+            told: dict[str, Any] = answer.json()
+            return told
+
+        first = await submit("a", "ann")
+        assert "replay" not in first
+        again = await submit("a", "ann", metadata={"n": 2}, stream=True)
+        assert (again["taskId"], again["replay"]) == (first["taskId"], True)
+        assert again["idemKey"].startswith("greet ")
+        for name, user, more in (
+            ("b", "ann", {}),
+            ("a", "bob", {}),
+            ("a", "ann", {"locale": "de"}),
+            ("a", "ann", {"idempotencyKey": "own"}),
+        ):
+            assert (await submit(name, user, **more))["taskId"] != first["taskId"]
+        for _ in range(5):
+            await ran(worker)
+        await worker.nothing_more()
+        sync = {"template": "greet", "variables": {"name": "a"}}
+        answer = await site.post("/api/tasks", json=sync, headers={"X-Fairlane-User": "ann"})
+        assert (answer.headers["idempotency-replayed"], answer.json()["content"]) == ("true", "fine")
+        assert answer.headers["x-task-id"] == first["taskId"]
