@@ -15,7 +15,7 @@ CANARY = b"canary-"
 GOOD_WORKER, PLAIN_WORKER, ANY_WORKER, ROGUE_WORKER = "good", "plain-worker", "any", "rogue"
 """Worker tokens: for models that must work, for that of version 1, for all models, for those that attackers spoil."""
 
-STREAMING, SLOW, PLAIN, RAW, ROGUE, LAB = "echo", "sim", "plain", "raw", "rogue", "lab"
+STREAMING, SLOW, PLAIN, RAW, ROGUE, LAB, ROUTE = "echo", "sim", "plain", "raw", "rogue", "lab", "route"
 """Models: of the echo and simulate workers, of a version 1 and a raw version 2 worker, of attackers, and one without workers."""
 WORKING = (STREAMING, SLOW, PLAIN, RAW)
 LAB_QUEUES = ("lab_stream", "lab_batch", "lab_vision")
@@ -55,10 +55,26 @@ def settings(**changes: Any) -> dict[str, Any]:
             key(ANY_WORKER),
             key(ROGUE_WORKER, models=[ROGUE]),
         ],
-        "models": {LAB: {}},
+        "models": {LAB: {}, ROGUE: {"fallbacks": [STREAMING]}},
+        "routes": {
+            ROUTE: {
+                "model": STREAMING,
+                "max_output_tokens": 50,
+                "vision": {"model": RAW},
+                "same_task_ms": 500,
+            }
+        },
+        "templates": {
+            ROUTE: {
+                "messages": [
+                    {"role": "user", "content": "{{ text }}{% for one in list %}{{ one }}{% endfor %}"}
+                ]
+            }
+        },
         "queues": queues,
         "task_result_ttl_ms": RESULT_TTL_MS,
         "max_result_ttl_ms": RESULT_TTL_MS,
+        "idempotency_ttl_ms": RESULT_TTL_MS,
         "min_task_timeout_ms": 1000,
         "task_timeout_ms": LONGEST_MS,
         "max_task_timeout_ms": LONGEST_MS,

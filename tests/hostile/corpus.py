@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.hostile.cast import HOSTILE, LAB, LAB_QUEUES, STREAMING, WORKING, secret
+from tests.hostile.cast import HOSTILE, LAB, LAB_QUEUES, ROUTE, STREAMING, WORKING, secret
 
 NOBODYS = "01a1fc1b-0232-8009-84a9-bfa34c29bda8"
 """The id of a task that could be and is not."""
@@ -96,6 +96,7 @@ def _native(rng: random.Random, known: Known) -> Valid:
     body |= rng.choice(
         ({}, {"timeout": 5000}, {"priority": 2}, {"metadata": {"a": [1]}}, {"onDisconnect": "continue"})
     )
+    body |= rng.choice(({}, {}, {"idempotencyKey": f"key-{rng.randint(1, 9)}"}))
     body |= rng.choice(({}, {"resultTtlMs": 1000}, {"mode": rng.choice(("stream", "batch", "vision"))}))
     return Valid("POST", "/api/openai", "mallory", body)
 
@@ -107,6 +108,12 @@ def _task(rng: random.Random, known: Known) -> Valid:
         "payload": {"messages": [_message(rng)]},
     }
     body["async"] = rng.random() < 0.5
+    return Valid("POST", "/api/tasks", "mallory", body)
+
+
+def _prompt(rng: random.Random, known: Known) -> Valid:
+    variables = {"text": words(rng), "list": [words(rng)] * rng.randint(0, 3)}
+    body = {"template": ROUTE, "variables": variables, "async": rng.random() < 0.5}
     return Valid("POST", "/api/tasks", "mallory", body)
 
 
@@ -177,7 +184,14 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
     ("POST", "/api/openai"): lambda rng, known: rng.choice((_native, _native, _delegated))(rng, known),
-    ("POST", "/api/tasks"): _task,
+    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt))(rng, known),
+    ("GET", "/api/routes"): lambda rng, known: Valid("GET", "/api/routes", rng.choice(HOSTILE)),
+    ("POST", "/api/admin/templates/render"): lambda rng, known: Valid(
+        "POST",
+        "/api/admin/templates/render",
+        "ops",
+        {"template": ROUTE, "variables": {"text": words(rng), "list": []}},
+    ),
     ("GET", "/api/task/{task_id}"): _read("/api/task/{task}"),
     ("POST", "/api/task/{task_id}/cancel"): _cancel("/api/task/{task}/cancel", "mallory"),
     ("GET", "/api/task/{task_id}/events"): lambda rng, known: rng.choice(

@@ -123,6 +123,11 @@ FIELDS = (
         "priority",
         "onDisconnect",
         "resultTtlMs",
+        "idempotencyKey",
+        "template",
+        "variables",
+        "locale",
+        "response_format",
     ),
     *(
         "metadata",
@@ -144,6 +149,7 @@ HEADERS = (
         "X-Fairlane-Mode",
         "X-Fairlane-On-Disconnect",
         "X-Fairlane-Result-Ttl",
+        "Idempotency-Key",
     ),
     *(
         "X-Fairlane-Metadata",
@@ -597,9 +603,9 @@ def departures(rng: random.Random, known: Known) -> Plan:
     """Tasks whose callers do not wait; some with a body that fills every buffer on the way."""
     one = any_valid(rng, known, SUBMITS)
     if isinstance(one.body, dict):
-        model = rng.choice((one.body["model"], ROGUE))
+        model = {"model": rng.choice((one.body["model"], ROGUE))} if "model" in one.body else {}
         padding = {"padding": "x" * 300_000} if rng.random() < 0.02 else {}
-        one = replace(one, body={**one.body, "model": model, **padding})
+        one = replace(one, body={**one.body, **model, **padding})
     more = [b"G", b"\r\n", b"GET /health/live HTTP/1.1\r\n"] if rng.random() < 0.3 else []
     return Plan(
         "departures",
