@@ -18,8 +18,8 @@ from jinja2.visitor import NodeTransformer
 
 from fairlane.gateway.prompts.errors import TemplateError
 
-MOST_CHARS = 32 << 20
-"""Of all texts of one prompt together."""
+MOST_CHARS = 16 << 20
+"""Of all texts of one prompt together, where nobody says another number, and of a text that a filter makes."""
 MOST_ROUNDS = 20_000
 """Of all loops of one prompt together: some 20 ms, where little is done in each."""
 MOST_S = 0.15
@@ -61,8 +61,9 @@ _ROUND = "_round"
 class Budget:
     """What is left for one prompt."""
 
-    def __init__(self, chars: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
-        self.chars = chars
+    def __init__(self, size: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
+        """`size`: bytes of all texts together, in UTF-8."""
+        self.size = self.most = size
         self.rounds = rounds
         self._until = time.thread_time() + MOST_S
 
@@ -77,9 +78,11 @@ class Budget:
 
     def take(self, text: str) -> str:
         """Count a text. Raises TemplateError."""
-        self.chars -= len(text)
-        if self.chars < 0:
-            raise TemplateError(f"the prompt would have more than {MOST_CHARS} characters")
+        self.size -= len(text)
+        if self.size >= 0 and not text.isascii():
+            self.size -= len(text.encode(errors="surrogatepass")) - len(text)
+        if self.size < 0:
+            raise TemplateError(f"the prompt would have more than {self.most} bytes")
         return text
 
 

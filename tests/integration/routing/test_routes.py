@@ -261,6 +261,27 @@ async def test_what_cannot_be_filled_in_is_refused_with_what_is_wrong(
             assert answer.json()["error"] == sentence
 
 
+async def test_a_template_makes_no_larger_body_than_a_caller_may_send(gateway: Start) -> None:
+    thrice = {"messages": [{"role": "user", "content": "{{ x }}{{ x }}{{ x }}"}]}
+    async with gateway(templates={"thrice": thrice}, max_body_bytes=1 << 20) as talk:
+        for text in ("x" * 400_000, "é" * 200_000, '"' * 200_000):  # the last: two bytes each, in JSON
+            answer = await talk.http.post("/api/tasks", json={"template": "thrice", "variables": {"x": text}})
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["code"] == "INVALID_REQUEST"
+        body = {"template": "thrice", "variables": {"x": "é" * 150_000}, "model": "m", "async": True}
+        async with talk.worker2(["m"]) as worker:
+            assert (await talk.http.post("/api/tasks", json=body)).status_code == 202
+            assert (await ran(worker))["payload"]["messages"][0]["content"] == "é" * 450_000
+
+
+async def test_numbers_beyond_all_are_refused_in_a_large_request_too(gateway: Start) -> None:
+    async with gateway(templates=TEMPLATES) as talk:
+        text = b'{"template":"greet","variables":{"name":1e999,"more":"' + b"x" * 300_000 + b'"}}'
+        headers = {"content-type": "application/json"}
+        answer = await talk.http.post("/api/tasks", content=text, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), answer.text
+
+
 async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gateway: Start) -> None:
     async with gateway(templates=TEMPLATES) as talk, talk.worker2(["m", "default"]) as worker:
         body = {"template": "greet", "variables": {"name": "{{ 7*7 }}"}, "locale": "de-AT", "model": "m"}
