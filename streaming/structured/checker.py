@@ -127,7 +127,7 @@ class Checker:
             return NO_CHILD
         try:
             child = await self._running()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, EOFError, msgspec.DecodeError) as error:
             log.error("structured output cannot be checked", error=repr(error))
             return NO_CHILD
         try:

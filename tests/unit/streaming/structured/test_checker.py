@@ -107,6 +107,9 @@ async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pyt
     async def none(*_: Any, **__: Any) -> Any:
         raise OSError("no more processes")
 
+    with monkeypatch.context() as broken:
+        broken.setattr("fairlane.streaming.structured.checker._PROGRAM", "fairlane.no_such_program")
+        assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD, "it ends at its start"
     monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
     assert await checker.schema(STRING, "u") == NO_CHILD
     await checker.close()
