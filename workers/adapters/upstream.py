@@ -179,7 +179,10 @@ class Upstream:
         callers_choice = task.model not in self.models and model == task.model
         try:
             call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
-        except (ValueError, RecursionError) as error:  # an address that is none, a number beyond all: no failure of ours
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # an address that is none, a number beyond all: no failure of ours
             raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
         asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
         clock = Clock(self._limits, context.remaining(), stream=call.stream)

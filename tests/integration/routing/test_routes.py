@@ -123,6 +123,39 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
         assert (await shop.get("/api/caller")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO
 
 
+async def test_who_can_pay_is_bound_by_his_own_tiers_bound_alone(gateway: Start) -> None:
+    """... and not by that of the tier where he would go on if he could not."""
+    settings: dict[str, Any] = {
+        "routes": {
+            "r": {
+                "model": "cheap",
+                "max_output_tokens": 100,
+                "tiers": {"paid": {"model": "dear", "max_output_tokens": 1000}},
+            }
+        },
+        "prices": [{"model": "dear", "input": 1, "output": 1}],
+        "keys": [
+            key("ann", tier="paid", quota={"budget": 1, "per": "day", "otherwise": "free"}),
+            key("ops", admin=True),
+        ],
+    }
+    async with (
+        gateway(**settings) as talk,
+        talk.worker2(["cheap", "dear"]) as worker,
+        talk.client(secret("ann")) as ann,
+    ):
+        body = {**CHAT, "model": "r", "max_tokens": 500}
+        call = talk.later(ann.post("/v1/chat/completions", json=body))
+        task = await ran(worker)
+        assert (task["model"], task["payload"]["max_tokens"]) == ("dear", 500)
+        assert (await call).status_code == 200
+        broke = await ann.post(
+            "/v1/chat/completions",
+            json={**body, "n": 2, "messages": [{"role": "user", "content": "x" * 5_000_000}]},
+        )
+        assert (broke.status_code, broke.json()["error"]["code"]) == (429, "insufficient_quota")
+
+
 async def test_a_route_is_a_model_to_openais_clients(gateway: Start) -> None:
     routes = {"smart": {"model": "m", "max_output_tokens": 50, "tiers": {"paid": {"model": "big"}}}}
     async with (

@@ -107,7 +107,10 @@ BEYOND = msgspec.Raw(b'{"a":1e999}')
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("gemini", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "http://[x"}]}]}),
+        (
+            "gemini",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "http://[x"}]}]},
+        ),
         ("anthropic", {"output_config": BEYOND}),
         ("openai", {"stream_options": BEYOND}),
     ],
