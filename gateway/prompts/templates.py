@@ -180,8 +180,8 @@ def _schema_name(name: str) -> str:
 
 
 def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
-    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text, and for what
-    is beyond what JSON's readers take, such as 1e999."""
+    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text, and for
+    what no reader of JSON takes, such as 1e999."""
     found: dict[str, Any] = {}
     size = 0
     for name, raw in members.items():
