@@ -3,6 +3,7 @@
 Pure. What goes to the worker are the bytes that came, less the fields that are ours.
 """
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -188,8 +189,11 @@ def make_task(
     spare = dict(fields) if other and other.rule else fields
     task = made.of(plan, payload, fields)
     if other is not None:
-        task.otherwise = made.of(other, payload if other.rule else task.payload, spare)
-        task.otherwise.quota = ""
+        with contextlib.suppress(
+            ApiError
+        ):  # more output than it may have there: then it is refused where it cannot be paid
+            task.otherwise = made.of(other, payload if other.rule else task.payload, spare)
+            task.otherwise.quota = ""
     return task
 
 

@@ -1,12 +1,13 @@
-"""From a request that names a template to the body of a task. Pure, but for the turns of large bodies."""
+"""From a request that names a template to the body of a task. Pure, but for the turns of large ones."""
 
+import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
-from fairlane.gateway.calls.bodies import Bodies, Members, value_of
+from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
 from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
@@ -17,7 +18,7 @@ from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
 
 if TYPE_CHECKING:
-    from fairlane.gateway.prompts.templates import Template
+    from fairlane.gateway.prompts.templates import Prompt, Template
 
 MAX_LOCALE_CHARS = 35
 
@@ -56,14 +57,36 @@ async def fill_in(
     locale = value_of(fields, "locale") or ""
     if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
         raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
-    variables = await _variables(fields, bodies, opener)
-    return fill(current, caller, name, variables, locale, read_model(fields, "") or None)
+    members = await _members(fields, bodies, opener)
+    size = len(memoryview(fields["variables"])) if members else 0
+    model = read_model(fields, "") or None
+    if size < LARGE:
+        return _written(current, caller, _rendered(current, caller, name, _read(members), locale, model))
+    async with bodies.turn(size, opener) as spent:
+        with spent():
+            variables = _read(members)
+        await asyncio.sleep(0)
+        with spent():
+            rendered = _rendered(current, caller, name, variables, locale, model)
+        del variables
+        await asyncio.sleep(0)
+        with spent():
+            return _written(current, caller, rendered)
 
 
-def fill(
+class _Rendered(NamedTuple):
+    """A prompt, and whose."""
+
+    asked: str
+    image: bool
+    template: "Template"
+    prompt: "Prompt"
+
+
+def _rendered(
     current: Current, caller: Caller, name: str, variables: dict[str, Any], locale: str, model: str | None
-) -> Filled:
-    """The same of a template's name, its variables and a locale. `model`: where no route of the name says one."""
+) -> _Rendered:
+    """What a template's name, its variables and a locale come to. `model`: where no route of the name says one."""
     plans = current.plans
     route = plans.routes.named.get(name)
     if route is not None and not caller.may_use(name):
@@ -77,15 +100,27 @@ def fill(
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
     check_model(caller, asked)
     try:
-        prompt = template.render(variables, locale)
+        prompt = template.render(variables, locale, current.settings.max_body_bytes)
     except VariablesError as error:
         raise bad_request(
             f"The variables do not fit the template {template.name}: {error}", "variables"
         ) from None
     except TemplateError as error:
         raise bad_request(f"The template {template.name} cannot be filled in: {error}", "variables") from None
+    return _Rendered(asked, image, template, prompt)
+
+
+def _written(current: Current, caller: Caller, rendered: _Rendered) -> Filled:
+    """The task's body, which is no larger than one that a caller may send."""
+    asked, image, template, prompt = rendered
     body = {member: Raw(msgspec.json.encode(value)) for member, value in prompt.body.items()}
     payload = msgspec.json.encode(body)
+    most = current.settings.max_body_bytes
+    if len(payload) > most:
+        raise bad_request(
+            f"The template {template.name} makes a body of {len(payload)} bytes of these variables, and {most} are allowed",
+            "variables",
+        )
     plan = current.plan(caller, asked, lambda: image)
     return Filled(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
 
@@ -103,15 +138,19 @@ def told_of_template(template: "Template") -> dict[str, Any]:
     }
 
 
-async def _variables(fields: Members, bodies: Bodies, opener: Opener) -> dict[str, Any]:
-    from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
-
+async def _members(fields: Members, bodies: Bodies, opener: Opener) -> Members:
     raw = fields.get("variables")
     if raw is None or not kind_of(raw):
         return {}
     if kind_of(raw) != "{":
         raise bad_request("variables must be an object: a value for each name", "variables")
+    return await bodies.parse(raw, "variables", caller=opener)
+
+
+def _read(members: Members) -> dict[str, Any]:
+    from fairlane.gateway.prompts.templates import read_variables  # noqa: PLC0415 - only with templates
+
     try:
-        return read_variables(await bodies.parse(raw, "variables", caller=opener))
+        return read_variables(members)
     except TemplateError as error:
         raise bad_request(str(error), "variables") from None

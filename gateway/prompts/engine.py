@@ -10,21 +10,32 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2 import (
+    StrictUndefined,
+    TemplateSyntaxError,
+    UndefinedError,
+    meta,
+    nodes,
+    pass_environment,
+    pass_eval_context,
+)
 from jinja2.exceptions import SecurityError
 from jinja2.exceptions import TemplateError as JinjaError
+from jinja2.filters import do_round, do_sum, do_tojson
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from fairlane.gateway.prompts.errors import TemplateError
 
-MOST_CHARS = 32 << 20
-"""Of all texts of one prompt together."""
+MOST_CHARS = 16 << 20
+"""Of all texts of one prompt together, where nobody says another number, and of a text that a filter makes."""
 MOST_ROUNDS = 20_000
 """Of all loops of one prompt together: some 20 ms, where little is done in each."""
 MOST_S = 0.15
 """Seconds of the processor after which no further round begins: others wait for the event loop meanwhile."""
 MOST_TEMPLATE_CHARS = 262_144
+MOST_DIGITS = 20
+MOST_INDENT = 16
 _OF_LISTS = frozenset(
     {
         *(
@@ -40,14 +51,14 @@ _OF_LISTS = frozenset(
             "rejectattr",
             "reverse",
         ),
-        *("select", "selectattr", "sort", "sum", "unique"),
+        *("select", "selectattr", "sort", "unique"),
     }
 )
 """Filters that walk over what they are given, which may be a text of millions of characters."""
 _FILTERS = frozenset(
     {
-        *("capitalize", "count", "default", "d", "float", "int", "length", "lower", "round", "string"),
-        *("tojson", "trim", "truncate", "upper"),
+        *("capitalize", "count", "default", "d", "float", "int", "length", "lower", "string"),
+        *("trim", "truncate", "upper"),
     }
 )
 _NOT_HERE = (
@@ -61,8 +72,9 @@ _ROUND = "_round"
 class Budget:
     """What is left for one prompt."""
 
-    def __init__(self, chars: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
-        self.chars = chars
+    def __init__(self, size: int = MOST_CHARS, rounds: int = MOST_ROUNDS) -> None:
+        """`size`: bytes of all texts together, in UTF-8."""
+        self.size = self.most = size
         self.rounds = rounds
         self._until = time.thread_time() + MOST_S
 
@@ -77,9 +89,11 @@ class Budget:
 
     def take(self, text: str) -> str:
         """Count a text. Raises TemplateError."""
-        self.chars -= len(text)
-        if self.chars < 0:
-            raise TemplateError(f"the prompt would have more than {MOST_CHARS} characters")
+        self.size -= len(text)
+        if self.size >= 0 and not text.isascii():
+            self.size -= len(text.encode(errors="surrogatepass")) - len(text)
+        if self.size < 0:
+            raise TemplateError(f"the prompt would have more than {self.most} bytes")
         return text
 
 
@@ -108,13 +122,40 @@ def _bounded_join(value: Iterable[Any], d: str = "", attribute: Any = None) -> s
     return d.join(parts)
 
 
+@pass_environment
+def _bounded_sum(environment: Any, iterable: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+    """Of lists, each addition would copy all before it."""
+    if not isinstance(start, int | float) or isinstance(iterable, str):
+        raise TemplateError("sum is for lists of numbers")
+    return do_sum(environment, iterable, attribute, start)
+
+
+def _bounded_round(value: Any, precision: Any = 0, method: Any = "common") -> Any:
+    if not isinstance(precision, int) or abs(precision) > MOST_DIGITS:
+        raise TemplateError(f"round takes a number of digits, at most {MOST_DIGITS}")
+    return do_round(value, precision, method)
+
+
+@pass_eval_context
+def _bounded_tojson(context: Any, value: Any, indent: Any = None) -> Any:
+    if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MOST_INDENT):
+        raise TemplateError(f"tojson takes an indent of at most {MOST_INDENT}")
+    return do_tojson(context, value, indent)
+
+
 class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
         lists = {name: _for_lists(name, self.filters[name]) for name in _OF_LISTS}
-        self.filters = {**{name: self.filters[name] for name in _FILTERS}, **lists, "join": _bounded_join}
+        bounded = {
+            "join": _bounded_join,
+            "round": _bounded_round,
+            "sum": _bounded_sum,
+            "tojson": _bounded_tojson,
+        }
+        self.filters = {**{name: self.filters[name] for name in _FILTERS}, **lists, **bounded}
         self.globals = {}
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairlane.gateway.prompts.engine import Budget, Text
+from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
 MOST_VALUES_BYTES = 262_144
@@ -140,8 +140,8 @@ class Template:
                 return one, self._messages[one]
         return self.default_locale, self._messages[self.default_locale]
 
-    def render(self, variables: Mapping[str, Any], locale: str = "") -> Prompt:
-        """The body that these variables make. Raises VariablesError and TemplateError."""
+    def render(self, variables: Mapping[str, Any], locale: str = "", most: int = MOST_CHARS) -> Prompt:
+        """The body that these variables make, of texts of at most so many bytes. Raises VariablesError and TemplateError."""
         used, messages = self._of(locale)
         known = self.variables(used)
         missing = [name for name in known if name not in variables and name not in self.optional]
@@ -150,7 +150,7 @@ class Template:
             raise VariablesError(missing, unknown, known)
         filled = {**dict.fromkeys(self.optional, ""), **variables}
         filled = {name: "" if value is None else value for name, value in filled.items()}
-        budget, made = Budget(), []
+        budget, made = Budget(most), []
         for message in messages:
             content = _rendered(message.content, filled, budget)
             if isinstance(content, list):
@@ -180,7 +180,8 @@ def _schema_name(name: str) -> str:
 
 
 def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
-    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text."""
+    """The variables of a request, whose JSON is known to be valid. Raises TemplateError for too much that is no text, and for
+    what no reader of JSON takes, such as 1e999."""
     found: dict[str, Any] = {}
     size = 0
     for name, raw in members.items():
@@ -191,5 +192,8 @@ def read_variables(members: Mapping[str, bytes]) -> dict[str, Any]:
                 raise TemplateError(
                     f"the variables that are no texts may have {MOST_VALUES_BYTES} bytes of JSON together"
                 )
-        found[name] = msgspec.json.decode(text)
+        try:
+            found[name] = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise TemplateError(f"the variable {name[:64]} cannot be read: {error}") from None
     return found

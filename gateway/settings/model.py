@@ -616,12 +616,19 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
     for name, model in settings.models.items():
         if name in model.fallbacks:
             refuse(f"{name!r} falls back to itself", ("models", name, "fallbacks"))
+        _check_runs(model.fallbacks, ("models", name, "fallbacks"), refuse)
     for name, route in settings.routes.items():
         where: tuple[str, ...] = ("routes", name)
         variants: list[tuple[RouteVariant, tuple[str, ...]]] = [(route, where)]
         if route.vision is not None:
             variants.append((route.vision, (*where, "vision")))
         for variant, place in variants:
+            for rule, at in [
+                (variant, place),
+                *((one, (*place, "tiers", tier)) for tier, one in variant.tiers.items()),
+            ]:
+                _check_runs([rule.model] if rule.model else [], (*at, "model"), refuse)
+                _check_runs(rule.fallbacks or [], (*at, "fallbacks"), refuse)
             for tier in sorted(variant.tiers.keys() - tiers):
                 refuse(
                     f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}",
@@ -640,6 +647,13 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
             if template not in settings.templates:
                 hint = ", ".join(sorted(settings.templates)) or "none"
                 refuse(f"there is no template {template!r}; there are {hint}", (*where, "template"))
+
+
+def _check_runs(models: list[str], place: tuple[str, ...], refuse: Refuse) -> None:
+    """Refuse what is no name of one model: a worker would ask its upstream for it."""
+    for model in models:
+        if model == ANY_MODEL or not model.isprintable():
+            refuse(f"{model[:40]!r} is no name of a model", place)
 
 
 def _check_templates(settings: Settings, refuse: Refuse) -> None:

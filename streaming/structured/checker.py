@@ -1,7 +1,7 @@
 """Asks the child process whether a schema is one, and whether texts match it.
 
-It is started when it is first needed, and anew when it was ended. One question at a time; each has a deadline, so that nobody
-waits for ever, whatever was asked.
+It is started when it is first needed, and anew when it was ended. One question at a time, users in turns: who asks much waits for
+himself. Each question has a deadline, so that nobody waits for ever, whatever was asked.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
+from fairlane.streaming.turns import Turns
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -53,7 +54,7 @@ class Checker:
     """See the module. `close` ends the child; a question under way is answered with `unknown`."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._turns = Turns(1)
         self._child: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._slow: OrderedDict[str, list[float]] = OrderedDict()
@@ -111,13 +112,13 @@ class Checker:
         """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._lock.acquire()
+                await self._turns.acquire(user)
         except TimeoutError:
             return LATE
         try:
             return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
         finally:
-            self._lock.release()
+            self._turns.release()
 
     async def _ask_now(self, question: bytes, user: str) -> Verdict:
         if self._was_slow(user):  # those before it in the line were his, too
@@ -126,7 +127,7 @@ class Checker:
             return NO_CHILD
         try:
             child = await self._running()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, EOFError, msgspec.DecodeError) as error:
             log.error("structured output cannot be checked", error=repr(error))
             return NO_CHILD
         try:

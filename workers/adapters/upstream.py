@@ -177,7 +177,13 @@ class Upstream:
             raise TaskError("BAD_REQUEST", f"This worker does not run tasks of type {task.type!r}.")
         model = self.upstream_name(task.model)
         callers_choice = task.model not in self.models and model == task.model
-        call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
+        try:
+            call = self._dialect.call(task, model, allowed=self._allowed, now=time.time())
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # an address that is none, a number beyond all: no failure of ours
+            raise TaskError("BAD_REQUEST", f"The payload cannot be said to the upstream: {error}.") from error
         asked = Asked(self._shown_url + call.path, model, callers_choice, self._api_key)
         clock = Clock(self._limits, context.remaining(), stream=call.stream)
         request = self._http().build_request(

@@ -190,7 +190,7 @@ async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(ga
         await checker.schema(json.dumps(SCHEMA).encode(), "somebody")
         task_id = await talk.submit(**asked())
         task = await worker.take()
-        async with checker._lock:  # somebody else's turn
+        async with checker._turns.of("another"):  # somebody else's turn
             await worker.answer(task, message(GOOD))
             attempts = talk.served.gateway.dispatcher.attempts
             await until(lambda: any(one.answered for one in attempts.values()), "the result to be there")
@@ -223,7 +223,7 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
     async with gateway() as talk, talk.worker2(["m"], slots=2) as worker:
         stuck = talk.later(talk.http.post("/v1/chat/completions", json=asked(endless)))
         await worker.answer(await worker.take(), message("[]"))
-        await until(lambda: talk.served.gateway.checker._lock.locked(), "it to be looked at")
+        await until(lambda: not talk.served.gateway.checker._turns._free, "it to be looked at")
         assert (await talk.http.get("/health/live")).status_code == 200
         plain = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), message("any text"))

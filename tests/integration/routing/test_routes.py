@@ -123,6 +123,39 @@ async def test_who_has_no_quota_left_goes_on_with_the_model_of_the_other_tier(ga
         assert (await shop.get("/api/caller")).json()["quota"]["budget"]["used"] == 9000 * 100 / MICRO
 
 
+async def test_who_can_pay_is_bound_by_his_own_tiers_bound_alone(gateway: Start) -> None:
+    """... and not by that of the tier where he would go on if he could not."""
+    settings: dict[str, Any] = {
+        "routes": {
+            "r": {
+                "model": "cheap",
+                "max_output_tokens": 100,
+                "tiers": {"paid": {"model": "dear", "max_output_tokens": 1000}},
+            }
+        },
+        "prices": [{"model": "dear", "input": 1, "output": 1}],
+        "keys": [
+            key("ann", tier="paid", quota={"budget": 1, "per": "day", "otherwise": "free"}),
+            key("ops", admin=True),
+        ],
+    }
+    async with (
+        gateway(**settings) as talk,
+        talk.worker2(["cheap", "dear"]) as worker,
+        talk.client(secret("ann")) as ann,
+    ):
+        body = {**CHAT, "model": "r", "max_tokens": 500}
+        call = talk.later(ann.post("/v1/chat/completions", json=body))
+        task = await ran(worker)
+        assert (task["model"], task["payload"]["max_tokens"]) == ("dear", 500)
+        assert (await call).status_code == 200
+        broke = await ann.post(
+            "/v1/chat/completions",
+            json={**body, "n": 2, "messages": [{"role": "user", "content": "x" * 5_000_000}]},
+        )
+        assert (broke.status_code, broke.json()["error"]["code"]) == (429, "insufficient_quota")
+
+
 async def test_a_route_is_a_model_to_openais_clients(gateway: Start) -> None:
     routes = {"smart": {"model": "m", "max_output_tokens": 50, "tiers": {"paid": {"model": "big"}}}}
     async with (
@@ -259,6 +292,27 @@ async def test_what_cannot_be_filled_in_is_refused_with_what_is_wrong(
             answer = await talk.http.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (status, code)
             assert answer.json()["error"] == sentence
+
+
+async def test_a_template_makes_no_larger_body_than_a_caller_may_send(gateway: Start) -> None:
+    thrice = {"messages": [{"role": "user", "content": "{{ x }}{{ x }}{{ x }}"}]}
+    async with gateway(templates={"thrice": thrice}, max_body_bytes=1 << 20) as talk:
+        for text in ("x" * 400_000, "é" * 200_000, '"' * 200_000):  # the last: two bytes each, in JSON
+            answer = await talk.http.post("/api/tasks", json={"template": "thrice", "variables": {"x": text}})
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["code"] == "INVALID_REQUEST"
+        body = {"template": "thrice", "variables": {"x": "é" * 150_000}, "model": "m", "async": True}
+        async with talk.worker2(["m"]) as worker:
+            assert (await talk.http.post("/api/tasks", json=body)).status_code == 202
+            assert (await ran(worker))["payload"]["messages"][0]["content"] == "é" * 450_000
+
+
+async def test_numbers_beyond_all_are_refused_in_a_large_request_too(gateway: Start) -> None:
+    async with gateway(templates=TEMPLATES) as talk:
+        text = b'{"template":"greet","variables":{"name":1e999,"more":"' + b"x" * 300_000 + b'"}}'
+        headers = {"content-type": "application/json"}
+        answer = await talk.http.post("/api/tasks", content=text, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST"), answer.text
 
 
 async def test_a_template_without_a_route_runs_on_the_model_that_is_named(gateway: Start) -> None:

@@ -101,6 +101,24 @@ async def test_each_provider_streams_text_usage_and_its_end(name: str) -> None:
     assert usage.output_tokens
 
 
+BEYOND = msgspec.Raw(b'{"a":1e999}')
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        (
+            "gemini",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "http://[x"}]}]},
+        ),
+        ("anthropic", {"output_config": BEYOND}),
+        ("openai", {"stream_options": BEYOND}),
+    ],
+)
+async def test_what_a_caller_wrote_wrong_is_no_failure_of_the_worker(name: str, more: dict[str, Any]) -> None:
+    assert (await failure(adapter(name), {**HI, **more})).code == "BAD_REQUEST"
+
+
 @respx.mock
 async def test_the_key_goes_where_each_looks_for_it() -> None:
     found = {}

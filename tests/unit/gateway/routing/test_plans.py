@@ -121,6 +121,17 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
             "unknown setting; did you mean model?",
         ),
         ("models: {m: {fallbacks: [m]}}", "models.m.fallbacks", "'m' falls back to itself"),
+        ("models: {m: {fallbacks: ['*']}}", "models.m.fallbacks", "'*' is no name of a model"),
+        (
+            'routes: {r: {model: m, tiers: {paid: {fallbacks: ["a\\tb"]}}}}',
+            "routes.r.tiers.paid.fallbacks",
+            "is no name",
+        ),
+        (
+            "routes: {r: {model: m, vision: {model: '*'}}}",
+            "routes.r.vision.model",
+            "'*' is no name of a model",
+        ),
         ("templates: {t: {}}", "templates.t", "it has no messages: set `messages`, or `locales`"),
         (
             "templates: {t: {locales: {en: [{role: user, content: x}]}}}",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlane.gateway.prompts.engine import MOST_ROUNDS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
-from fairlane.gateway.prompts.templates import Template
+from fairlane.gateway.prompts.templates import Template, read_variables
 
 LARGE = "word " * 3_000_000
 
@@ -56,9 +56,13 @@ def test_texts_loops_conditions_and_filters() -> None:
         ("{{ x|join(', ') }}", {"x": LARGE}, "for lists"),
         ("{{ x|sort }}", {"x": LARGE}, "for lists"),
         ("{{ x|join(y) }}", {"x": ["a"] * 100_000, "y": LARGE}, "characters"),
-        ("{{ x ~ x ~ x }}", {"x": LARGE}, "characters"),
+        ("{{ x ~ x ~ x }}", {"x": LARGE}, "bytes"),
         ("{{ x.__class__ }}", {"x": ""}, "unsafe"),
         ("{{ x|sum }}", {"x": [1, "a"]}, "TypeError"),
+        ("{{ x|sum }}", {"x": LARGE}, "lists of numbers"),
+        ("{{ x|sum(start=[])|length }}", {"x": [[1]] * 60_000}, "lists of numbers"),
+        ("{{ x|round(y, 'ceil') }}", {"x": 1.5, "y": 3_000_000}, "digits"),
+        ("{{ x|tojson(indent=y) }}", {"x": [1], "y": 10**8}, "indent"),
         ("{{ x.y }}", {"x": {}}, "no attribute"),
         ("{{ x }}", {}, "undefined"),
     ],
@@ -152,6 +156,18 @@ def test_the_version_names_the_content_and_nothing_else() -> None:
         Template("greet", {"": [("user", "Hello {{ name }} ")]}),
     ]
     assert len({template.version for template in [greeting(), *others]}) == 6
+
+
+@pytest.mark.parametrize("text", ["ab", "é", "\n\n"])
+def test_a_prompt_is_bounded_in_bytes(text: str) -> None:
+    assert greeting().render({"name": text}, "", len("Hello ab")).body
+    with pytest.raises(TemplateError, match="more than 7 bytes"):
+        greeting().render({"name": text}, "", len("Hello ab") - 1)
+
+
+def test_a_number_beyond_all_is_named() -> None:
+    with pytest.raises(TemplateError, match="the variable b cannot be read: Number out of range"):
+        read_variables({"a": b"1", "b": b"1e999"})
 
 
 def test_a_schema_goes_to_the_model_as_openai_has_it() -> None:

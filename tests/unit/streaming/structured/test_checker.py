@@ -54,6 +54,21 @@ async def test_what_takes_for_ever_is_ended_and_the_next_question_is_answered(ch
     assert await checker.texts(STRING, [b'"\\"a\\""'], "u") == FINE
 
 
+async def test_who_asks_much_waits_for_himself(checker: Checker) -> None:
+    answered: list[str] = []
+
+    async def ask(user: str, text: bytes) -> None:
+        assert await checker.texts(STRING, [text], user) == FINE
+        answered.append(user)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(ask("busy", json.dumps(json.dumps("a" * 100_000)).encode()))
+        await asyncio.sleep(0)
+        group.create_task(ask("other", b'"\\"a\\""'))
+    assert answered.index("other") <= 2, "one under way, one of each user"
+
+
 async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
     text = json.dumps("[" + "[]," * (MAX_TEXT_BYTES // 3 - 10) + "[]]").encode()
     assert (await checker.texts(STRING, [text], "u")).wrong in ("text", "schema")
@@ -63,7 +78,7 @@ async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
 async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless(), [b'"1"'], "u"))
-    while not checker._lock.locked():
+    while checker._turns._free:
         await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -92,6 +107,9 @@ async def test_without_a_process_nobody_knows(checker: Checker, monkeypatch: pyt
     async def none(*_: Any, **__: Any) -> Any:
         raise OSError("no more processes")
 
+    with monkeypatch.context() as broken:
+        broken.setattr("fairlane.streaming.structured.checker._PROGRAM", "fairlane.no_such_program")
+        assert await checker.texts(STRING, [b'"1"'], "u") == NO_CHILD, "it ends at its start"
     monkeypatch.setattr(asyncio, "create_subprocess_exec", none)
     assert await checker.schema(STRING, "u") == NO_CHILD
     await checker.close()
@@ -108,7 +126,7 @@ async def test_who_is_slow_again_and_again_holds_up_nobody(checker: Checker) -> 
 
 async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0)
-    async with checker._lock:
+    async with checker._turns.of("another"):
         assert await checker.schema(STRING, "u") == LATE
         assert await checker.texts(STRING, [b'"1"'], "u") == LATE
 
@@ -116,7 +134,7 @@ async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch:
 async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless("killed"), [b'"1"'], "u"))
-    while not checker._lock.locked():
+    while checker._turns._free:
         await asyncio.sleep(0)
     assert checker._child is not None
     checker._child.kill()
