@@ -22,10 +22,11 @@ local function barred_until(name)
   return at
 end
 
--- Which of the models that a task may go on to starts it in time: the number in its list; nil: none.
-local function open_to(t)
+-- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `barred_until`, or
+-- one that looks at each model once.
+local function open_to(t, barred)
   for i, one in ipairs(parse_fallbacks(t.fb)) do
-    if barred_until(one[1]) <= NOW + num(t.fa) then return i end
+    if (barred or barred_until)(one[1]) <= NOW + num(t.fa) then return i end
   end
 end
 
@@ -92,14 +93,18 @@ end
 -- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
 -- came. Returns how many moved, and of each pair of models {from, to, number, …}.
 local function let_fall(most)
-  local moved, told, woken = 0, {}, {}
+  local moved, told, woken, known = 0, {}, {}, {}
+  local function barred(name)
+    if not known[name] then known[name] = barred_until(name) end
+    return known[name]
+  end
   for _, m in ipairs(call('SRANDMEMBER', keys.falling(), '16') or {}) do
     local line = keys.falls(m)
     local cursor = call('HGET', keys.model(m), 'fc') or '-inf'
     local ids = {}
     if call('EXISTS', line) == 0 then
       call('SREM', keys.falling(), m)
-    elseif m == '*' or barred_until(m) > NOW then
+    elseif m == '*' or barred(m) > NOW then
       ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(most - moved))
     end
     local last = cursor
@@ -108,8 +113,8 @@ local function let_fall(most)
       last = '(' .. ids[i + 1]
       if not t or t.st ~= 'queued' or not t.fb then
         call('ZREM', line, id)
-      elseif barred_until(t.an or t.m) > NOW + num(t.fa) then
-        local at = open_to(t)
+      elseif barred(t.an or t.m) > NOW + num(t.fa) then
+        local at = open_to(t, barred)
         if at then
           local from = t.an or t.m
           dequeue(id, t)
