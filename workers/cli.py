@@ -119,6 +119,7 @@ BaseUrl = Annotated[
         help="What precedes the provider's paths, e.g. http://localhost:8000/v1. [default: its own]"
     ),
 ]
+AskedModels = Annotated[list[str], typer.Option("--model", help="A model to ask; may be repeated.")]
 UpstreamModels = Annotated[
     list[str] | None,
     typer.Option(help="The upstream's name for a --model, if it has another; once for each, in their order."),
@@ -181,7 +182,7 @@ for _provider in PROVIDERS.values():
 @app.command("check")
 def check_command(
     provider: Annotated[str, typer.Argument(help=f"One of {', '.join(PROVIDERS)}.")],
-    model: Models,
+    model: AskedModels,
     base_url: BaseUrl = None,
     upstream_model: UpstreamModels = None,
     api_key_env: KeyEnv = None,
@@ -205,7 +206,7 @@ def check_command(
 
     Takes the options of the provider's own command. Says of each request whether it worked, how fast, what the
     provider told of its usage, and with which failure code a task would have ended. It costs some hundred
-    tokens. Exit code 0 when answers and streams work, and what --require names; else 1.
+    tokens for each model. Exit code 0 when answers and streams work, and what --require names; else 1.
 
     Example: DEEPSEEK_API_KEY=… fairlane worker check deepseek --model deepseek-chat
     """

@@ -128,7 +128,10 @@ def read_type(fields: Members) -> str:
     """The type of a task of any type."""
     task_type = value_of(fields, "type")
     if not isinstance(task_type, str) or not is_name(task_type, MAX_TYPE_CHARS):
-        raise bad_request(f"type must be the task's type, a name of 1 to {MAX_TYPE_CHARS} characters", "type")
+        raise bad_request(
+            f"type must be the task's type, a name of 1 to {MAX_TYPE_CHARS} characters (or name a template)",
+            "type",
+        )
     return task_type
 
 

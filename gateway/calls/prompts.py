@@ -96,7 +96,7 @@ def _rendered(
         known = {*plans.templates, *filter(caller.may_use, plans.routes.named)}
         raise TemplateNotFound(name, nearest(name, known))
     if route is not None and model is not None:
-        raise bad_request(f"The route {name} says which model runs: leave model away", "model")
+        raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL
     check_model(caller, asked)
     try:

@@ -15,6 +15,10 @@ from fairlane.gateway.routing.routes import nearest
 from fairlane.gateway.settings import Settings, load_settings
 
 FAILED_EXIT = 1
+_NONE = (
+    "The configuration has no templates. Name the file that has some with --config, or write some under `templates`: "
+    "docs/routing.md."
+)
 
 app = typer.Typer(
     name="template",
@@ -44,7 +48,7 @@ def list_(config: Config = None, as_json: Annotated[bool, typer.Option("--json")
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
     if not made:
-        typer.echo("There are no templates: write some into the configuration, under `templates`.")
+        typer.echo(_NONE)
     for template in made:
         names = [f"[{name}]" if name in template.optional else name for name in template.all_variables]
         locales = f"  locales {' '.join(template.locales)}" if template.locales else ""
@@ -58,7 +62,11 @@ def render(
         Path | None, typer.Option(help="A JSON file with a value for each variable; - reads standard input.")
     ] = None,
     value: Annotated[
-        list[str] | None, typer.Option("--set", help="A variable that is a text: NAME=TEXT; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A variable that is a text: NAME=TEXT; may be repeated. Lists and objects: --variables.",
+        ),
     ] = None,
     locale: Annotated[str, typer.Option(help="Such as en or zh-CN.")] = "",
     tier: Annotated[
@@ -66,7 +74,7 @@ def render(
     ] = None,
     config: Config = None,
 ) -> None:
-    """Print the body that a task of a template sends to its model.
+    """Print the body that a task of a template sends to its model, but for a route's bound on the output.
 
     Example: fairlane template render job_match --set resume="Ten years of Python" --locale en
     """
@@ -81,11 +89,15 @@ def render(
     template, image = plans.template(route, tier, name, filled, locale)
     if template is None:
         near = nearest(name, {*settings.templates, *settings.routes})
-        stop(f"There is no template {name!r}{'; did you mean ' + ' or '.join(near) + '?' if near else '.'}")
+        stop(f"There is no template {name!r}; did you mean {' or '.join(near)}?" if near else _NONE)
     try:
         prompt = template.render(filled, locale)
-    except (VariablesError, TemplateError) as error:
-        typer.echo(f"{error}", err=True)
+    except VariablesError as error:
+        told = f"The variables do not fit the template {template.name}: {error}. Give a text with --set NAME=TEXT, "
+        typer.echo(f"fairlane: {told}lists and objects in a JSON file with --variables.", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+    except TemplateError as error:
+        typer.echo(f"fairlane: The template {template.name} cannot be filled in: {error}", err=True)
         raise typer.Exit(FAILED_EXIT) from None
     body = prompt.body
     if route is not None:
@@ -102,16 +114,19 @@ def _settings(config: Path | None) -> Settings:
 
 def _variables(path: Path | None, values: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    where = "Standard input" if str(path) == "-" else path
     if path is not None:
         try:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
             found = json.loads(text)
-        except (OSError, UnicodeDecodeError) as error:
-            stop(f"{path} cannot be read: {error}.")
+        except OSError as error:
+            stop(f"{where} cannot be read: {error.strerror}.")
+        except UnicodeDecodeError:
+            stop(f"{where} is not UTF-8.")
         except ValueError as error:
-            stop(f"{path} is not JSON: {error}.")
+            stop(f"{where} is not JSON: {error}.")
         if not isinstance(found, dict):
-            stop(f"{path} must hold an object: a value for each variable.")
+            stop(f"{where} must hold an object: a value for each variable.")
     for one in values:
         name, equals, text = one.partition("=")
         if not equals:

@@ -222,7 +222,8 @@ class Text:
             raise TemplateError(str(error)) from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             # whatever a variable of an unexpected form makes a filter or an operator say
-            raise TemplateError(f"{type(error).__name__}: {error}"[:300]) from None
+            told = f"a variable has another form than it expects ({type(error).__name__}: {error}"
+            raise TemplateError(f"{told[:300]})") from None
         except JinjaError as error:
             raise TemplateError(str(error)) from None
 

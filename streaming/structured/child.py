@@ -20,6 +20,7 @@ from fairlane.streaming.structured.wanted import LENGTH, MAX_REASON_CHARS, place
 CPU_S = 1
 MEMORY_BYTES = 1 << 30
 MOST_COMPILED = 64
+_ALONE = "a schema may refer to parts of itself alone"
 Request = tuple[bytes, list[bytes]]
 
 
@@ -89,9 +90,14 @@ def _wrong(validator: Any, text: bytes) -> str:
 
 
 def _wrong_schema(error: BaseException) -> str:
-    if isinstance(error, jsonschema_rs.ValidationError):
-        return f"{place_of(error.instance_path)}: {_short(error.message)}"
-    return _short(str(error)) or type(error).__name__
+    if not isinstance(error, jsonschema_rs.ValidationError):
+        return _short(str(error)) or type(error).__name__
+    why = error.message
+    if _ALONE in why:
+        why = f"{why.partition(' is not present')[0].removeprefix('Resource ')} is elsewhere: {_ALONE}"
+    elif why.endswith('is not a "regex"'):
+        why = "the pattern cannot be used: it may have no look-around and no back references"
+    return f"{place_of(error.instance_path)}: {_short(why)}"
 
 
 def _short(text: str) -> str:
@@ -100,7 +106,7 @@ def _short(text: str) -> str:
 
 
 def _fetch_nothing(_uri: str) -> Any:
-    raise ValueError("a schema may refer to parts of itself alone")
+    raise ValueError(_ALONE)
 
 
 def _no_constant(name: str) -> Any:

@@ -36,6 +36,10 @@ _TOOL = {
 }
 
 
+_REFUSALS = frozenset({"BAD_REQUEST", "UPSTREAM_ERROR"})
+"""What a model that is not there may fail with, if it is final. A wrong key or a dead server has refused no model."""
+
+
 class Failed(msgspec.Struct, rename="camel"):
     """The failure that a task would end with."""
 
@@ -118,13 +122,11 @@ async def examine(adapter: Upstream, model: str, *, image: bool) -> AsyncGenerat
         yield await _try(adapter, "image", model, parts, False, {}, _said_something)
     few = {"max_completion_tokens": 16}
     refusal = await _try(adapter, "refusal", NO_MODEL, "Hi.", True, few, _said_something)
-    answered = refusal.failure is None
-    refusal.works = not answered
-    refusal.says = (
-        f"answers for a model that it does not have ({NO_MODEL})"
-        if answered
-        else "an unknown model is refused"
-    )
+    if refusal.failure is None:
+        refusal.works, refusal.says = False, f"answers for a model that it does not have ({NO_MODEL})"
+    else:
+        refusal.works = refusal.failure.code in _REFUSALS and not refusal.failure.retryable
+        refusal.says = "an unknown model is refused" if refusal.works else ""
     yield refusal
 
 

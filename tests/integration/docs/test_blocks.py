@@ -57,7 +57,7 @@ NOT_RUN = {
     "docs/providers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",
     "docs/quickstart.md: fairlane worker ollama --model llama3.2 --sl",
     "docs/quickstart.md: make run",
-    "docs/routing.md: fairlane template list",
+    "docs/routing.md: fairlane template list --config examples/job",
     "docs/upstreams.md: fairlane serve",
     "docs/workers.md: OLLAMA_NUM_PARALLEL=4 ollama serve",
     "docs/workers.md: DEEPSEEK_API_KEY=sk-PUT_YOURS_HERE fairlane",

@@ -170,6 +170,7 @@ def test_a_server_that_is_not_there_is_told_in_seconds() -> None:
     result = fairlane("check", "vllm", "--model", "m")
     assert result.exit_code == 1
     assert result.output.count("cannot be reached") == 6
+    assert "works" not in result.output
 
 
 @respx.mock
