@@ -1,6 +1,7 @@
 """From a request that names a template to the body of a task. Pure, but for the turns of large ones."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plan
-from fairlane.gateway.routing.routes import nearest
+from fairlane.gateway.routing.routes import not_there
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
 
@@ -24,14 +25,10 @@ MAX_LOCALE_CHARS = 35
 
 
 class TemplateNotFound(ApiError):
-    """No route and no template has such a name. `near`: names that resemble it."""
+    """No route and no template has such a name. `known`: those that its caller may name."""
 
-    def __init__(self, name: str, near: list[str]) -> None:
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(
-            404, "TEMPLATE_NOT_FOUND", f"There is no template {name[:100]!r}{hint}", param="template"
-        )
-        self.near = near
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(404, "TEMPLATE_NOT_FOUND", not_there(name, known), param="template")
 
 
 class Filled(NamedTuple):
@@ -94,7 +91,7 @@ def _rendered(
     template, image = plans.template(route, caller.tier, name, variables, locale)
     if template is None:
         known = {*plans.templates, *filter(caller.may_use, plans.routes.named)}
-        raise TemplateNotFound(name, nearest(name, known))
+        raise TemplateNotFound(name, known)
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
     asked = name if route is not None else model or caller.only_model or DEFAULT_MODEL

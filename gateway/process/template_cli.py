@@ -11,7 +11,7 @@ import typer
 from fairlane.gateway.process.asking import Config, stop
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 from fairlane.gateway.routing.plans import Plans
-from fairlane.gateway.routing.routes import nearest
+from fairlane.gateway.routing.routes import not_there
 from fairlane.gateway.settings import Settings, load_settings
 
 FAILED_EXIT = 1
@@ -88,8 +88,8 @@ def render(
         stop(f"There is no tier {tier!r}; there are {', '.join(tiers)}.")
     template, image = plans.template(route, tier, name, filled, locale)
     if template is None:
-        near = nearest(name, {*settings.templates, *settings.routes})
-        stop(f"There is no template {name!r}; did you mean {' or '.join(near)}?" if near else _NONE)
+        known = {*settings.templates, *settings.routes}
+        stop(not_there(name, known) if known else _NONE)
     try:
         prompt = template.render(filled, locale)
     except VariablesError as error:

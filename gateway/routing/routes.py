@@ -116,7 +116,12 @@ def _first(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The names that resemble one that is not known, the nearest first; without any the first by alphabet."""
+def not_there(name: str, known: Iterable[str]) -> str:
+    """What is said of a template's name that is not known: the names that resemble it, else some that there are."""
     names = sorted(known)
-    return difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.4) or names[:SHOWN]
+    near = difflib.get_close_matches(name[:200], names, n=SHOWN, cutoff=0.5)
+    sentence = f"There is no template {name[:100]!r}"
+    if near:
+        return f"{sentence}; did you mean {' or '.join(near)}?"
+    more = ", …" if len(names) > SHOWN else ""
+    return f"{sentence}; there are {', '.join(names[:SHOWN])}{more}" if names else sentence

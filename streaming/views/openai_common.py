@@ -269,6 +269,11 @@ class OpenAIBodyView(ResultView, ABC):
         """A result that has `choices` as it is, but for missing usage; otherwise a body made of the result, or of the chunks."""
         result = self.result
         if result is not None and has_choices(result):
+            if (
+                self.info.falls
+            ):  # its caller named a route: which model answered is told by the name that it has here
+                found = members(result) or {}
+                result = join_object({**found, "model": Raw(json_string(self.info.model))}.items())
             return with_usage(result, self.usage)
         return self._made()
 

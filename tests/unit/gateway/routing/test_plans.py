@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.routing.plans import Plan, Plans
-from fairlane.gateway.routing.routes import FALLBACK_AFTER_MS, nearest
+from fairlane.gateway.routing.routes import FALLBACK_AFTER_MS, not_there
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
 
 
@@ -161,7 +161,11 @@ def test_a_mistake_is_named_at_its_place(tmp_path: Path, text: str, place: str, 
     assert sentence in str(problem)
 
 
-def test_the_nearest_names_are_told_first() -> None:
-    assert nearest("job_mach", ["job_match", "interview", "resume"])[0] == "job_match"
-    assert nearest("zzzz", ["b", "a"]) == ["a", "b"]
-    assert nearest("x", []) == []
+def test_the_nearest_names_are_told_else_some_that_there_are() -> None:
+    known = ["job_match", "interview", "resume", "summary"]
+    assert not_there("job_mach", known) == "There is no template 'job_mach'; did you mean job_match?"
+    assert (
+        not_there("zzzz", known) == "There is no template 'zzzz'; there are interview, job_match, resume, …"
+    )
+    assert not_there("zzzz", ["b", "a"]) == "There is no template 'zzzz'; there are a, b"
+    assert not_there("x", []) == "There is no template 'x'"
