@@ -96,7 +96,7 @@ class Submit:
             raise error
         self._metrics.accepted(task.queue, answer.line)
         if task.fallbacks and answer.model != task.model:
-            self._metrics.fell(task.model, answer.model)
+            self._metrics.fell(task.model, answer.model, "unavailable")
         return answer
 
     async def _look_at_schema(self, task: TaskSpec) -> None:
