@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk
@@ -319,3 +320,14 @@ async def test_the_names_that_may_be_used_are_told_with_what_they_come_to(gatewa
         template = next(one for one in told["templates"] if one["name"] == "job_match")
         assert (template["locales"], template["variables"]) == (["en", "zh"], ["job", "notes", "resume"])
         assert json.dumps(told)
+
+
+async def test_a_route_whose_model_nobody_runs_is_a_503_that_the_log_tells_by_both_names(
+    gateway: Start,
+) -> None:
+    async with gateway(routes={"assistant": {"model": "gone"}}) as talk, talk.worker2(["m"]):
+        with capture_logs() as logs:
+            answer = await talk.http.post("/v1/chat/completions", json={**CHAT, "model": "assistant"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NO_WORKER")
+        (line,) = [line for line in logs if line["event"] == "call refused"]
+        assert (line["asked"], line["model"], line["code"]) == ("assistant", "gone", "NO_WORKER")
