@@ -43,7 +43,9 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """What a replica tells of itself: null for one that has not told it yet."""
     if where is None:
-        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "reloadRefused"))
+        return dict.fromkeys(
+            ("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadRefused")
+        )
     refused = where.reload_refused
     return {
         "host": where.host,
@@ -51,6 +53,7 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
         "version": where.version,
         "startedAt": where.started_at,
         "keysHash": where.keys_hash or None,
+        "routesHash": where.routes_hash or None,
         "reloadRefused": None if refused is None else {"at": refused.at, "why": refused.why},
     }
 
