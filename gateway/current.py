@@ -1,5 +1,7 @@
 """What a gateway is configured to do now."""
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -54,6 +56,19 @@ _NAMED = {
 """Settings that hold entries with names, and what the log calls these."""
 
 
+def _routes_hash(settings: Settings) -> str:
+    said = settings.model_dump(
+        mode="json",
+        include={
+            "routes": True,
+            "templates": True,
+            "models": {"__all__": {"fallbacks", "fallback_after_ms"}},
+        },
+    )
+    said["models"] = {name: model for name, model in said["models"].items() if any(model.values())}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+
 class Current:
     """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again, the keys also when
     those of the database change.
@@ -89,6 +104,8 @@ class Current:
 
     def _read(self, settings: Settings) -> None:
         self.plans = Plans(settings)
+        self.routes_hash = _routes_hash(settings)
+        """Of its routes, templates and fallbacks: the same where these are the same."""
 
     def plan(self, caller: Caller, name: str, has_image: Callable[[], bool]) -> Plan:
         """What a request of this caller for this name comes to now. `has_image` is asked where that matters."""

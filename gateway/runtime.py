@@ -380,7 +380,10 @@ class Gateway:
 
     def _of_itself(self) -> ReplicaInfo:
         return replace_fields(
-            self._where, keys_hash=self.current.callers.hash, reload_refused=self.current.reload_refused
+            self._where,
+            keys_hash=self.current.callers.hash,
+            routes_hash=self.current.routes_hash,
+            reload_refused=self.current.reload_refused,
         )
 
     def _about(self) -> dict[str, Any]:

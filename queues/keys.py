@@ -156,6 +156,7 @@ RECORD = {
     "pg": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "aw": "end of the last gap that moved its time, ms",
     "ls": "the worker that was lost with it last",
+    "mv": "models that it went on from: a line for each, with when (ms) and why",
     "hi": "earlier attempts: worker|granted|ended|why; …",
     "ed": "ended, ms",
     "ti": "id of the terminal event",

@@ -100,8 +100,9 @@ class Metrics(Protocol):
     def held(self, model: str) -> None:
         """A provider said: not before; its model starts nothing until then."""
 
-    def fell(self, model: str, other: str, number: int = 1) -> None:
-        """So many tasks went on from a model to another one."""
+    def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
+        """So many tasks went on from a model to another one. `cause`: failed (an attempt), or unavailable (nobody
+        offers the model, or it is held, paced or paused)."""
 
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
@@ -257,8 +258,8 @@ class Recorder:
         )
         self.fallen_tasks = Counter(
             "fairlane_fallbacks_total",
-            ("model", "to"),
-            "Tasks that went on to another model, because theirs failed or started nothing",
+            ("model", "to", "cause"),
+            "Tasks that went on to another model, because an attempt failed or theirs started nothing",
         )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
@@ -385,8 +386,8 @@ class Recorder:
     def held(self, model: str) -> None:
         self.model_holds.add((self._model(model),))
 
-    def fell(self, model: str, other: str, number: int = 1) -> None:
-        self.fallen_tasks.add((self._model(model), self._model(other)), number)
+    def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
+        self.fallen_tasks.add((self._model(model), self._model(other), cause), number)
 
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""

@@ -374,7 +374,8 @@ class Scheduler:
             self.metrics.returned(grant.queue, grant.model, cause)
             model = reply[2].decode()
             if model != grant.asked:
-                self.metrics.fell(grant.asked, model)
+                failed = cause in ("failed", "falls")
+                self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
             return Ended(outcome, later=_later(reply[1]))
         return Ended(outcome)
 
@@ -440,8 +441,8 @@ class Scheduler:
             else:
                 self.metrics.returned(end.queue, end.model, "lease")
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
-            model, other = pair.decode().split("\n")
-            self.metrics.fell(model, other, number)
+            model, other, cause = pair.decode().split("\n")
+            self.metrics.fell(model, other, cause, number)
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:

@@ -631,16 +631,29 @@ class DatabaseSeen(Answer):
 
 class Attempt(Answer):
     worker_id: str
+    model: str | None
     granted_at: Ms | None
     first_output_at: Ms | None = None
     ended_at: Ms | None
     outcome: str | None
 
 
+class ModelMove(Answer):
+    """A task went on from `model` to another one."""
+
+    model: str
+    at: Ms
+    why: str = Field(
+        description="its attempt's failure code, or `no_worker`, `model_paused`, `held` (or paced)"
+    )
+
+
 class Task(Answer):
     task_id: str
     status: State
     model: str | None
+    asked: str | None = Field(description="what its caller named, where another model may run")
+    moves: list[ModelMove] = Field(description="the models that it went on from, the last ten")
     queue: str | None
     user: str | None
     key: str | None
@@ -666,7 +679,6 @@ class AllCancelled(Answer):
 
 class TaskDetail(Task):
     now: Ms
-    asked: str | None = Field(description="what its caller named, where another model may run")
     fallbacks: list[str] = Field(description="models that it may go on to")
     template: TemplateUsed | None = None
     priority: int
@@ -713,6 +725,7 @@ class Replica(Answer):
     keys_hash: str | None = Field(
         description="of its keys and worker tokens: the same where these are the same"
     )
+    routes_hash: str | None = Field(description="the same of its routes, templates and fallbacks")
     reload_refused: RefusedReload | None
     configuration: Configuration | None
 

@@ -43,7 +43,9 @@ def queue_row(configured: QueueSettings, queue: Queue) -> dict[str, Any]:
 def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
     """What a replica tells of itself: null for one that has not told it yet."""
     if where is None:
-        return dict.fromkeys(("host", "pid", "version", "startedAt", "keysHash", "reloadRefused"))
+        return dict.fromkeys(
+            ("host", "pid", "version", "startedAt", "keysHash", "routesHash", "reloadRefused")
+        )
     refused = where.reload_refused
     return {
         "host": where.host,
@@ -51,6 +53,7 @@ def host_row(where: ReplicaInfo | None) -> dict[str, Any]:
         "version": where.version,
         "startedAt": where.started_at,
         "keysHash": where.keys_hash or None,
+        "routesHash": where.routes_hash or None,
         "reloadRefused": None if refused is None else {"at": refused.at, "why": refused.why},
     }
 
@@ -94,11 +97,24 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
     def number(field: str) -> int | None:
         return int(float(fields[field])) if fields.get(field) else None
 
-    attempts = []
+    model = asked_model(fields) or None
+    moves = [line.split("\t") for line in fields.get("mv", "").splitlines()]
+
+    def model_at(instant: int | None) -> str | None:
+        """The model that it asked for then."""
+        return next((left for left, at, _ in moves if instant is not None and int(at) > instant), model)
+
+    attempts: list[dict[str, Any]] = []
     for entry in filter(None, fields.get("hi", "").split(";")):
         worker, granted, ended, why = entry.split("|", 3)
         attempts.append(
-            {"workerId": worker, "grantedAt": int(granted), "endedAt": int(ended), "outcome": why}
+            {
+                "workerId": worker,
+                "model": model_at(int(granted)),
+                "grantedAt": int(granted),
+                "endedAt": int(ended),
+                "outcome": why,
+            }
         )
     if attempts and attempts[-1]["grantedAt"] == number("ga"):  # it is in the history, and there was no other
         attempts[-1]["firstOutputAt"] = number("fo")
@@ -106,6 +122,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         attempts.append(
             {
                 "workerId": fields.get("wk", ""),
+                "model": model_at(number("ga")),
                 "grantedAt": number("ga"),
                 "firstOutputAt": number("fo"),
                 "endedAt": number("ed"),
@@ -115,7 +132,9 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
     return {
         "taskId": task_id,
         "status": fields["st"],
-        "model": asked_model(fields) or None,
+        "model": model,
+        "asked": fields.get("rt") or None,
+        "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
         "queue": fields.get("q"),
         "user": fields.get("u"),
         "key": fields.get("k") or None,

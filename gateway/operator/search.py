@@ -56,7 +56,6 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "tries": record.number("tr"),
         "stream": fields.get("sf") == "1",
         "waited": fields.get("wt") == "1",
-        "asked": fields.get("rt") or None,
         "fallbacks": [line.partition("\t")[0] for line in fields.get("fb", "").splitlines()],
         **told_of_plan("", "", fields.get("tm", "")),
         "estimatedInputTokens": number("ei"),

@@ -79,11 +79,20 @@ def tasks(
     told = ask(gateway, key, f"/api/admin/tasks{query_of({**wanted, 'code': code, 'limit': limit})}", as_json)
     if told is None:
         return
-    table = make_table("task", "state", "user", "model", "queue", "age", "request", "code", "failure")
+    table = make_table(
+        "task", "state", "user", "asked", "model", "queue", "age", "request", "code", "failure"
+    )
     for row in told["tasks"]:
         age = f"{(told['now'] - (row['enqueuedAt'] or told['now'])) / 1000:.0f}s"
-        shown = [row["taskId"], row["status"], row["user"], row["model"], row["queue"], age, row["requestId"]]
-        add_row(table, *(cell or "-" for cell in [*shown, row["code"], (row["error"] or "")[:MOST_WIDE]]))
+        asked = row.get("asked") or row["model"]  # a gateway of an older release does not tell it
+        shown = [row["taskId"], row["status"], row["user"], asked, row["model"], row["queue"], age]
+        add_row(
+            table,
+            *(
+                cell or "-"
+                for cell in [*shown, row["requestId"], row["code"], (row["error"] or "")[:MOST_WIDE]]
+            ),
+        )
     if told["tasks"]:
         print_table(table)
     else:

@@ -107,6 +107,7 @@ class ReplicaRow(msgspec.Struct, rename="camel"):
     version: str | None = None
     age_ms: int = 0
     keys_hash: str | None = None
+    routes_hash: str | None = None
     reload_refused: RefusedRow | None = None
     configuration: ConfigurationRow | None = None
 
@@ -279,11 +280,14 @@ def print_state(state: State) -> None:
 
 
 def _print_differences(state: State, console: Console) -> None:
-    """Which replicas have which keys, where these differ; and who did not take its configuration over."""
+    """Which replicas have which keys, and routes, where these differ; and who did not take its configuration over."""
     names: dict[str, list[str]] = {}
+    routes: dict[str, list[str]] = {}
     for replica in state.replicas:
         if replica.keys_hash:
             names.setdefault(replica.keys_hash, []).append(replica.replica)
+        if replica.routes_hash:
+            routes.setdefault(replica.routes_hash, []).append(replica.replica)
         if refused := replica.reload_refused:
             ago = seconds(max(state.now - refused.at, 0))
             said = (
@@ -294,6 +298,13 @@ def _print_differences(state: State, console: Console) -> None:
         groups = " | ".join(" ".join(group) for group in names.values())
         said = (
             f"replicas differ in keys or worker tokens ({groups}): what was removed at one still works at others; "
+            "give all the same file, and send SIGHUP to each"
+        )
+        console.print(Text(said, style="bold red"))
+    if len(routes) > 1:
+        groups = " | ".join(" ".join(group) for group in routes.values())
+        said = (
+            f"replicas differ in routes, templates or fallbacks ({groups}): callers get what the one says that they reach; "
             "give all the same file, and send SIGHUP to each"
         )
         console.print(Text(said, style="bold red"))

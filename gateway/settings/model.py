@@ -684,6 +684,17 @@ def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:
     return found
 
 
+def _led_to(settings: Settings) -> dict[str, set[str]]:
+    """The models that each route, and each model with fallbacks, leads to."""
+    led_to = {f"models.{name}": set(model.fallbacks) for name, model in settings.models.items()}
+    for name, route in settings.routes.items():
+        variants: list[RouteVariant] = [route, *([route.vision] if route.vision else [])]
+        rules = [rule for variant in variants for rule in (variant, *variant.tiers.values())]
+        named = {model for rule in rules for model in (rule.model, *(rule.fallbacks or ()))}
+        led_to[f"routes.{name}"] = {model for model in named if model}
+    return led_to
+
+
 def notes(settings: Settings) -> list[str]:
     """What is allowed but may not do what was meant, one sentence each."""
     found = []
@@ -704,6 +715,13 @@ def notes(settings: Settings) -> list[str]:
         if key.quota and (which := unpriced(key.models)):
             found.append(
                 f"key {key.id!r} has a quota, but prices say nothing of {which} now: its tasks cost nothing there"
+            )
+    listed = settings.listed_models
+    for place, led_to in sorted(_led_to(settings).items()):
+        if strange := sorted(led_to - listed) if listed and "*" not in listed else []:
+            found.append(
+                f"{place} leads to {', '.join(strange)}, which neither models nor upstreams name: a worker has to offer "
+                "it by this very name"
             )
     reserved = sum(queue.reserved for queue in settings.queues.values())
     for name, concurrency in limited.items():

@@ -90,13 +90,17 @@ class Submit:
         if isinstance(answer, Refused):
             self._metrics.refused(task.queue, task.model, answer.reason)
             self._note_refused(task.user)
-            error = refusal(answer, task, known_model=self._current.settings.lists(task.model))
-            error.facts = {"queue": task.queue, "model": task.model, **error.facts}
+            known = bool(task.asked) or self._current.settings.lists(
+                task.model
+            )  # a route's model is configured
+            error = refusal(answer, task, known_model=known)
+            asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
+            error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
             error.standing = answer.standing
             raise error
         self._metrics.accepted(task.queue, answer.line)
         if task.fallbacks and answer.model != task.model:
-            self._metrics.fell(task.model, answer.model)
+            self._metrics.fell(task.model, answer.model, "unavailable")
         return answer
 
     async def _look_at_schema(self, task: TaskSpec) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from fairlane.gateway.watch.fallbacks import Fallbacks
 from fairlane.queues.failures import family_of
 from fairlane.queues.logs.sentences import for_operators
 from fairlane.queues.logs.sums import Allowance
@@ -80,7 +81,7 @@ class FailedTasks(Lines):
 
 
 class TellingRecorder(HistoryRecorder):
-    """The process's metrics, of which the log tells failed and cancelled tasks, and refused calls, too."""
+    """The process's metrics, of which the log tells failed and cancelled tasks, refused calls, and fallbacks, too."""
 
     def __init__(self, models: Iterable[str] = ()) -> None:
         super().__init__(models)
@@ -89,6 +90,7 @@ class TellingRecorder(HistoryRecorder):
         self._refused = Lines("call refused", "more calls refused")
         self._unknown = Lines("call with an unknown key", "more calls with unknown keys")
         self._beyond = Lines("call beyond its token", "more calls beyond their tokens")
+        self._fallbacks = Fallbacks()
 
     def failed(self, end: TaskEnd) -> None:
         super().failed(end)
@@ -98,6 +100,10 @@ class TellingRecorder(HistoryRecorder):
         super().ended(end)
         if end.state is State.CANCELLED:
             self._cancelled.told(end)
+
+    def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
+        super().fell(model, other, cause, number)
+        self._fallbacks.fell(model, other, cause, number)
 
     def refused_call(self, code: str, **facts: object) -> None:
         """A call was refused that may come again later: for want of room, of a worker, or of Redis."""
@@ -114,4 +120,5 @@ class TellingRecorder(HistoryRecorder):
     def take(self) -> Bucket:
         for lines in (self._failed, self._cancelled, self._refused, self._unknown, self._beyond):
             lines.add_up()
+        self._fallbacks.add_up()
         return super().take()

@@ -67,7 +67,7 @@ script('submit', nil, function(ARGV)
     t.m, t.an = m or asked, m ~= asked and asked or nil
     local i = open_to(t) or not m and offered_among(t)
     if i then
-      fall(t, i, true)
+      fall(t, i, true, barred_by(asked))
       m, asked, want = t.m, t.an or t.m, 0 -- the slots are for another one
     end
   end

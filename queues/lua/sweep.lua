@@ -5,7 +5,7 @@
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
 --          then the bytes that ended tasks may take
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
---          ended tasks dropped before their time, {model and that to which waiting tasks went on from it, how many, …}}
+--          ended tasks dropped before their time, {a model, that to which tasks went on from it and why, how many, …}}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
 -- second, what must be renewed moves by all of the gap but half a second: owners have as long to come back, and yet each pass
 -- brings the end of what nobody renews nearer. Whatever is due then ends as ever.
@@ -193,10 +193,10 @@ script('sweep', 'allow-oom', function(ARGV)
   end
 
   local due = call('ZRANGEBYSCORE', look, '-inf', NOW, 'LIMIT', 0, 100)
-  local touched, freed, accounts = {}, {}, {}
+  local touched, freed, accounts, told = {}, {}, {}, {}
   for _, id in ipairs(due) do
     local t = load(id)
-    local before = t and t.st
+    local before, its_model, asked = t and t.st, t and t.m, t and (t.an or t.m)
     if not t or before == 'gone' then
       call('ZREM', look, id)
     elseif before == 'queued' then
@@ -213,7 +213,12 @@ script('sweep', 'allow-oom', function(ARGV)
         settle(t, -1, -1, false)
       end
     end
-    if t and t.st ~= before then accounts[#accounts + 1] = account_of_end(t, id) end
+    if t and t.st ~= before then
+      local account = account_of_end(t, id)
+      if t.st == 'queued' then account[2] = its_model end -- it is told of the model that it was running on
+      accounts[#accounts + 1] = account
+      if t.st == 'queued' and (t.an or t.m) ~= asked then note_fallen(told, asked, t) end
+    end
   end
 
   -- Tasks that stood aside, of '*' as their name was held, or refused too often; those that would for too long, as the clock went back.
@@ -232,7 +237,7 @@ script('sweep', 'allow-oom', function(ARGV)
   for model in pairs(touched) do wake(model) end
   for _, t in pairs(freed) do wake_elsewhere(t) end
 
-  local fallen, told_fallen = let_fall(100)
+  local fallen, told_fallen = let_fall(100, told)
 
   -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
   local woken = NOW - num(call('HGET', pool, 'woke'))

@@ -157,6 +157,8 @@ class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     """ms since 1970."""
     keys_hash: str = ""
     """Of its keys and tokens (`Callers.hash`); '' of a release that does not tell it."""
+    routes_hash: str = ""
+    """Of its routes, templates and fallbacks; '' of a release that does not tell it."""
     reload_refused: RefusedReload | None = None
     """The last one, unless a good one came after it."""
 

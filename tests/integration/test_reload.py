@@ -134,6 +134,7 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         one.signal(signal.SIGHUP)
         await until(lambda: hashes(2), "one to have other keys")
         assert "replicas differ in keys or worker tokens" in await status(other)
+        assert "differ in routes" not in await status(other), "a model's limits are the store's"
         read = lines(one, "keys and limits read again")
         assert len(read) == processes
         expected = {
@@ -171,3 +172,26 @@ async def test_replicas_that_differ_in_keys_and_a_refused_reload_are_shown(
         await until(lambda: refusals(processes), "the good one to count")
         shown = json.dumps(await replicas(other))
         assert not any(hashlib.sha256(name.encode()).hexdigest()[:12] in shown for name in SECRETS)
+
+
+async def test_replicas_that_differ_in_fallbacks_are_shown(redis_url: str, tmp_path: Path) -> None:
+    here, there = tmp_path / "here" / "fairlane.yaml", tmp_path / "there" / "fairlane.yaml"
+    for file in (here, there):
+        several(file, "ops", "app")
+    more = "models: {m: {fallbacks: [n]}}\n"
+    there.write_text(there.read_text() + more)
+    async with (
+        gateway_process(here.parent, redis_url) as one,
+        gateway_process(there.parent, redis_url) as other,
+    ):
+
+        async def hashes(count: int) -> bool:
+            told = [row["routesHash"] for row in await replicas(other)]
+            return len(told) == 2 and None not in told and len(set(told)) == count
+
+        await until(lambda: hashes(2), "both to be known")
+        assert "replicas differ in routes, templates or fallbacks" in await status(other)
+        here.write_text(here.read_text() + more)
+        one.signal(signal.SIGHUP)
+        await until(lambda: hashes(1), "one to have the same")
+        assert "differ" not in await status(other)

@@ -22,6 +22,23 @@ local function barred_until(name)
   return at
 end
 
+local BARRED = { no_worker = true, model_paused = true, held = true }
+
+-- Why nothing starts that asks for this model: 'no_worker', 'model_paused' or 'held' (or paced).
+local function barred_by(name)
+  local m = scheduled_as(name)
+  if not m then return 'no_worker' end
+  return call('HGET', keys.model(m), 'paused') == '1' and 'model_paused' or 'held'
+end
+
+-- The models that a task left with this one behind them, the last ten.
+local function moves(t, why)
+  local all = {}
+  for line in string.gmatch(t.mv or '', '[^\n]+') do all[#all + 1] = line end
+  all[#all + 1] = (t.an or t.m) .. '\t' .. NOW_TEXT .. '\t' .. string.gsub(why, '%c', ' ')
+  return table.concat(all, '\n', math.max(#all - 9, 1))
+end
+
 -- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `barred_until`, or
 -- one that looks at each model once.
 local function open_to(t, barred)
@@ -48,8 +65,9 @@ local function costs_of(t)
 end
 
 -- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of
--- the list, else it is struck off.
-local function fall(t, i, again)
+-- the list, else it is struck off. `why`: the failure code of its attempt, or what `barred_by` says.
+local function fall(t, i, again, why)
+  t.mv = moves(t, why)
   local list, rest = parse_fallbacks(t.fb), {}
   local function add(one) rest[#rest + 1] = one[1] .. '\t' .. one[2] end
   for j = i + 1, #list do add(list[j]) end
@@ -70,18 +88,18 @@ local function said_of(args, first, t, before)
   for i = first, #args, 2 do
     if args[i] ~= 'fb' and args[i] ~= 'pc' then fields[#fields + 1], fields[#fields + 2] = args[i], args[i + 1] end
   end
-  for _, name in ipairs({ 'fb', 'pc' }) do
+  for _, name in ipairs({ 'fb', 'pc', 'mv' }) do
     if t[name] then fields[#fields + 1], fields[#fields + 2] = name, t[name] end
   end
   return unpack(fields)
 end
 
 -- The same of a task that has a record.
-local function fall_on(id, t, i, again)
-  fall(t, i, again)
+local function fall_on(id, t, i, again, why)
+  fall(t, i, again, why)
   local key = keys.task(id)
   call('HSET', key, 'm', t.m)
-  for _, field in ipairs({ 'an', 'pc', 'fb' }) do
+  for _, field in ipairs({ 'an', 'pc', 'fb', 'mv' }) do
     if t[field] then call('HSET', key, field, t[field]) else call('HDEL', key, field) end
   end
   call('HDEL', key, 'ew')
@@ -90,10 +108,17 @@ local function fall_on(id, t, i, again)
   call('HSET', keys.model(t.m), 'wide', WIDE)
 end
 
+-- Count a task that went on from a model, by both models and why.
+local function note_fallen(told, from, t)
+  local barred = BARRED[string.match(t.mv, '([^\t]*)$')]
+  local pair = from .. '\n' .. (t.an or t.m) .. '\n' .. (barred and 'unavailable' or 'failed')
+  told[pair] = (told[pair] or 0) + 1
+end
+
 -- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
--- came. Returns how many moved, and of each pair of models {from, to, number, …}.
-local function let_fall(most)
-  local moved, told, woken, known = 0, {}, {}, {}
+-- came. `told`: what has gone on besides. Returns how many moved, and of each pair of models {from, to and why, number, …}.
+local function let_fall(most, told)
+  local moved, woken, known = 0, {}, {}
   local function barred(name)
     if not known[name] then known[name] = barred_until(name) end
     return known[name]
@@ -118,11 +143,10 @@ local function let_fall(most)
         if at then
           local from = t.an or t.m
           dequeue(id, t)
-          fall_on(id, t, at, true)
+          fall_on(id, t, at, true, barred_by(from))
           enqueue(id, t)
           moved, woken[t.m] = moved + 1, true
-          local pair = from .. '\n' .. (t.an or t.m)
-          told[pair] = (told[pair] or 0) + 1
+          note_fallen(told, from, t)
         end
       end
     end

@@ -36,10 +36,10 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
       call('HSET', key, 'ls', who)
     end
   end
-  local other
+  local other, failed
   if not give_up and t.fb then
-    local leaves = cause == 'falls' or cause == 'failed' and t.bg or barred_until(t.an or t.m) > NOW + num(t.fa)
-    other = leaves and open_to(t)
+    failed = cause == 'falls' or cause == 'failed' and t.bg
+    other = (failed or barred_until(t.an or t.m) > NOW + num(t.fa)) and open_to(t)
   end
   if not give_up and cause == 'falls' and not other then give_up = failures.lost end
   if not give_up and t.wt == '1' and not other and not is_offered(t.an or t.m) then give_up = failures.no_worker end
@@ -60,7 +60,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
   end
   call('HDEL', key, 'wk', 'bg', 'ga')
   if other then
-    fall_on(id, t, other, not t.bg or cause == 'declined' or cause == 'lost')
+    fall_on(id, t, other, not t.bg or cause == 'declined' or cause == 'lost', failed and why or barred_by(t.an or t.m))
     held, alone_until = false, nil
   end
   local aside_until = alone_until or (held and name_held_until(t))

@@ -120,7 +120,7 @@ async def test_who_waits_and_what_failed_is_found_in_a_shell(gateway: Start) -> 
         assert re.search(r"^anonymous +3 +1 ", done.stdout, re.MULTILINE), done
         done = await fairlane(talk, "tasks", "order-7")
         [line] = [line for line in done.stdout.splitlines() if failed in line]
-        assert line.split()[:5] == [failed, "failed", "anonymous", "m", "free_batch"]
+        assert line.split()[:6] == [failed, "failed", "anonymous", "m", "m", "free_batch"]
         assert "order-77" in line
         assert line.rstrip().endswith("It broke")
         done = await fairlane(talk, "tasks", "--state", "queued", "--json")

@@ -146,7 +146,7 @@ async def ask(http: httpx.AsyncClient, query: str) -> list[Any]:
 
 
 async def live(talk: Talk) -> None:
-    """One of everything that is counted: a task that streams, fails, is tried again, refused, and held."""
+    """One of everything that is counted: a task that streams, fails, is tried again, goes on, is refused, and held."""
     async with talk.worker2(["m"]) as worker:
         chat = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
         calling = talk.later(talk.http.post("/v1/chat/completions", json=chat))
@@ -161,6 +161,9 @@ async def live(talk: Talk) -> None:
         error = {"code": "BAD_REQUEST", "message": "no", "retryable": False}
         await worker.answer(await worker.take(), None, error="no", errorInfo=error)
         await talk.reaches(task_id, "failed")
+        task_id = await talk.submit(model="far")
+        await worker.answer(await worker.take(), {"content": "from m"})
+        await talk.reaches(task_id, "completed")
     assert (await talk.http.post("/api/openai", json={"model": "nobody"})).status_code == 503
 
 
@@ -170,7 +173,7 @@ async def test_rules_and_dashboard_ask_for_what_a_gateway_tells(gateway: Start, 
         {"id": name, "sha256": sha256(name.encode()).hexdigest(), "admin": name == "ops"}
         for name in ("ops", "caller")
     ]
-    async with gateway(keys=keys, models={"m": {"concurrency": 2}}) as talk:
+    async with gateway(keys=keys, models={"m": {"concurrency": 2}, "far": {"fallbacks": ["m"]}}) as talk:
         talk.http.headers["Authorization"] = "Bearer caller"
         await live(talk)
         async with talk.client("ops") as ops:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import RawWorker
 from tests.support.talk import Talk
@@ -409,3 +410,14 @@ async def test_the_same_template_with_the_same_variables_is_one_task_for_a_while
         answer = await site.post("/api/tasks", json=sync, headers={"X-Fairlane-User": "ann"})
         assert (answer.headers["idempotency-replayed"], answer.json()["content"]) == ("true", "fine")
         assert answer.headers["x-task-id"] == first["taskId"]
+
+
+async def test_a_route_whose_model_nobody_runs_is_a_503_that_the_log_tells_by_both_names(
+    gateway: Start,
+) -> None:
+    async with gateway(routes={"assistant": {"model": "gone"}}) as talk, talk.worker2(["m"]):
+        with capture_logs() as logs:
+            answer = await talk.http.post("/v1/chat/completions", json={**CHAT, "model": "assistant"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NO_WORKER")
+        (line,) = [line for line in logs if line["event"] == "call refused"]
+        assert (line["asked"], line["model"], line["code"]) == ("assistant", "gone", "NO_WORKER")

@@ -1,6 +1,6 @@
 """Rows of the operator's view, from a survey."""
 
-from fairlane.gateway.operator.overview import model_row, queue_row
+from fairlane.gateway.operator.overview import model_row, queue_row, task_row
 from fairlane.gateway.settings import DEFAULT_QUEUES
 from fairlane.queues.rules import EffectiveSettings
 from fairlane.queues.survey.survey import Model, Queue
@@ -51,3 +51,22 @@ def test_a_model_shows_what_holds_and_what_holds_it_up() -> None:
     assert (row["cost"], row["paused"], row["meanRunMs"]) == ("tokens", False, None)
     assert (row["heldUntil"], row["nextStartAt"], row["jain"], row["overrides"]) == (9, 7, 0.5, {})
     assert model_row(Model("m", EffectiveSettings({}, {})))["limit"] is None
+
+
+def test_a_task_shows_which_model_each_attempt_was_of() -> None:
+    fields = {
+        "st": "completed",
+        "m": "c",
+        "rt": "route",
+        "hi": "w1|100|150|UPSTREAM_ERROR;w1|160|180|MODEL_TOO_BUSY",
+    }
+    fields |= {"mv": "a\t150\tUPSTREAM_ERROR\nb\t300\tmodel_paused", "ga": "300", "wk": "w3", "ed": "400"}
+    row = task_row("t", fields)
+    assert (row["asked"], row["model"]) == ("route", "c")
+    assert [attempt["model"] for attempt in row["attempts"]] == ["a", "b", "c"]
+    assert row["moves"] == [
+        {"model": "a", "at": 150, "why": "UPSTREAM_ERROR"},
+        {"model": "b", "at": 300, "why": "model_paused"},
+    ]
+    stayed = task_row("t", {"st": "queued", "m": "a", "hi": "w1|100|150|UPSTREAM_ERROR"})
+    assert (stayed["asked"], stayed["moves"], stayed["attempts"][0]["model"]) == (None, [], "a")

@@ -126,7 +126,8 @@ def test_every_limit_of_a_queue_and_a_model_has_its_variable() -> None:
     assert {name.upper(): value for name, value in shown.items() if name.upper() in queue} == queue
     shown = settings.models["m"].model_dump(exclude_defaults=True)
     assert {name.upper(): value for name, value in shown.items()} == model
-    environ = {"FAIRLANE_MODELS__M__FALLBACKS": "b, c"}
+    environ = {f"FAIRLANE_MODELS__{name}__CONCURRENCY": "1" for name in "BC"}
+    environ["FAIRLANE_MODELS__M__FALLBACKS"] = "b, c"
     assert load(None, environ).models["m"].fallbacks == ["b", "c"]
 
 

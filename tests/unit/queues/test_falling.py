@@ -1,6 +1,6 @@
 """Tasks that go on to another model: which, when, and what they keep."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.audit import audit
@@ -8,6 +8,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import Pool
 
 from fairlane.queues.credits import Funds
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.tasks import Fragment, Grant, Refused, State, Submitted
 
 END = Fragment(b'"error":"no","code":"UPSTREAM_AUTH","retryable":false', "UPSTREAM_AUTH")
@@ -19,6 +20,12 @@ def pool_of(world: World, *models: str) -> Pool:
     pool = Pool(world)
     pool.offer(*models)
     return pool
+
+
+def moves_of(pool: Pool, task: str) -> list[tuple[str, str]]:
+    lines = [line.split("\t") for line in pool.record(task)["mv"].split("\n")]
+    assert all(int(at) <= pool.world.now_ms for _, at, _ in lines)
+    return [(model, why) for model, _, why in lines]
 
 
 def model_of(pool: Pool, task: str) -> str:
@@ -135,6 +142,38 @@ def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: W
     assert model_of(pool, "goes") == "b"
     assert {model_of(pool, task) for task in stuck} == {"a"}
     audit(world, [*stuck, "goes"])
+
+
+def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
+    pool = pool_of(world, "a", "b", "c")
+    pool.requeue(pool.run("failed", "a", **FALLS), "failed", begun=True, end=END)
+    assert moves_of(pool, "failed") == [("a", "gone")]
+    pool.requeue(pool.run("held", "a", **FALLS), "declined", end=END, hold_ms=30_000)
+    assert moves_of(pool, "held") == [("a", "held")]
+    pool.set_model("b", paused=True)
+    pool.sweep()
+    assert moves_of(pool, "failed") == [("a", "gone"), ("b", "model_paused")]
+    pool.submit("unserved", "nobody", **FALLS)
+    assert (model_of(pool, "unserved"), moves_of(pool, "unserved")) == ("c", [("nobody", "no_worker")])
+    pool.set_model("b", paused=False)
+    for turn in range(12):
+        for model in ("c", "b"):
+            pool.set_model(model, paused=(model == "c") == (turn % 2 == 0))
+        pool.sweep()
+    assert len(moves_of(pool, "unserved")) == 10, "no more are kept"
+    audit(world, ["failed", "held", "unserved"])
+
+
+def test_a_task_whose_lease_ran_out_is_told_of_the_model_that_lost_it(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    pool.renew(pool.run("t", "a", **FALLS))
+    pool.pass_time(14_000)
+    pool.offer("a", "b")
+    pool.pass_time(3000)
+    assert moves_of(pool, "t") == [("a", "lease over")]
+    metrics = cast(Recorder, pool.scheduler.metrics)
+    assert metrics.fallen_tasks.values == {("a", "b", "failed"): 1}
+    assert [model for _, model, _ in metrics.returned_tasks.values] == ["a"]
 
 
 def test_after_output_nothing_goes_on(world: World) -> None:

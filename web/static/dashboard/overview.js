@@ -255,6 +255,7 @@ class Figures {
       overruled.length ? t("figure.workers.overruled", { names: overruled.join(", ") }) : "",
       refused.length ? t("figure.workers.refused", { names: refused.join(", ") }) : "",
       differ ? t("figure.workers.keys") : "",
+      new Set(replicas.map(row => row.routesHash).filter(Boolean)).size > 1 ? t("figure.workers.routes") : "",
     ].join("");
     const about = t("figure.workers.more", { n: replicas.length }) + troubles;
     this._set("workers", number(workers.length), picture.asOf === null ? "" : about, workers.length && !troubles ? "" : "warn");

@@ -62,6 +62,7 @@ export default {
     "figure.workers.overruled": "; older configuration, not in force, on {names}",
     "figure.workers.refused": "; configuration not read again on {names}: see fairlane status",
     "figure.workers.keys": "; they differ in keys or worker tokens",
+    "figure.workers.routes": "; they differ in routes, templates or fallbacks",
 
     "plot.rate": "Throughput",
     "plot.rate.long": "Tasks that were accepted, completed, failed, were cancelled and were refused, {range}",
@@ -283,6 +284,8 @@ export default {
     "task.id": "Task",
     "task.user": "User",
     "task.model": "Model",
+    "task.asked": "Asked for",
+    "task.moves": "Went on from",
     "task.queue": "Queue",
     "task.at": "Submitted",
     "task.waited": "Waited",
@@ -629,6 +632,7 @@ export default {
     "figure.workers.overruled": "；{names} 的配置较旧，未生效",
     "figure.workers.refused": "；{names} 未能重新读取配置，详见 fairlane status",
     "figure.workers.keys": "；各副本的密钥或令牌不一致",
+    "figure.workers.routes": "；各副本的路由、模板或后备模型不一致",
 
     "plot.rate": "吞吐量",
     "plot.rate.long": "{range}接受、完成、失败、取消和被拒绝的任务数",
@@ -850,6 +854,8 @@ export default {
     "task.id": "任务",
     "task.user": "用户",
     "task.model": "模型",
+    "task.asked": "请求的名称",
+    "task.moves": "转自",
     "task.queue": "队列",
     "task.at": "提交于",
     "task.waited": "等待了",

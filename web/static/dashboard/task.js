@@ -181,6 +181,8 @@ export class Task {
       ["task.request", task.requestId],
       ["task.queue", task.queue],
       ["task.model", task.model],
+      ["task.asked", task.asked === task.model ? null : task.asked],
+      ["task.moves", (task.moves ?? []).map(({ model, at, why }) => `${model} (${clock(at)}, ${why})`).join(", ")],
       ["task.type", task.type],
       ["task.priority", task.priority || null],
       ["task.why", task.status === "failed" ? [task.code, task.error].filter(Boolean).join(": ") : null],
@@ -259,13 +261,14 @@ function attempts(task) {
       {},
       h("td", { class: "num" }, String(index + 1)),
       h("td", { class: "id" }, attempt.workerId || "–"),
+      h("td", { class: "who" }, attempt.model ?? "–"),
       h("td", { class: "num" }, clock(attempt.grantedAt)),
       h("td", { class: "num" }, attempt.firstOutputAt ? duration(attempt.firstOutputAt - attempt.grantedAt) : "–"),
       h("td", { class: "num" }, attempt.endedAt ? duration(attempt.endedAt - attempt.grantedAt) : "–"),
       h("td", {}, attempt.outcome === null ? t("task.running") : t(`state.${attempt.outcome}`).replace(/^state\./, "")),
     ),
   );
-  const names = ["task.attempt", "task.worker", "task.granted", "task.first", "task.ran", "task.outcome"];
+  const names = ["task.attempt", "task.worker", "task.model", "task.granted", "task.first", "task.ran", "task.outcome"];
   return h(
     "div",
     { class: "table-wrap", tabindex: 0, role: "region", "aria-label": t("task.attempts") },

@@ -167,6 +167,7 @@ class Endings:
             "task goes back to its queue",
             task_id=task_id,
             request_id=attempt.grant.request_id,
+            model=attempt.grant.asked,
             worker_id=worker.id,
             why=step.why,
             hold_ms=step.hold_ms,

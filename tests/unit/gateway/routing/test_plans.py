@@ -169,3 +169,20 @@ def test_the_nearest_names_are_told_else_some_that_there_are() -> None:
     )
     assert not_there("zzzz", ["b", "a"]) == "There is no template 'zzzz'; there are a, b"
     assert not_there("x", []) == "There is no template 'x'"
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("models: {a: {fallbacks: [secnd]}, second: {}}", "models.a leads to secnd"),
+        ("models: {a: {}}\nroutes: {r: {model: a, vision: {model: eyes}}}", "routes.r leads to eyes"),
+        ("models: {a: {}}\nroutes: {r: {model: a, tiers: {free: {model: x}}}}", "routes.r leads to x"),
+        ("models: {a: {fallbacks: [b]}, b: {}}\nroutes: {r: {model: b, fallbacks: [a]}}", ""),
+        ("routes: {r: {model: of-a-worker}}", ""),
+    ],
+)
+def test_a_name_that_the_configuration_says_nothing_of_is_noted(tmp_path: Path, text: str, note: str) -> None:
+    file = tmp_path / "fairlane.yaml"
+    file.write_text(text)
+    told = [sentence for sentence in load_settings(file, {}, {})[1] if " leads to " in sentence]
+    assert [sentence[: len(note)] for sentence in told] == ([note] if note else [])
