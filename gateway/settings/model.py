@@ -627,6 +627,13 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
                 (variant, place),
                 *((one, (*place, "tiers", tier)) for tier, one in variant.tiers.items()),
             ]:
+                said = settings.templates.get(rule.template or route.template or name)
+                asked = max(said.output_tokens, default=0) if said else 0
+                if rule.max_output_tokens and asked > rule.max_output_tokens:
+                    refuse(
+                        f"its template asks for {asked} tokens (`parameters`), and the route allows fewer: each call would fail",
+                        (*at, "max_output_tokens"),
+                    )
                 _check_runs([rule.model] if rule.model else [], (*at, "model"), refuse)
                 _check_runs(rule.fallbacks or [], (*at, "fallbacks"), refuse)
             for tier in sorted(variant.tiers.keys() - tiers):

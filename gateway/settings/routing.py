@@ -134,6 +134,12 @@ class TemplateSettings(SettingsPart):
                 raise ValueError(f"{name} is no parameter: {where}")
         return value
 
+    @property
+    def output_tokens(self) -> list[int]:
+        """What its parameters say of the most output."""
+        said = (self.parameters.get(name) for name in ("max_tokens", "max_completion_tokens"))
+        return [number for number in said if isinstance(number, int)]
+
     def compiled(self, name: str) -> "Template":
         """The template, ready to be filled in. Raises TemplateError."""
         from fairlane.gateway.prompts.templates import Template  # noqa: PLC0415 - its engine takes 40 ms, and few need it

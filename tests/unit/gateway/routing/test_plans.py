@@ -121,6 +121,12 @@ def test_who_cannot_pay_comes_to_what_the_route_says_of_the_other_tier() -> None
             "unknown setting; did you mean model?",
         ),
         ("models: {m: {fallbacks: [m]}}", "models.m.fallbacks", "'m' falls back to itself"),
+        (
+            "{routes: {t: {model: m, tiers: {paid: {max_output_tokens: 5}}}}, templates: {t: "
+            "{messages: [{role: user, content: x}], parameters: {max_tokens: 6}}}}",
+            "routes.t.tiers.paid.max_output_tokens",
+            "its template asks for 6 tokens (`parameters`), and the route allows fewer: each call would fail",
+        ),
         ("models: {m: {fallbacks: ['*']}}", "models.m.fallbacks", "'*' is no name of a model"),
         (
             'routes: {r: {model: m, tiers: {paid: {fallbacks: ["a\\tb"]}}}}',
