@@ -14,6 +14,8 @@ from tests.support.rawworkers import RawWorker, bearer, worker_v1, worker_v2
 from tests.support.serving import WORKER_TOKEN, Served, http_client, serving, until
 from tests.support.streams import EventReader, events
 
+from fairlane.queues.errors import StoreError
+
 T = TypeVar("T")
 _NUMBERS = itertools.count(1)
 
@@ -43,6 +45,7 @@ class Talk:
         known = {worker.id for worker in pool}
         async with worker_v1(self.served.ws, token) as worker:
             await until(lambda: any(worker.id not in known for worker in pool), "the worker to be known")
+            await self._told()
             yield worker
 
     @contextlib.asynccontextmanager
@@ -50,7 +53,13 @@ class Talk:
         """A registered version 2 worker, another one than those before."""
         more = {"instance": f"raw-{next(_NUMBERS)}", "slots": slots, **more}
         async with worker_v2(self.served.ws, *models, token=WORKER_TOKEN, **more) as worker:
+            await self._told()
             yield worker
+
+    async def _told(self) -> None:
+        """Return when the store knows what this gateway has told it until now: other gateways rely on it."""
+        with contextlib.suppress(StoreError):  # some tests want it away
+            await self.served.gateway.link.command("PING")
 
     def events(self, url: str, **request: Any) -> AbstractAsyncContextManager[EventReader]:
         """An open event stream by GET, or by POST where `json` is given."""

@@ -53,6 +53,8 @@ export class PagedTable {
     this._calledOff();
     const mine = (this._asked += 1);
     const over = () => this._stopped || mine !== this._asked;
+    const whole = this._whole;
+    if (after) this._whole = false; // no refresh may come before the answer: it would take the place of what was asked for
     try {
       const answer = await call(this._path(after));
       if (over()) return;
@@ -63,6 +65,7 @@ export class PagedTable {
       this._draw();
     } catch (problem) {
       if (over()) return;
+      this._whole = whole;
       replace(this._problem, h("p", { class: "notice bad" }, explain(problem)));
     }
     if (this._againMs && this._whole !== false) this._calledOff = later(() => this.read(), this._againMs);
