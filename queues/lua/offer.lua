@@ -3,11 +3,14 @@
 -- ARGV[1]  replica
 -- ARGV[2]  how long this holds, ms
 -- ARGV[3]  how long a withdrawn model still counts as offered, ms
--- ARGV[4]  number of models offered; then they; then the models withdrawn since the last call
+-- ARGV[4]  number of upstreams by which they are offered; then model and upstream of each: told of a model where one has a name
+-- ARGV[…]  number of models offered; then they; then the models withdrawn since the last call
 -- returns  how many models were refused: the pool knows as many as it may, until it forgets those not offered for a minute
 script('offer', 'allow-oom', function(ARGV)
   local replica, hold, grace = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-  local offered, refused = tonumber(ARGV[4]), 0
+  local through, refused = tonumber(ARGV[4]), 0
+  local first = 6 + 2 * through -- model
+  local offered = tonumber(ARGV[first - 1])
   local full = call('ZCARD', keys.offered()) + offered > 20000
   call('ZADD', keys.replicas(), NOW + hold, replica)
 
@@ -23,10 +26,25 @@ script('offer', 'allow-oom', function(ARGV)
     call('ZADD', keys.offered(), 'GT', NOW + ms, model)
   end
 
-  for i = 5, #ARGV do
+  -- By which upstreams a model is offered: those without a name count where others have one.
+  local function serve(model, upstream, only)
+    local serving = keys.serving(model)
+    if only and call('EXISTS', serving) == 0 then return end
+    call('ZADD', serving, NOW + hold, upstream)
+    call('ZREMRANGEBYSCORE', serving, '-inf', NOW - 600000)
+    call('PEXPIRE', serving, hold + 600000)
+  end
+
+  local named = {}
+  for i = 5, first - 2, 2 do
+    serve(ARGV[i], ARGV[i + 1])
+    named[ARGV[i]] = true
+  end
+  for i = first, #ARGV do
     local model = ARGV[i]
-    if i < 5 + offered then
+    if i < first + offered then
       hold_offer(model, hold)
+      if not named[model] then serve(model, '', 'XX') end
       call('PEXPIRE', keys.idle(model), 600000)
     else
       call('ZREM', keys.idle(model), replica)

@@ -58,7 +58,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     t.wd = whole(num(t.wd) + NOW - num(t.ga))
     call('HSET', key, 'wd', t.wd)
   end
-  call('HDEL', key, 'wk', 'bg', 'ga')
+  call('HDEL', key, 'wk', 'bg', 'ga', 'up', 'bp')
+  t.up, t.bp = nil, nil
   if other then
     fall_on(id, t, other, not t.bg or cause == 'declined' or cause == 'lost', failed and why or barred_by(t.an or t.m))
     held, alone_until = false, nil
