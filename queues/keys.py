@@ -81,7 +81,7 @@ KEYS = (
     Key("upstream", "UP:{#model}:{model}:{upstream}", "hash", "breaker and hold of a model's upstream (see UPSTREAM)", "sweep"),
     Key("outcomes", "UO:{#model}:{model}:{upstream}", "list", "what its attempts came to: ms 1|0 worker user", "PX, a window"),
     Key("probes", "UB:{#model}:{model}:{upstream}", "set", "running tasks that probe it", "emptied by ending"),
-    Key("serving", "us:{model}", "zset", "upstream of its workers -> expiry (ms), where one has a name", "PX, by offer"),
+    Key("serving", "us:{model}", "zset", "upstream, replica with workers of it -> expiry (ms)", "PX, by offer"),
     Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "PX, renewed by offer"),
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),

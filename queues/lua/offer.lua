@@ -26,28 +26,34 @@ script('offer', 'allow-oom', function(ARGV)
     call('ZADD', keys.offered(), 'GT', NOW + ms, model)
   end
 
-  -- By which upstreams a model is offered: those without a name count where others have one.
-  local function serve(model, upstream, only)
+  -- By which upstreams this replica's workers offer a model: these from now on. Workers without one count where others name one.
+  local named = {}
+  for i = 5, first - 2, 2 do
+    named[ARGV[i]] = named[ARGV[i]] or {}
+    named[ARGV[i]][ARGV[i + 1]] = true
+  end
+
+  local function serve(model, upstreams)
     local serving = keys.serving(model)
-    if only and call('EXISTS', serving) == 0 then return end
-    call('ZADD', serving, NOW + hold, upstream)
+    if not named[model] and call('EXISTS', serving) == 0 then return end
+    for _, member in ipairs(call('ZRANGE', serving, '0', '999')) do
+      local upstream, whose = string.match(member, '^(.*)\n(.*)$')
+      if whose == replica and not upstreams[upstream] then call('ZREM', serving, member) end
+    end
+    for upstream in pairs(upstreams) do call('ZADD', serving, NOW + hold, upstream .. '\n' .. replica) end
     call('ZREMRANGEBYSCORE', serving, '-inf', NOW - 600000)
     call('PEXPIRE', serving, hold + 600000)
   end
 
-  local named = {}
-  for i = 5, first - 2, 2 do
-    serve(ARGV[i], ARGV[i + 1])
-    named[ARGV[i]] = true
-  end
   for i = first, #ARGV do
     local model = ARGV[i]
     if i < first + offered then
       hold_offer(model, hold)
-      if not named[model] then serve(model, '', 'XX') end
+      serve(model, named[model] or { [''] = true })
       call('PEXPIRE', keys.idle(model), 600000)
     else
       call('ZREM', keys.idle(model), replica)
+      serve(model, {})
       if grace > 0 then
         hold_offer(model, grace)
       else

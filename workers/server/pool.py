@@ -506,6 +506,8 @@ class Pool:
                 if not self._by_model[model]:
                     del self._by_model[model]
                     self._news.add(model)
+                elif all(other.upstream != kind.upstream for other in self._by_model[model]):
+                    self._news.add(model)
 
     def place(self, worker: Worker) -> None:
         """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any."""
@@ -558,8 +560,8 @@ class Pool:
         return bool(upstream) and all(kind.upstream != upstream for kind in self._kinds.values())
 
     def take_news(self) -> dict[str, bool]:
-        """Models that began or ceased to be offered since the last call, or both, or are offered by another upstream, too:
-        whether they are offered now."""
+        """Models that began or ceased to be offered since the last call, or both, or whose upstreams are others now: whether they
+        are offered now."""
         news, self._news = self._news, set()
         return {model: model in self._by_model for model in news}
 

@@ -17,7 +17,7 @@ local MOST_OPEN = 60000 -- it is never open for longer, unless OPEN is set to mo
 local PROBES = 2 -- at a time; and so many have to go well
 local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
-local MOST_LOOKED_AT = 64 -- of one model
+local MOST_LOOKED_AT = 256 -- of one model, over all replicas
 local MOST_HELD = 3600000
 
 -- Begin to remember something of an upstream; false: there are too many of them.
@@ -62,8 +62,9 @@ function upstreams.of(m)
   local found, known = {}, {}
   for _, offered in ipairs({ m, '*' }) do
     local live = call('ZRANGEBYSCORE', keys.serving(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', MOST_LOOKED_AT)
-    if not live[1] and call('ZCOUNT', keys.offers(offered), '(' .. NOW_TEXT, '+inf') > 0 then live[1] = '' end
-    for _, up in ipairs(live) do
+    if not live[1] and call('ZCOUNT', keys.offers(offered), '(' .. NOW_TEXT, '+inf') > 0 then live[1] = '\n' end
+    for _, member in ipairs(live) do
+      local up = string.match(member, '^(.*)\n')
       if not known[up] then found[#found + 1] = up end
       known[up] = true
     end

@@ -23,7 +23,8 @@ class Through(Pool):
 
     def __init__(self, world: World, replica: str = "r1", *, set_up: bool = True) -> None:
         super().__init__(world, replica, set_up=set_up)
-        self.offers("m")
+        if set_up:
+            self.offers("m")
 
     def offers(self, *models: str, upstreams: Sequence[str] = ()) -> None:
         self.offer(*models, upstreams=upstreams, hold_ms=10**9)
@@ -411,3 +412,17 @@ def test_those_who_wait_are_told_no_estimate_and_the_replicas_what_happens(
         ("probing", "0", "r1", "", "m", ""),
         ("closed", "0", "r1", "", "m", ""),
     ]
+
+
+def test_an_upstream_whose_workers_have_left_keeps_no_task_waiting(world: World) -> None:
+    pool, other = Through(world), Through(world, "r2", set_up=False)
+    pool.offers("m", upstreams=["bad", "good"])
+    other.offers("m", upstreams=["good"])
+    pool.open(upstream="bad")
+    assert isinstance(pool.submit("t"), Submitted)
+    pool.offers("m", upstreams=["bad"])
+    assert isinstance(pool.submit("u"), Submitted), "the other replica has workers of the good one"
+    other.offer(withdrawn=["m"])
+    assert refused(pool, "v").reason == "unavailable"
+    pool.offers("m")
+    pool.audit()
