@@ -121,21 +121,20 @@ function upstreams.note(t, good, why, books)
     if good and not books.ups and not t.bp then return end
   end
   if m == '*' then return end
-  local s = call('HMGET', keys.model(m), 'breaker_failures', 'breaker_window_ms', 'breaker_open_ms')
-  local most, window, open_ms = s[1] and num(s[1]) or FAILURES, s[2] and num(s[2]) or WINDOW, s[3] and num(s[3]) or OPEN
-  if most == 0 then return end
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
   if forced or (till and not t.bp) then return end
   local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. string.gsub(t.wk or '', '%s', '_') .. ' ' .. t.u
-  if good and not till then
-    if call('LPUSHX', list, entry) == 0 then return end
-  else
-    if not mark(m, up) then return end
-    call('LPUSH', list, entry)
-    call('PEXPIRE', list, whole(window))
+  if good and not till then -- which opens and closes nothing
+    if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
+    return
   end
+  local s = call('HMGET', keys.model(m), 'breaker_failures', 'breaker_window_ms', 'breaker_open_ms')
+  local most, window, open_ms = s[1] and num(s[1]) or FAILURES, s[2] and num(s[2]) or WINDOW, s[3] and num(s[3]) or OPEN
+  if most == 0 or not mark(m, up) then return end
+  call('LPUSH', list, entry)
   call('LTRIM', list, '0', whole(KEPT - 1))
+  call('PEXPIRE', list, whole(window))
   local counted, failures, solo = judge(list, window)
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then

@@ -9,7 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 from tests.support.servers import Server
 
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Fragment, Refused, State, Submitted
 
 OPEN_MS, MOST_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
 """As in upstreams.lua."""
@@ -425,4 +425,18 @@ def test_an_upstream_whose_workers_have_left_keeps_no_task_waiting(world: World)
     other.offer(withdrawn=["m"])
     assert refused(pool, "v").reason == "unavailable"
     pool.offers("m")
+    pool.audit()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
+    world: World, waits: bool
+) -> None:
+    pool = Through(world)
+    grant = pool.run("t", waiting=waits)
+    pool.open()
+    end = Fragment(b'"error":"no","code":"UPSTREAM_ERROR","retryable":true', "UPSTREAM_ERROR")
+    outcome = pool.requeue(grant, "failed", begun=True, end=end, why="UPSTREAM_ERROR")
+    assert outcome.outcome == ("ended" if waits else "queued")
+    assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
     pool.audit()
