@@ -647,10 +647,10 @@ class Scheduler:
     async def ruling(self) -> Ruling:
         """All that is set of queues and models, and who changed it. Raises StoreError."""
         command, keys = self._link.command, self._keys
-        hashes = (command("HGETALL", keys(name)) for name in ("configured", "overrides", "changed"))
-        version, *replies = await asyncio.gather(command("HGET", keys("pool"), "version"), *hashes)
-        in_force = None if version is None else read_configuration(version)
-        return read_ruling(in_force, *(_texts(reply) for reply in replies))
+        version = command("HGET", keys("pool"), "version")
+        hashes = [command("HGETALL", keys(name)) for name in ("configured", "overrides", "changed")]
+        packed, texts = await version, [_texts(await reply) for reply in hashes]
+        return read_ruling(None if packed is None else read_configuration(packed), *texts)
 
     async def change(self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
