@@ -949,6 +949,7 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
+            "changed",
             "outbox",
             "balance",
             "balances",
