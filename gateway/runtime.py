@@ -57,6 +57,7 @@ from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
+from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.failed import TellingRecorder
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.loop import LoopWatch
@@ -273,7 +274,8 @@ class Gateway:
         )
         self.scrape = Scrape(siblings, self.metrics, self.health.gauges, self.surveyor)
 
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker)
+        breakers = Breakers(replica, self.metrics)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
         self._shutdown = Shutdown(
             going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )

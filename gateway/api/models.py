@@ -14,6 +14,7 @@ from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable
 from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
+from fairlane.queues.survey.upstreams import BreakerState
 from fairlane.queues.tasks import State
 
 Ms = int
@@ -548,6 +549,39 @@ class Queue(Answer):
     blocked: Blocked | None = Field(description="why none of its waiting tasks can start")
 
 
+class UpstreamState(Answer):
+    """A server behind workers of a model, with its breaker."""
+
+    upstream: str = Field(description="as its workers name it; empty of those that name none")
+    workers: int
+    breaker: BreakerState = Field(description="`half_open`: a few tasks at a time may start, its probes")
+    forced: bool = Field(description="an operator wants it so")
+    since: Ms | None = Field(description="when the breaker opened, or was forced")
+    until: Ms | None = Field(description="when an open one lets probes through")
+    openings: int = Field(description="how often it opened since, without closing between")
+    why: str | None = Field(
+        description="failure code of the last failure that opened it; `SLOW`: an answer that came late"
+    )
+    probes: int = Field(description="under way")
+    held_until: Ms | None = Field(description="its provider said: not before")
+
+
+class BreakerChange(Asked):
+    model: str
+    upstream: str = Field("", description="as the state names it; empty of workers that name none")
+    breaker: Literal["open", "closed", "auto"] = Field(
+        description="`auto`: it goes by itself, from closed on; also where its provider has it held"
+    )
+
+
+class BreakerChanged(Answer):
+    model: str
+    upstream: str
+    breaker: Literal["open", "closed", "auto"]
+    before: Literal["open", "closed", "auto"]
+    audit_id: str
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -570,6 +604,9 @@ class ModelState(Answer):
         description="queue -> why none of its tasks that wait for this model can start"
     )
     configured: bool
+    upstreams: list[UpstreamState] = Field(
+        description="the servers behind its workers, where one has a name, or something is known of it"
+    )
 
 
 class ModelInfo(Answer):
@@ -590,6 +627,8 @@ class Worker(Answer):
     task_types: list[str] | None
     slots: int
     draining: bool
+    upstream: str | None = None
+    """The server behind it, as it names that."""
     unhealthy: str | None = None
     """Why it cannot work, in its own words or those of its last tasks."""
     model_info: dict[str, ModelInfo] = {}
@@ -644,7 +683,7 @@ class ModelMove(Answer):
     model: str
     at: Ms
     why: str = Field(
-        description="its attempt's failure code, or `no_worker`, `model_paused`, `held` (or paced)"
+        description="its attempt's failure code, or `no_worker`, `model_paused`, `breaker_open`, `held` (or paced)"
     )
 
 

@@ -88,6 +88,21 @@ def model_row(model: Model) -> dict[str, Any]:
         "overrides": model.settings.overrides,
         "blocked": model.blocked,
         "configured": model.configured,
+        "upstreams": [
+            {
+                "upstream": upstream.upstream,
+                "workers": upstream.workers,
+                "breaker": upstream.state,
+                "forced": upstream.forced,
+                "since": upstream.since_ms,
+                "until": upstream.until_ms,
+                "openings": upstream.openings,
+                "why": upstream.why or None,
+                "probes": upstream.probes,
+                "heldUntil": upstream.held_until_ms,
+            }
+            for upstream in model.upstreams
+        ],
     }
 
 

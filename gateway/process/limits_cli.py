@@ -22,6 +22,7 @@ _BLOCKED = {
     "model_paused": "model paused",
     "queue_paused": "paused",
     "no_worker": "no worker",
+    "breaker_open": "its breaker is open",
     "reserved": "all slots are reserved for other queues",
 }
 """Why nothing starts, in words."""

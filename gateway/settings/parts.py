@@ -140,6 +140,24 @@ class ModelSettings(SettingsPart):
     Not set: no limit but the queues' own.
     """
 
+    breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Failures of an upstream (a server behind workers) that open its breaker for this model, if they are half of what came to
+    an end within `breaker_window_ms`: then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
+    """
+
+    breaker_window_ms: Annotated[int, Field(ge=1000, le=3_600_000)] | None = None
+    """Milliseconds after which an outcome does not count any more for a breaker. Not set: 60000."""
+
+    breaker_open_ms: Annotated[int, Field(ge=100, le=3_600_000)] | None = None
+    """Milliseconds for which a breaker is open at first; then a few tasks probe the upstream, and after each probe that fails
+    it is open for twice as long, up to a minute. Not set: 5000.
+    """
+
+    breaker_slow_ms: MsOrZero | None = None
+    """A first output that comes later than so many milliseconds after the task was granted counts as a failure of its
+    upstream; the task itself goes on. Not set, or 0: slow answers do not count.
+    """
+
     first_output_ms: Ms | None = None
     """Milliseconds a worker may take to its first output. Not set: no limit, because a worker that sends
     only a result is silent until then.
