@@ -15,6 +15,7 @@ from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.tasks import State
+from fairlane.workers.server.limits.tightening import Why
 
 Ms = int
 """Milliseconds; of a time, since 1970."""
@@ -548,6 +549,24 @@ class Queue(Answer):
     blocked: Blocked | None = Field(description="why none of its waiting tasks can start")
 
 
+class OutputLimit(Answer):
+    """A limit of a model on its silence, as it holds now at the replica that answers."""
+
+    ms: Ms
+    target_ms: Ms = Field(description="where it goes, by a fifth every 5 s")
+    why: Why = Field(description="why it goes there")
+    p99_ms: Ms | None = Field(description="how long all but one in a hundred answers took of late")
+    answers: int = Field(description="of how many that is known")
+
+
+class OutputLimits(Answer):
+    first_output: OutputLimit | None
+    silence: OutputLimit | None
+    wait_ms: Ms | None = Field(
+        description="how long its queue makes those wait who come now, if limits follow it"
+    )
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -570,6 +589,7 @@ class ModelState(Answer):
         description="queue -> why none of its tasks that wait for this model can start"
     )
     configured: bool
+    output_limits: OutputLimits | None = Field(description="null: it may be silent for as long as it likes")
 
 
 class ModelInfo(Answer):

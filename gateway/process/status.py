@@ -47,6 +47,24 @@ class QueueRow(msgspec.Struct, rename="camel"):
     overrides: dict[str, Any] = {}
 
 
+class OutputLimitRow(msgspec.Struct, rename="camel"):
+    """A limit of a model on its silence, in that answer."""
+
+    ms: float
+    why: str
+    target_ms: float = 0
+    p99_ms: float | None = None
+    answers: int = 0
+
+
+class OutputLimitsRow(msgspec.Struct, rename="camel"):
+    """Both of them."""
+
+    first_output: OutputLimitRow | None = None
+    silence: OutputLimitRow | None = None
+    wait_ms: float | None = None
+
+
 class ModelRow(msgspec.Struct, rename="camel"):
     """A model in that answer. `limit` None: bounded by the workers' slots only."""
 
@@ -68,6 +86,7 @@ class ModelRow(msgspec.Struct, rename="camel"):
     blocked: dict[str, str] = {}
     configured: bool = False
     overrides: dict[str, Any] = {}
+    output_limits: OutputLimitsRow | None = None
 
 
 class WorkerRow(msgspec.Struct, rename="camel"):

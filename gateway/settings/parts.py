@@ -148,6 +148,23 @@ class ModelSettings(SettingsPart):
     silence_ms: Ms | None = None
     """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
 
+    first_output_least_ms: Ms | None = None
+    """How far `first_output_ms` tightens while the model's queue is long, so that slots come back sooner; it relaxes as the queue
+    drains, and stays above what answers take. Not set: it stays as it is. Below what a good answer takes when the model is busy,
+    a few of these end, too.
+    """
+
+    silence_least_ms: Ms | None = None
+    """The same for `silence_ms`. Not set: it stays as it is."""
+
+    tightens_from_ms: MsOrZero = 2 * SECOND_MS
+    """Both limits begin to tighten when the model's queue makes those who come wait for longer than so many milliseconds. Means
+    nothing without a least limit.
+    """
+
+    tightens_to_ms: Ms = 20 * SECOND_MS
+    """They are as tight as they may be when it makes them wait for so many; more than `tightens_from_ms`."""
+
     fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] = []
     """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
     its age. Routes that run this model have them too, unless they name others.

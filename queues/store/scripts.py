@@ -37,6 +37,7 @@ NAMES = (
     "position",
     "search",
     "allowance",
+    "congestion",
     "follow",
     "page",
     "configure",
