@@ -162,7 +162,7 @@ export default {
     "model.run": "Mean run",
     "limit.firstOutput": "begins within {time}",
     "limit.firstOutput.long": "How long this model may take to its first output, in tasks that begin now.",
-    "limit.silence": "silent for {time}",
+    "limit.silence": "silent up to {time}",
     "limit.silence.long": "How long this model may be silent between two outputs, in tasks that begin now.",
     "limit.why.fixed": "As configured.",
     "limit.why.short_queue": "At its most: who comes now waits for {wait} or so.",
