@@ -479,8 +479,7 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
                 model.silence_ms,
                 model.first_output_least_ms,
                 model.silence_least_ms,
-                model.tightens_from_ms,
-                model.tightens_to_ms,
+                *model.tightens_ms,
             )
             for name, model in settings.models.items()
             if model.first_output_ms or model.silence_ms

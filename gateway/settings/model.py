@@ -630,9 +630,10 @@ def _check_models(settings: Settings, refuse: Refuse) -> None:
                     ("models", name, least_name),
                     ("models", name, most_name),
                 )
-        if model.tightens_from_ms >= model.tightens_to_ms:
+        begin, end = model.tightens_ms
+        if begin >= end:
             refuse(
-                f"tightens_from_ms ({model.tightens_from_ms}) must be below tightens_to_ms ({model.tightens_to_ms})",
+                f"tightens_from_ms ({begin}) must be below tightens_to_ms ({end})",
                 ("models", name, "tightens_from_ms"),
                 ("models", name, "tightens_to_ms"),
             )
