@@ -48,6 +48,7 @@ KEYS = (
     Key("held_lanes", "X:{subject}", "hash", "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("held", "Y:{queue}:{#model}:{model}:{subject}", "zset", "user -> start tag, of held flows", "emptied by ending"),
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("answers", "A:{period}:{model}", "hash", "bin of a time -> answers of a period that took so long", "EXPIRE 40 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),

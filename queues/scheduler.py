@@ -30,6 +30,7 @@ from fairlane.queues.rules import (
     settings_of,
 )
 from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.survey.crowding import Crowding, read_crowding
 from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
@@ -227,6 +228,14 @@ class Scheduler:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
         reply = await self._link.run("allowance", user, key_limits, user_limits)
         return list(read_allowance(reply))
+
+    async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
+        """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
+
+        What is asked again, as the reply was lost, may be counted twice.
+        """
+        told = [part for pair in seen.items() for part in pair]
+        return read_crowding(await self._link.run("congestion", model, period_ms, *told))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""

@@ -16,6 +16,7 @@ from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.survey.upstreams import BreakerState
 from fairlane.queues.tasks import State
+from fairlane.workers.server.limits.tightening import Why
 
 Ms = int
 """Milliseconds; of a time, since 1970."""
@@ -582,6 +583,24 @@ class BreakerChanged(Answer):
     audit_id: str
 
 
+class OutputLimit(Answer):
+    """A limit of a model on its silence, as it holds now at the replica that answers."""
+
+    ms: Ms
+    target_ms: Ms = Field(description="where it goes, by a fifth every 5 s")
+    why: Why = Field(description="why it goes there")
+    p99_ms: Ms | None = Field(description="how long all but one in a hundred answers took of late")
+    answers: int = Field(description="of how many that is known")
+
+
+class OutputLimits(Answer):
+    first_output: OutputLimit | None
+    silence: OutputLimit | None
+    wait_ms: Ms | None = Field(
+        description="how long its queue makes those wait who come now, if limits follow it"
+    )
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -607,6 +626,7 @@ class ModelState(Answer):
     upstreams: list[UpstreamState] = Field(
         description="the servers behind its workers, where one has a name, or something is known of it"
     )
+    output_limits: OutputLimits | None = Field(description="null: it may be silent for as long as it likes")
 
 
 class ModelInfo(Answer):

@@ -38,6 +38,7 @@ NAMES = (
     "position",
     "search",
     "allowance",
+    "congestion",
     "follow",
     "page",
     "configure",

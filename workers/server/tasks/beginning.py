@@ -119,7 +119,7 @@ class Beginnings:
         attempt = Attempt(endings, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
-        self._silence.look(attempt)
+        self._silence.begin(attempt)
         self._pool.touch(worker)
         endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt

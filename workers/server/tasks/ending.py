@@ -267,7 +267,7 @@ class Endings:
 
     def began_output(self, attempt: Attempt) -> None:
         """Tell the metrics, and its span, of an attempt's first output. Silence counts from now on."""
-        self._silence.look(attempt)
+        self._silence.began_output(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -278,6 +278,8 @@ class Endings:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
         ended = self._ended_task(attempt) if state is State.FAILED else None
+        if state is State.COMPLETED:
+            self._silence.completed(attempt)
         works = attempt.end is not None and attempt.end.blameless
         said = ended.sentence if ended else ""
         self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said)
