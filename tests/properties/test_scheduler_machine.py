@@ -989,6 +989,7 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
+            "changed",
             "outbox",
             "balance",
             "balances",
