@@ -160,3 +160,22 @@ async def test_a_dead_primary_is_survived_without_a_hand(gateway: Start) -> None
         assert {answer.status_code for answer in done} == {200}
         assert len(served) == len(set(served)) == 50
         await until(lambda: not talk.served.gateway.dispatcher.attempts, "all attempts to be over")
+
+
+async def test_operators_find_tasks_by_what_was_asked_and_by_what_answered(gateway: Start) -> None:
+    routes = {"chat": {"model": "b"}}
+    async with gateway(models=MODELS, routes=routes) as talk, talk.worker2(["b"]) as worker:
+
+        async def found(**query: str) -> set[str]:
+            answer = await talk.http.get("/api/admin/tasks", params=query)
+            return {row["taskId"] for row in answer.json()["tasks"]}
+
+        fallen, routed, plain = [await talk.submit(model=name) for name in ("a", "chat", "b")]
+        await worker.answer(await worker.take(), None, **failure("WORKER_ERROR", retryable=False))
+        for tasks in [{"state": "failed"}, {}]:
+            assert await found(asked="a", **tasks) == {fallen}
+            assert await found(model="a", **tasks) == set()
+        assert await found(asked="chat") == {routed}
+        assert await found(asked="b") == {plain}
+        assert await found(model="b") == {fallen, routed, plain}
+        assert await found(asked="nobody") == set()
