@@ -285,6 +285,20 @@ TEMPLATES = {
             "A task of a template has no payload: the template makes it",
         ),
         (
+            {"template": "greet", "variables": {"name": "x"}, "max_tokens": 5},
+            400,
+            "INVALID_REQUEST",
+            "A task of a template has no 'max_tokens': what the model is told stands in the template (its `parameters`), "
+            "and what fills it in under `variables`",
+        ),
+        (
+            {"template": "greet", "name": "x"},
+            400,
+            "INVALID_REQUEST",
+            "A task of a template has no 'name': what the model is told stands in the template (its `parameters`), "
+            "and what fills it in under `variables`",
+        ),
+        (
             {"template": "greet", "variables": {"name": "x"}, "locale": 5},
             400,
             "INVALID_REQUEST",
