@@ -93,6 +93,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "EVENTS_LOST", Family.GATEWAY, retry=True),
     # the gateway
     FailureRow(503, "GATEWAY_STOPPING", Family.GATEWAY, retry=True),
+    FailureRow(503, "NOT_CHECKED", Family.GATEWAY, retry=True),  # a finished answer, of which nobody could tell whether it is one
     # the request
     FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
 )} | {

@@ -13,8 +13,9 @@ local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm',
 local TOLD = #RECORDED - 4
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
--- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for.
-local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true }
+-- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
+-- had the time to look at that, which many questions of his may bring about, too.
+local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
 local function as_callers_like(entry)
   local ended, state, code, id = entry[1], entry[5], entry[6], entry[TOLD + 1]
   if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
