@@ -262,7 +262,8 @@ async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
                 await worker.chunk(task, GOOD)
                 await worker.answer(task, None, lastSeq=1)
                 last = (await reader.rest())[-1]
-            told = [last.event, *(last.json[name] for name in ("code", "family", "retryable"))]
+            said = last.data
+            told = [last.event, *(said[name] for name in ("code", "family", "retryable"))]
             assert told == ["error", "NOT_CHECKED", "GATEWAY_ERROR", True]
         await other.nothing_more()
         assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)

@@ -31,6 +31,10 @@ async def test_a_caller_gets_the_other_models_answer(
     gateway: Start, code: str, retryable: bool, streamed: bool
 ) -> None:
     async with gateway(models=MODELS) as talk, talk.worker2(["a"]) as first, talk.worker2(["b"]) as second:
+        lines = (await talk.http.get("/metrics")).text.splitlines()
+        told = [line for line in lines if line.startswith("fairlane_fallbacks_total{")]
+        assert len(told) == 2, "failed and unavailable"
+        assert all('model="a"' in line and 'to="b"' in line and line.endswith(" 0.0") for line in told)
         call = talk.later(talk.http.post("/v1/chat/completions", json={**CHAT, "stream": streamed}))
         await first.answer(await first.take(), None, **failure(code, retryable=retryable))
         task = await second.take()
