@@ -66,7 +66,7 @@ _NOT_HERE = (
     *(nodes.Block, nodes.Macro, nodes.CallBlock),
 )
 """A call would let a template, or a text method with a variable's length, make gigabytes of a word."""
-_ROUND = "_round"
+_ROUND, _WALKED = "_round", "_walked"
 
 
 class Budget:
@@ -165,11 +165,21 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-class _CountRounds(NodeTransformer):
-    """Has each round of a loop counted."""
+def _walked(value: Any, name: str) -> Any:
+    """What a loop goes through: no text, which it would take letter by letter; an empty one may stand for nothing. Raises
+    TemplateError."""
+    if isinstance(value, str) and value:
+        raise TemplateError(f"{name or 'what a loop goes through'} must be a list, and is a text")
+    return value
+
+
+class _WatchLoops(NodeTransformer):
+    """Has each round of a loop counted, and looks at what it goes through."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's name
         self.generic_visit(node)
+        name = nodes.Const(node.iter.name if isinstance(node.iter, nodes.Name) else "")
+        node.iter = nodes.Call(nodes.Name(_WALKED, "load"), [node.iter, name], [], None, None)
         call = nodes.Call(nodes.Name(_ROUND, "load"), [], [], None, None)
         node.body = [nodes.ExprStmt(call), *node.body]
         return node
@@ -196,13 +206,14 @@ class Text:
             raise TemplateError(
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
-        if any(name.name == _ROUND for name in tree.find_all(nodes.Name)):
-            raise TemplateError(f"{_ROUND} is not a name for a variable")
+        for name in tree.find_all(nodes.Name):
+            if name.name in (_ROUND, _WALKED):
+                raise TemplateError(f"{name.name} is not a name for a variable")
         for loop in tree.find_all(nodes.For):
             if loop.recursive:
                 raise TemplateError(f"line {loop.lineno}: a loop cannot be recursive here")
         self._plain = source if not self.variables and _is_plain(tree) else None
-        tree = _CountRounds().visit(tree)
+        tree = _WatchLoops().visit(tree)
         tree.set_environment(_sandbox)
         try:
             self._template = _sandbox.from_string(tree)
@@ -213,7 +224,7 @@ class Text:
         """The text with its places filled in. Raises TemplateError."""
         if self._plain is not None:
             return budget.take(self._plain)
-        counted: dict[str, Any | Callable[[], str]] = {**variables, _ROUND: budget.round}
+        counted: dict[str, Any] = {**variables, _ROUND: budget.round, _WALKED: _walked}
         try:
             return "".join(budget.take(part) for part in self._template.generate(counted))
         except TemplateError:
