@@ -243,8 +243,8 @@ class Refused:
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
     longest, both ms), no_worker, cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
     (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
-    used_up (what it would be a use of; `limit` = how many there are), idempotency_keys (its user has as many as may be), other (its idempotency key names a task that was asked for
-    otherwise).
+    used_up (what it would be a use of; `limit` = how many there are), idempotency_keys (its user has as many as
+    may be), other (its idempotency key names a task that was asked for otherwise).
     `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
     """
 

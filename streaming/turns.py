@@ -68,7 +68,7 @@ class Turns:
 
 
 class GroupedTurns:
-    """One at a time: groups in turns, and in each group its callers. A group of many callers has no more turns than one of few."""
+    """One at a time: groups in turns, and in each group its callers. A group of many has no more turns than one of few."""
 
     def __init__(self) -> None:
         self._groups = Turns(1)

@@ -79,6 +79,13 @@ def test_a_loop_goes_through_lists_and_objects_and_an_empty_text_is_none() -> No
         ("{{ x|sum }}", {"x": LARGE}, "lists of numbers"),
         ("{{ x|sum(start=[])|length }}", {"x": [[1]] * 60_000}, "lists of numbers"),
         ("{{ x|round(y, 'ceil') }}", {"x": 1.5, "y": 3_000_000}, "digits"),
+        ("{{ x|tojson }}", {"x": LARGE}, "tojson writes at most"),
+        ("{{ [x, x]|tojson|length }}", {"x": "é" * 2_200_000}, "tojson writes at most"),
+        (
+            "{% if x|tojson %}{{ {x: {'k': x}}|tojson }}{% endif %}",
+            {"x": "é" * 1_500_000},
+            "tojson writes at most",
+        ),
         ("{{ x|tojson(indent=y) }}", {"x": [1], "y": 10**8}, "indent"),
         ("{{ x.y }}", {"x": {}}, "no attribute"),
         ("{{ x }}", {}, "undefined"),
