@@ -1,8 +1,8 @@
 """Asks the child process whether a schema is one, and whether texts match it.
 
-It is started when it is first needed, and anew when it was ended. One question at a time, keys in turns, and their users: who asks
-much waits for himself, and a key of many users for itself. Each question has a deadline, so that nobody waits for ever, whatever
-was asked.
+It is started when it is first needed, and anew when it was ended. One question at a time, keys in turns, and their users: who
+asks much waits for himself, and a key of many users for itself. Each question has a deadline, so that nobody waits for ever,
+whatever was asked.
 """
 
 import asyncio
