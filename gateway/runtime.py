@@ -116,6 +116,7 @@ class Gateway:
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
         self.metrics = TellingRecorder(settings.models)
+        self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
@@ -349,6 +350,7 @@ class Gateway:
             max_outbox=settings.outbox_max_entries,
         )
         self.calls.most = settings.max_calls_per_caller
+        self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come

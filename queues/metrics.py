@@ -399,6 +399,12 @@ class Recorder:
     def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
         self.fallen_tasks.add((self._model(model), self._model(other), cause), number)
 
+    def may_fall(self, moves: Iterable[tuple[str, str]]) -> None:
+        """Tasks may go on from these models to those: a first one is then seen to be one more."""
+        for model, other in sorted(moves):
+            for cause in ("failed", "unavailable"):
+                self.fallen_tasks.add((self._model(model), self._model(other), cause), 0)
+
     def breaker(self, model: str, upstream: str, became: str) -> None:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))
 

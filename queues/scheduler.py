@@ -206,6 +206,8 @@ class Scheduler:
             return Known(*known, line, model, name, template, standing)
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
+        if outcome == "names":
+            return Refused("idempotency_keys", retry_ms=reply[1], standing=standing)
         if outcome == "full_bytes":
             return Refused(outcome, retry_ms=reply[1], standing=standing)
         if outcome == "unavailable":

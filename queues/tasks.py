@@ -248,8 +248,8 @@ class Refused:
     longest, both ms), no_worker, unavailable (the breakers of all its upstreams are open),
     cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
     (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
-    used_up (what it would be a use of; `limit` = how many there are), other (its idempotency key names a task that was asked for
-    otherwise).
+    used_up (what it would be a use of; `limit` = how many there are), idempotency_keys (its user has as many as
+    may be), other (its idempotency key names a task that was asked for otherwise).
     `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
     """
 

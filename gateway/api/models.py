@@ -1059,6 +1059,7 @@ class UsedBy(Used):
     state: str | Left = None
     code: str | Left = None
     family: str | Left = Field(None, description="beside `code`: its family")
+    route: str | Left = None
     day: str | Left = Field(None, description="2026-11-23")
     hour: str | Left = Field(None, description="2026-11-23T16:00Z")
 
@@ -1110,6 +1111,9 @@ class UsedTask(Answer):
         description="by which it is reckoned, in credits: of a million tokens of input, cached input, output and reasoning, "
         "and of the task itself, with slashes between"
     )
+    route: str = Field(description="the name that its caller gave, where more than one model may run it")
+    template: str = Field(description="the name of the template that its payload was made of")
+    template_version: str
 
 
 class UsedTasks(Answer):

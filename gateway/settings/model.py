@@ -209,6 +209,13 @@ class Settings(BaseModel):
     call is a new task. Too little: who comes again later pays for a second answer.
     """
 
+    max_idempotency_keys: Count = 1_000_000
+    """Keys (`Idempotency-Key`) that one user may bring at once, some 250 bytes of Redis each; then they come back evenly, all of
+    them in `idempotency_ttl_ms`. A caller's key without users is one user. Beyond it calls with a new key are refused (429
+    `TOO_MANY_IDEMPOTENCY_KEYS`); those with a known one, or none, are not. Too little: busy callers are refused; too much: one of
+    them may fill Redis.
+    """
+
     pending_ttl_ms: Ms = 3 * HOUR_MS
     """Milliseconds an async task without `timeout` may wait for its turn. Hours, because nobody holds a
     connection for it.

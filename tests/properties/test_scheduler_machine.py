@@ -40,6 +40,7 @@ from tests.support.history import History, Written
 from tests.support.pool import OPS
 from tests.support.servers import Server
 
+from fairlane.queues import naming
 from fairlane.queues.credits import Funds
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.limits import RATES, pack
@@ -105,8 +106,13 @@ USER_LIMITS: tuple[tuple[str, str], ...] = (
 )
 """Of a key, and of each of its users."""
 QUOTAS = ("", "k", "u")
-NAMES = ("", "", "", "one asked 3600000", "one otherwise 3600000", "other asked 3600000")
-"""Idempotency keys, with the fingerprint of what is asked."""
+NAMES = (
+    *("", "", ""),
+    naming.pack("one", "asked", 3_600_000, 3, 3_600_000),
+    naming.pack("one", "otherwise", 3_600_000, 3, 3_600_000),
+    naming.pack("other", "asked", 3_600_000, 3, 3_600_000),
+)
+"""Idempotency keys, with the fingerprint of what is asked; of new ones a user may bring three in an hour."""
 PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
 """What tasks cost, and what there is to pay for them: enough for all but those that may write much."""
 SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (

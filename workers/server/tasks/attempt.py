@@ -460,6 +460,10 @@ class Attempt:
             return
         text = MISMATCHES[verdict.wrong].format(verdict.sentence)
         self.phase, self.end = Phase.RUNNING, None
+        if verdict.wrong == "unknown":  # the model did its work: to run it again is for the caller to decide
+            fragment = fragment_error(text, "NOT_CHECKED", True, usage)
+            self._finish(Finish(State.FAILED, "NOT_CHECKED", fragment, end.used, blameless=True))
+            return
         self.fail("JSON_PARSE_FAILED", text, retryable=False, usage=usage, used=end.used, blameless=True)
 
     def _cut(self, message: TaskResult) -> str | None:
