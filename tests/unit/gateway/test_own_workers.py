@@ -134,6 +134,7 @@ def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:
         *(
             "deepseek",
             "--name=keyed",
+            "--upstream=keyed",
             "--slots=3",
             "--drain-ms=600000",
             "--base-url=https://api.deepseek.com/v1",

@@ -30,6 +30,10 @@ MODEL_VALUES: dict[str, Value] = {
     "tokens_per_minute": 1000,
     "max_running_per_user": 2,
     "max_waiting_per_user": 4,
+    "breaker_failures": 9,
+    "breaker_window_ms": 30_000,
+    "breaker_open_ms": 2000,
+    "breaker_slow_ms": 8000,
     "paused": True,
 }
 

@@ -205,6 +205,8 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "na",
         "ik",
         "mv",
+        "up",
+        "bp",
     } == set(RECORD)
 
 

@@ -94,7 +94,7 @@ export class Audit {
   }
 }
 
-const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant" };
+const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", force: "force", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant" };
 const known = action => (action in DONE ? t(`audit.${DONE[action]}`) : action);
 
 function target(entry) {
