@@ -104,6 +104,10 @@ class Metrics(Protocol):
         """So many tasks went on from a model to another one. `cause`: failed (an attempt), or unavailable (nobody
         offers the model, or it is held, paced or paused)."""
 
+    def repaired(self, model: str, outcome: str) -> None:
+        """An answer that did not match its schema was asked for again. `outcome`: begun; then mended, or failed: the second one
+        does not match either."""
+
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
 
@@ -261,6 +265,11 @@ class Recorder:
             ("model", "to", "cause"),
             "Tasks that went on to another model, because an attempt failed or theirs started nothing",
         )
+        self.repairs = Counter(
+            "fairlane_repairs_total",
+            ("model", "outcome"),
+            "Answers that did not match their schema and were asked for again: begun, mended, failed",
+        )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
             (),
@@ -340,6 +349,7 @@ class Recorder:
             self.ended_tasks,
             self.model_holds,
             self.fallen_tasks,
+            self.repairs,
             self.dropped_results,
             self.written_records,
             self.balances_put_right,
@@ -388,6 +398,9 @@ class Recorder:
 
     def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
         self.fallen_tasks.add((self._model(model), self._model(other), cause), number)
+
+    def repaired(self, model: str, outcome: str) -> None:
+        self.repairs.add((self._model(model), outcome))
 
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""

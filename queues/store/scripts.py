@@ -65,6 +65,7 @@ SHARED = (
     "holding",
     "granting",
     "remembering",
+    "repairing",
     "recording",
     "naming",
     "ending",
