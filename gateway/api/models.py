@@ -334,6 +334,7 @@ class RouteRule(Answer):
     price: dict[str, float] | None = Field(description="credits, as in the settings")
     fallbacks: list[str]
     fallback_after_ms: Ms | None
+    repair: bool = Field(description="an answer that does not match its JSON schema is asked for again")
 
 
 class Route(RouteRule):

@@ -197,9 +197,9 @@ def _flag(request: Request, name: bytes) -> bool | None:
     text = request.header(name)
     if text is None:
         return None
-    if text.lower() not in ("1", "true", "0", "false"):
+    if text not in ("1", "true", "0", "false"):
         raise bad_request(f"the header {name.decode()} must be 1 or 0", name.decode())
-    return text.lower() in ("1", "true")
+    return text in ("1", "true")
 
 
 def _metadata(request: Request) -> bytes:

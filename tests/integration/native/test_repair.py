@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from tests.integration.native.keys import key, secret
-from tests.integration.native.test_structured_output import BAD, GOOD, SCHEMA, SENTENCE, asked, message
+from tests.integration.native.test_structured_output import (
+    BAD,
+    GOOD,
+    SCHEMA,
+    SENTENCE,
+    asked,
+    message,
+    take_of,
+)
 from tests.support.rawworkers import NOBODY, RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -170,6 +178,19 @@ async def test_a_stream_whose_pieces_were_shown_is_not_and_one_that_has_shown_no
         text = (await call).text
         assert BAD.replace('"', '\\"')[20:] not in text
         assert text.rstrip().endswith("data: [DONE]")
+
+
+async def test_a_worker_that_is_lost_while_it_writes_costs_nobody_the_answer(gateway: Start) -> None:
+    async with gateway() as talk, talk.worker2(["m"]) as worker, talk.worker2(["m"]) as other:
+        call = talk.later(talk.http.post("/v1/chat/completions", json=CHAT, headers=ONCE_MORE))
+        first, task = await take_of(worker, other)
+        await first.chunk(task, "half of")
+        await first.leave()
+        second = other if first is worker else worker
+        again = await second.take()
+        assert again["payload"] == task["payload"], "nobody has seen the half"
+        await second.answer(again, message(GOOD))
+        assert (await call).json()["choices"][0]["message"]["content"] == GOOD
 
 
 async def test_who_leaves_between_the_answers_gets_none(gateway: Start) -> None:
