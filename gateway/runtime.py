@@ -56,6 +56,7 @@ from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
+from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.failed import TellingRecorder
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.loop import LoopWatch
@@ -236,6 +237,7 @@ class Gateway:
             self.surveyor,
             lambda: current.settings.queues,
             lambda: current.settings.outbox_max_entries,
+            self.dispatcher.congestion,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
@@ -269,9 +271,12 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        self.scrape = Scrape(siblings, self.metrics, self.health.gauges, self.surveyor)
+        self.scrape = Scrape(
+            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+        )
 
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker)
+        breakers = Breakers(replica, self.metrics)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
         self._shutdown = Shutdown(
             going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
@@ -471,7 +476,13 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
-            name: OutputLimits(model.first_output_ms, model.silence_ms)
+            name: OutputLimits(
+                model.first_output_ms,
+                model.silence_ms,
+                model.first_output_least_ms,
+                model.silence_least_ms,
+                *model.tightens_ms,
+            )
             for name, model in settings.models.items()
             if model.first_output_ms or model.silence_ms
         },

@@ -108,6 +108,9 @@ class Metrics(Protocol):
         """An answer that did not match its schema was asked for again. `outcome`: begun; then mended, or failed: the second one
         does not match either."""
 
+    def breaker(self, model: str, upstream: str, became: str) -> None:
+        """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
+
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
 
@@ -233,6 +236,7 @@ class Recorder:
         task = ("queue", "model")
         self._model = Names(MOST_MODELS)
         self._code = Names(MOST_CODES)
+        self._upstream = Names(MOST_MODELS)
         self.accepted_tasks = Counter("fairlane_tasks_accepted_total", task, "Tasks that were accepted")
         self.refused_tasks = Counter(
             "fairlane_tasks_refused_total",
@@ -269,6 +273,11 @@ class Recorder:
             "fairlane_repairs_total",
             ("model", "outcome"),
             "Answers that did not match their schema and were asked for again: begun, mended, failed",
+        )
+        self.breaker_changes = Counter(
+            "fairlane_breaker_changes_total",
+            ("model", "upstream", "became"),
+            "Breakers that opened or closed, and tasks that probed an upstream",
         )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
@@ -350,6 +359,7 @@ class Recorder:
             self.model_holds,
             self.fallen_tasks,
             self.repairs,
+            self.breaker_changes,
             self.dropped_results,
             self.written_records,
             self.balances_put_right,
@@ -401,6 +411,9 @@ class Recorder:
 
     def repaired(self, model: str, outcome: str) -> None:
         self.repairs.add((self._model(model), outcome))
+
+    def breaker(self, model: str, upstream: str, became: str) -> None:
+        self.breaker_changes.add((self._model(model), self._upstream(upstream), became))
 
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""

@@ -261,6 +261,7 @@ class TaskWriter:
         models: Sequence[str],
         worker: str,
         keep_ms: int = 0,
+        upstream: str = "",
     ) -> None:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
@@ -272,7 +273,7 @@ class TaskWriter:
             self._withheld = None
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
-        self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms)
+        self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms, upstream)
         if not self._busy:
             self._send()
 

@@ -68,6 +68,7 @@ local function release(id, t, used)
   call('ZREM', keys.look(), id)
   if not held then return false end
   call('SREM', keys.busy(t.q, t.m, t.u), id)
+  if t.bp then upstreams.end_probe(id, t) end
   if string.sub(t.ac, -1) == '1' then
     call('SREM', keys.running(t.q, t.m), id)
     call('SREM', keys.load(t.q), id)
@@ -109,7 +110,7 @@ end
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
 -- `goes_on`: it is not the last one, and its answer is asked for again.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
--- `completed`: it ran to its end.
+-- `completed`: it ran to its end. Returns its lane's books as they were.
 local function settle(t, input, output, completed, goes_on)
   local q, m = t.q, t.m
   local books = read_books(m, q)
@@ -121,10 +122,7 @@ local function settle(t, input, output, completed, goes_on)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  if t.lm and known then
-    local tokens = math.min(input, 4194304) + math.min(output, 4194304)
-    if goes_on then use_tokens(t, tokens) else settle_limits(t, tokens) end
-  end
+  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
@@ -154,6 +152,7 @@ local function settle(t, input, output, completed, goes_on)
   if #changed > 0 then call('HSET', keys.model(m), unpack(changed)) end
   unpark_after(t)
   forget_idle_flows(q, m, books)
+  return books
 end
 
 -- Take back all that an attempt was charged.

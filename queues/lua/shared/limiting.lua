@@ -12,7 +12,7 @@
 -- tokens that it is expected to use; and of each rate k or u and its name, the limit, and `tat` behind it. Its end settles the tokens
 -- with those that it used, once: more than was expected may become a debt; less comes back, and all of a task that came to nothing, as far
 -- as time has not brought it back already.
-local subjects_of, left_of, standings_of, count_tokens, weigh, running_of, waits_too_many, what_is_left, charge_limits, settle_limits, use_tokens, count_waiting
+local subjects_of, left_of, standings_of, count_tokens, weigh, running_of, waits_too_many, what_is_left, charge_limits, settle_limits, count_waiting
 do
 local PERIODS = { rm = 60000000, rd = 86400000000, tm = 60000000, td = 86400000000 } -- requests and tokens; us
 local RATES = { 'rm', 'rd', 'tm', 'td' }
@@ -224,19 +224,16 @@ local function take_more(t, more)
   for _, stands in pairs(standings) do write_tats(stands) end
 end
 
--- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either.
-function settle_limits(t, used)
+-- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. `beside`:
+-- it used them beside what it was charged for, for an answer that is asked for again (repairing.lua).
+function settle_limits(t, used, beside)
   if used and not string.find(t.lm, 't', 1, true) then return end -- no limit is one of tokens
   local tokens = string.match(t.lm, '(%d+) %l') or 0
   take_more(t, function(of_tokens, limit)
+    if beside then return of_tokens and used or 0 end
     local taken = of_tokens and math.min(tokens, limit) or 1
     return (of_tokens and used or used and 1 or 0) - taken
   end)
-end
-
--- A task with limits used so many tokens beside what it was charged for: an answer that is asked for again (repairing.lua).
-function use_tokens(t, used)
-  take_more(t, function(of_tokens) return of_tokens and used or 0 end)
 end
 
 -- Count a task among the waiting ones of those who have a limit of them, or (-1) no more.

@@ -56,7 +56,7 @@ local function record_usage(id, used)
     if entry[18] and num(used and used[1] or '-1') < 0 and num(used and used[2] or '-1') < 0 then
       used = { string.match(entry[18], '^(%S*) (%S*) (.*)$') }
     end
-    used, before = used_in_all(rp, used)
+    used, before = repairs.used_in_all(rp, used)
   end
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end

@@ -4,10 +4,11 @@
 --
 -- The first answer is charged as it goes back: to the shares, to the pace of its model, to the limits of tokens. What is charged
 -- behind it is the next answer's alone. Usage record and ledger tell the sum.
+local repairs = {}
 
 -- Let what an attempt used be what a task of this field has used; what the ends of two attempts tell is texts, -1: unknown.
 -- Returns that, and what the first one cost.
-local function used_in_all(rp, used)
+function repairs.used_in_all(rp, used)
   local input, output, cached, reasoning, estimated, cost = string.match(rp or '', '^2 (%d+) (%d+) (%S+) (%S+) (%d) (%d+)$')
   if not input then return used, 0 end
   local function sum(a, b)
@@ -24,7 +25,7 @@ local function used_in_all(rp, used)
 end
 
 -- Put another payload in the place of the one that a task has, which counts as this one did. The archive keeps the request as it came.
-local function replace_payload(id, t, payload)
+function repairs.replace_payload(id, t, payload)
   local before, after = num(t.pb), #payload
   if t.ar and string.sub(t.ar, -1) == 'r' then call('RENAME', keys.payload(id), keys.request(id)) end
   call('SET', keys.payload(id), payload)
@@ -36,7 +37,7 @@ local function replace_payload(id, t, payload)
 end
 
 -- Note that the answer of an attempt is to be repaired. `used`: as `record_usage` wants it.
-local function note_repair(id, t, used)
+function repairs.note(id, t, used)
   local cached, reasoning, estimated = string.match(used[3], '^(%S+) (%S+) (%d)$')
   local cost = 0
   if t.pc then cost = cost_of(t.pc, used[1], used[2], cached, reasoning) - cost_of(t.pc, 0, 0) end -- a task's own price once
