@@ -35,6 +35,7 @@ from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
@@ -258,6 +259,7 @@ class Gateway:
             forget=Forget(self.database, records.forgotten, self.scheduler, audit),
             keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
+            settings=EffectiveSettings(self.link, keys, self.scheduler, current, self._of_itself),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -389,6 +391,7 @@ class Gateway:
             keys_hash=self.current.callers.hash,
             routes_hash=self.current.routes_hash,
             reload_refused=self.current.reload_refused,
+            settings_hash=self.current.settings_hash,
         )
 
     def _about(self) -> dict[str, Any]:

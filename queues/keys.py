@@ -70,6 +70,7 @@ KEYS = (
     Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
+    Key("changed", "changed", "hash", "the same setting -> its entry of the audit record, who, and that value", "change"),
     Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),

@@ -21,10 +21,12 @@ from fairlane.queues.rules import (
     Change,
     EffectiveSettings,
     Kind,
+    Ruling,
     Value,
     decode,
     encode,
     fields_of,
+    read_ruling,
     settings_of,
 )
 from fairlane.queues.store.link import Arg, RedisLink
@@ -686,6 +688,14 @@ class Scheduler:
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
+    async def ruling(self) -> Ruling:
+        """All that is set of queues and models, and who changed it. Raises StoreError."""
+        command, keys = self._link.command, self._keys
+        version = command("HGET", keys("pool"), "version")
+        hashes = [command("HGETALL", keys(name)) for name in ("configured", "overrides", "changed")]
+        packed, texts = await version, [_texts(await reply) for reply in hashes]
+        return read_ruling(None if packed is None else read_configuration(packed), *texts)
+
     async def change(self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
 
@@ -734,6 +744,10 @@ class Scheduler:
             return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
 
         return EffectiveSettings(known(values), known(overrides))
+
+
+def _texts(flat: list[bytes]) -> dict[str, str]:
+    return {field.decode(): value.decode() for field, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _mark() -> str:

@@ -22,6 +22,7 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     KIB,
@@ -45,8 +46,6 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
-
-Loc = tuple[str | int, ...]
 
 
 class Refuse(Protocol):
@@ -381,15 +380,23 @@ class Settings(BaseModel):
     """
 
     _times: Times = PrivateAttr(default_factory=Times.now)
+    _set_by: Origins = PrivateAttr(default_factory=Origins)
 
     @property
     def times(self) -> Times:
         """When the configuration was modified and read: of several replicas' the newest one holds."""
         return self._times
 
-    def came(self, times: Times) -> None:
-        """Say when it was modified and read."""
+    @property
+    def origins(self) -> Origins:
+        """Who set what."""
+        return self._set_by
+
+    def came(self, times: Times, origins: Origins | None = None) -> None:
+        """Say when it was modified and read, and by whom it was set."""
         self._times = times
+        if origins is not None:
+            self._set_by = origins
 
     @property
     def loopback(self) -> bool:

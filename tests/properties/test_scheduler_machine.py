@@ -1007,6 +1007,7 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
+            "changed",
             "outbox",
             "balance",
             "balances",
