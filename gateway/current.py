@@ -39,6 +39,7 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "structured_output",
+    "structured_repair",
     "result_ttl_after_read_ms",
     "refusals_retention_days",
     "max_queue_wait_ms",

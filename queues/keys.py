@@ -174,6 +174,7 @@ RECORD = {
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
     "js": "what the finished text must be: a JSON schema, `payload` (as its response_format says) or `object`",
+    "rp": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairing.lua)",
     "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
     "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",

@@ -48,6 +48,7 @@ from fairlane.queues.tasks import (
     Reached,
     Record,
     Refused,
+    Repair,
     Short,
     Shut,
     State,
@@ -367,11 +368,12 @@ class Scheduler:
         grant: Grant,
         why: str,
         *,
-        cause: Literal["lost", "failed", "falls", "declined"],
+        cause: Literal["lost", "failed", "falls", "declined", "repair"],
         begun: bool,
         end: Fragment | None = None,
         who: str = "",
         hold_ms: int = 0,
+        repair: Repair | None = None,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
@@ -379,6 +381,9 @@ class Scheduler:
         (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
         all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after
         100 attempts anyhow, or 1,000 if the last was refused so.
+
+        `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
+        task, and not behind its first output: else the task ends with `end`.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -394,6 +399,7 @@ class Scheduler:
             *(end or ends.worker_lost),
             *ends.no_worker,
             *ends.timeout,
+            *(_told_of_repair(repair) if repair else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":
@@ -405,6 +411,8 @@ class Scheduler:
         if outcome == "queued":
             self.metrics.returned(grant.queue, grant.model, cause)
             model = reply[2].decode()
+            if repair:
+                self.metrics.repaired(grant.model, "begun")
             if model != grant.asked:
                 failed = cause in ("failed", "falls")
                 self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
@@ -808,11 +816,18 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("su", task.uses)
     if task.answer:
         fields += ("js", task.answer)
+    if task.repair:
+        fields += ("rp", b"1")
     if task.archive_ms:
         fields += ("ar", f"{task.archive_ms}{' r' if task.archive_request else ''}")
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
     return fields
+
+
+def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:
+    used = repair.used
+    return ("payload", repair.payload, "input", used.input, "output", used.output, "more", used.more)
 
 
 def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:

@@ -39,6 +39,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
         "fallbacks": list(rule.fallbacks),
         "fallbackAfterMs": rule.fallback_after_ms if rule.fallbacks else None,
+        "repair": settings.structured_repair if rule.repair is None else rule.repair,
     }
 
 

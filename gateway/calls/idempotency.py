@@ -29,6 +29,7 @@ OPTIONS: Final = (
     b"x-fairlane-priority",
     b"x-fairlane-on-disconnect",
     b"x-fairlane-result-ttl",
+    b"x-fairlane-repair",
     b"x-fairlane-metadata",
 )
 """Our options on OpenAI's calls that say what becomes of the task."""

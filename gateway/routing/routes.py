@@ -31,6 +31,7 @@ class Rule(NamedTuple):
     fallback_after_ms: int = FALLBACK_AFTER_MS
     same_task_ms: int = 0
     template: str = ""
+    repair: bool | None = None
 
 
 class Route:

@@ -192,6 +192,12 @@ class Settings(BaseModel):
     does not match fails with `JSON_PARSE_FAILED`.
     """
 
+    structured_repair: bool = False
+    """Whether a model is asked once more for an answer that does not match its schema, and told what was wrong, while its caller
+    has seen none of it. Such tasks may cost twice as much, and show nothing before their end unless they stream. Routes
+    (`repair`) and requests (`repair`, `X-Fairlane-Repair`) may say otherwise.
+    """
+
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
     result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.

@@ -69,6 +69,7 @@ SHARED = (
     "holding",
     "granting",
     "remembering",
+    "repairing",
     "recording",
     "naming",
     "ending",

@@ -55,6 +55,7 @@ from fairlane.queues.tasks import (
     Known,
     Later,
     Refused,
+    Repair,
     Shut,
     State,
     Submitted,
@@ -321,7 +322,7 @@ class Life(RuleBasedStateMachine):
         times=st.sampled_from(((0, 0, 0), (4000, 0, 0), (0, 2000, 0), (20_000, 0, 3000), (0, 0, 1000))),
         linger=st.sampled_from((0, 0, 5000)),
         tokens=st.sampled_from(((0, 0, 1.0), (90, 10, 1.0), (3000, 100_000, 2.5))),
-        flags=st.tuples(st.booleans(), st.booleans()),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
         falls_after=st.sampled_from((-1, -1, 0, 2000)),
         named=st.sampled_from(NAMES),
         lost=st.booleans(),
@@ -337,7 +338,7 @@ class Life(RuleBasedStateMachine):
         times: tuple[int, int, int],
         linger: int,
         tokens: tuple[int, int, float],
-        flags: tuple[bool, bool],
+        flags: tuple[bool, bool, bool],
         falls_after: int,
         named: str,
         lost: bool,
@@ -347,7 +348,7 @@ class Life(RuleBasedStateMachine):
             f"t{next(self.numbers)}", model, queue, user, b"x" * size, priority=priority, linger_ms=linger
         )
         task.timeout_ms, task.wait_ms, task.run_ms = times
-        task.waiting, task.follow = flags
+        task.waiting, task.follow, task.repair = flags
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
         task.price, task.quota, task.idempotency = PRICE, self.quota, named
@@ -583,7 +584,7 @@ class Life(RuleBasedStateMachine):
         who=WHO,
         which=st.integers(0, 9),
         hold_ms=st.sampled_from((0, 0, 700, 3000)),
-        cause=st.sampled_from(("lost", "failed", "falls", "declined")),
+        cause=st.sampled_from(("lost", "failed", "falls", "declined", "repair", "repair")),
         begun=st.booleans(),
     )
     def requeue(self, who: int, which: int, hold_ms: int, cause: Any, begun: bool) -> None:
@@ -591,15 +592,27 @@ class Life(RuleBasedStateMachine):
         if grant is None:
             return
 
+        repair = Repair(b"y" * next(self.numbers), Used(30, 7)) if cause == "repair" else None
+        hold_ms = 0 if repair else hold_ms
+
         def call() -> Any:
             return drive(
                 replica.scheduler.requeue(
-                    grant, self.failure or "gone", cause=cause, begun=begun, who="w", hold_ms=hold_ms
+                    grant,
+                    "repaired" if repair else self.failure or "gone",
+                    cause=cause,
+                    begun=begun,
+                    who="w",
+                    hold_ms=hold_ms,
+                    repair=repair,
                 )
             )
 
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
+        if repair and answer.outcome == "queued":
+            assert known["rp"] == "1", "once"
+            assert int(self.record(grant.task_id)["pb"]) == len(repair.payload)
         ended_by_it = known.get("fn") == grant.token
         assert (answer.outcome == "stale") == (not current and not ended_by_it)
         if current and "fo" in known:
@@ -883,7 +896,12 @@ class Life(RuleBasedStateMachine):
     def limit_of(shot: Snapshot, subject: str) -> int:
         """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
         running = [shot.one("task", task) for task in shot.one("runs", subject)]
-        return max(((int(r["ep"]), running_limits(r).get(subject, 0)) for r in running), default=(0, 0))[1]
+        began = [(int(r["ep"]), running_limits(r).get(subject, 0)) for r in running]
+        if any(
+            at > 1000 * (shot.now_ms + 1) for at, _ in began
+        ):  # the clock went back: which was the last cannot be told
+            return 0 if any(not limit for _, limit in began) else max(limit for _, limit in began)
+        return max(began, default=(0, 0))[1]
 
     @staticmethod
     def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
