@@ -1,7 +1,8 @@
 -- What has happened and SQL does not know yet: entries of the outbox, which a replica carries there (gateway/records/).
-
+local record_act, record_usage
+do
 -- Write down what somebody did. `id` names it for good: when, us, and something that tells it from others. Returns it.
-local function record_act(id, who, address, action, target, before, after)
+function record_act(id, who, address, action, target, before, after)
   call('XADD', keys.outbox(), '*', 'audit', cmsgpack.pack({ id, who, address, action, target, before, after }))
   call('HSET', keys.pool(), 'acted', id)
   return id
@@ -51,7 +52,7 @@ end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
-local function record_usage(id, used)
+function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
   local pc, qt, rt, tm, rp = unpack(entry, TOLD + 1)
   local own, before = used, 0
@@ -74,4 +75,5 @@ local function record_usage(id, used)
     entry[26], entry[27] = rt or '', tm or ''
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
+end
 end
