@@ -35,6 +35,7 @@ from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
@@ -115,6 +116,7 @@ class Gateway:
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
         self.metrics = TellingRecorder(settings.models)
+        self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
@@ -237,6 +239,7 @@ class Gateway:
             self.surveyor,
             lambda: current.settings.queues,
             lambda: current.settings.outbox_max_entries,
+            self.dispatcher.congestion,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
@@ -257,6 +260,7 @@ class Gateway:
             forget=Forget(self.database, records.forgotten, self.scheduler, audit),
             keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
+            settings=EffectiveSettings(self.link, keys, self.scheduler, current, self._of_itself),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -270,7 +274,9 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        self.scrape = Scrape(siblings, self.metrics, self.health.gauges, self.surveyor)
+        self.scrape = Scrape(
+            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+        )
 
         breakers = Breakers(replica, self.metrics)
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
@@ -344,6 +350,7 @@ class Gateway:
             max_outbox=settings.outbox_max_entries,
         )
         self.calls.most = settings.max_calls_per_caller
+        self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
@@ -386,6 +393,7 @@ class Gateway:
             keys_hash=self.current.callers.hash,
             routes_hash=self.current.routes_hash,
             reload_refused=self.current.reload_refused,
+            settings_hash=self.current.settings_hash,
         )
 
     def _about(self) -> dict[str, Any]:
@@ -473,7 +481,13 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
-            name: OutputLimits(model.first_output_ms, model.silence_ms)
+            name: OutputLimits(
+                model.first_output_ms,
+                model.silence_ms,
+                model.first_output_least_ms,
+                model.silence_least_ms,
+                *model.tightens_ms,
+            )
             for name, model in settings.models.items()
             if model.first_output_ms or model.silence_ms
         },

@@ -48,6 +48,7 @@ KEYS = (
     Key("held_lanes", "X:{subject}", "hash", "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("held", "Y:{queue}:{#model}:{model}:{subject}", "zset", "user -> start tag, of held flows", "emptied by ending"),
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("answers", "A:{period}:{model}", "hash", "bin of a time -> answers of a period that took so long", "EXPIRE 40 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
@@ -69,6 +70,7 @@ KEYS = (
     Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
+    Key("changed", "changed", "hash", "the same setting -> its entry of the audit record, who, and that value", "change"),
     Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
@@ -96,6 +98,7 @@ KEYS = (
     Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
     Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
     Key("named", "J:{digest}", "string", "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
+    Key("names", "I:{user}", "string", "when a user's idempotency keys are all over, as if they came evenly, us", "PX, then"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -171,6 +174,7 @@ RECORD = {
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
     "js": "what the finished text must be: a JSON schema, `payload` (as its response_format says) or `object`",
+    "rp": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairing.lua)",
     "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
     "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",

@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD = "0009"
+HEAD = "0011"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -106,13 +106,16 @@ usage = Table(
     Column("estimated", Boolean, nullable=False),
     Column("cost", BigInteger, comment="Micro-credits. Null: it had no price"),
     _text("price"),
+    _text("route"),
+    _text("template"),
+    _text("template_version"),
     Index("ix_usage_ended_task", "ended", "task"),
     Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
 """Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
-grant. `price` says all of it (`Price.id`)."""
+grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it."""
 
 
 MEASURES = (
@@ -153,6 +156,19 @@ usage_users = Table(
     PrimaryKeyConstraint("began", "key_id", "user_name", "tier", "model", name="pk_usage_users"),
     Index("ix_usage_users_user_name_began", "user_name", "began"),
     comment="The same added up over days, by user",
+)
+
+usage_routes = Table(
+    "usage_routes",
+    metadata,
+    _number("began"),
+    _text("key_id"),
+    _text("tier"),
+    _text("route"),
+    _text("model"),
+    *_measures(),
+    PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
+    comment="The same added up over days, by route: of tasks that have one",
 )
 
 ledger = Table(

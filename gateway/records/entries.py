@@ -50,6 +50,9 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     cost: str = ""
     charge: str = ""
     """What was paid (paying.lua)."""
+    route: str = ""
+    template: str = ""
+    """Its name, version and locale, a line for each."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -84,6 +87,9 @@ class UsageRow(NamedTuple):
     estimated: bool
     cost: int | None
     price: str
+    route: str
+    template: str
+    template_version: str
 
     @property
     def waited_ms(self) -> int:
@@ -110,6 +116,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         input_, output = _tokens(read), _tokens(wrote)
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
     trace = entry.traceparent.split("-") if entry.traceparent else ()
+    template, version, *_ = (*entry.template.split("\n"), "")
     return UsageRow(
         entry.task,
         entry.ended,
@@ -137,6 +144,9 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         estimated == "1",
         int(entry.cost) if entry.cost else None,
         _price_id(entry.price) if entry.price else "",
+        entry.route,
+        template,
+        version,
     )
 
 

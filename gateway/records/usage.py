@@ -12,7 +12,7 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
+from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
@@ -73,7 +73,7 @@ class UsageTable:
             model = row.model if own else self._known(row)
             key = (
                 *(row.ended - row.ended % HOUR_MS, row.key_id, row.user_name, row.tier, model),
-                *(row.state, row.code),
+                *(row.state, row.code, row.route),
             )
             sums = fine.get(key)
             if sums is None:
@@ -88,13 +88,15 @@ class UsageTable:
             sums[9] += row.waited_ms
             sums[10] += row.ran_ms
             sums[11] += row.cost or 0
-        of_all, of_users = _empty(), _empty()
-        for (hour, key_id, user, tier, model, state, code), part in fine.items():
+        of_all, of_users, of_routes = _empty(), _empty(), _empty()
+        for (hour, key_id, user, tier, model, state, code, route), part in fine.items():
             day = hour - hour % DAY_MS
             _add(of_all[HOUR_MS, hour, key_id, tier, model, state, code], part)
             _add(of_all[DAY_MS, day, key_id, tier, model, state, code], part)
             _add(of_users[day, key_id, user, tier, model], part)
-        return [(usage_sums, of_all), (usage_users, of_users)]
+            if route:
+                _add(of_routes[day, key_id, tier, route, model], part)
+        return [(usage_sums, of_all), (usage_users, of_users), (usage_routes, of_routes)]
 
     def _known(self, row: UsageRow) -> str:
         """The name of a model that a caller may have made up, or OTHER: no key uses up what another one may name."""
@@ -162,6 +164,7 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
         (usage_sums, usage_sums.c.span == DAY_MS, day),
         (usage_sums, usage_sums.c.span == HOUR_MS, hour),
         (usage_users, usage_users.c.began >= 0, day),
+        (usage_routes, usage_routes.c.began >= 0, day),
     ]
     for table, which, until in sums:
         first = await connection.scalar(select(func.min(table.c.began)).where(which))

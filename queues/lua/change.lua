@@ -6,6 +6,7 @@
 -- ARGV[4]  from which address
 -- ARGV[5]  8 characters that tell the audit entry from others of this instant
 -- ARGV[6…] setting, value, …; value '' = back to what is configured
+--          Who changed a setting stands beside its value for as long as the change holds.
 -- returns  {'ok', id of the audit entry, before, after} JSON objects of what held and holds for these settings | {'unknown'} queue
 script('change', nil, function(ARGV)
   local kind, name = string.sub(ARGV[1], 1, 1), ARGV[2]
@@ -39,5 +40,13 @@ script('change', nil, function(ARGV)
   rules_changed(kind == 'm' and { name } or {}, kind == 'q')
   local was, is = cjson.encode(before), cjson.encode(after)
   local entry = record_act(US_TEXT .. '-' .. ARGV[5], ARGV[3], ARGV[4], 'set', ARGV[1] .. ' ' .. name, was, is)
+  for i = 6, #ARGV, 2 do
+    local field = kind .. ':' .. name .. ':' .. ARGV[i]
+    if ARGV[i + 1] == '' then
+      call('HDEL', keys.changed(), field)
+    else
+      call('HSET', keys.changed(), field, entry .. ' ' .. ARGV[3] .. ' ' .. ARGV[i + 1])
+    end
+  end
   return { 'ok', entry, was, is }
 end)

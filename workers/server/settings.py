@@ -6,10 +6,22 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """How long a model's worker may stay silent, ms; None = as long as it likes."""
+    """How long a model's worker may stay silent, ms; None = as long as it likes.
+
+    Where there is a least, the limit follows the model's queue: it tightens while those who come wait for `tightens_from_ms` to
+    `tightens_to_ms`.
+    """
 
     first_output_ms: int | None = None
     silence_ms: int | None = None
+    first_output_least_ms: int | None = None
+    silence_least_ms: int | None = None
+    tightens_from_ms: int = 0
+    tightens_to_ms: int = 1
+
+    @property
+    def follows(self) -> bool:
+        return self.first_output_least_ms is not None or self.silence_least_ms is not None
 
 
 @dataclass(slots=True)

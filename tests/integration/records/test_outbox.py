@@ -83,6 +83,9 @@ async def test_an_entry_becomes_a_row_and_is_added_up(redis_url: str, database_u
             "estimated": False,
             "cost": 58,
             "price": "1/0.5/2/2/0.00001",
+            "route": "",
+            "template": "",
+            "template_version": "",
         }
         day = NOON - NOON % DAY_MS
         assert [tuple(row) for row in sums] == [

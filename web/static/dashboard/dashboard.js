@@ -10,6 +10,7 @@ import { Audit } from "./audit.js";
 import { Key } from "./keys/key.js";
 import { Keys } from "./keys/keys.js";
 import { Overview } from "./overview.js";
+import { SettingsView } from "./settings.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
@@ -191,9 +192,9 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "usage", "keys", "audit"];
+const VIEWS = ["tasks", "usage", "keys", "settings", "audit"];
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/audit. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/settings?…, #/audit?…. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -220,7 +221,8 @@ function route() {
   else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh, own: () => page.me?.key });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name === "usage") state.view = new Usage(wanted);
-  else if (name === "audit") state.view = new Audit();
+  else if (name === "settings") state.view = new SettingsView(wanted);
+  else if (name === "audit") state.view = new Audit(wanted);
   else state.view = new Overview(wanted);
   const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
