@@ -92,6 +92,8 @@ class TaskSpec:
     answer: str = ""
     """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
     any JSON object; '' = anything."""
+    change: str = ""
+    """The change of settings that concerns it and its side of it, `new` or `old`; '' = none."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -109,7 +111,7 @@ class TaskSpec:
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
-    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer"),
+    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "change"),
 )
 
 
@@ -150,6 +152,8 @@ class Grant(NamedTuple):
     """There is another model to go on to."""
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
+    change: str = ""
+    """As `TaskSpec` has it."""
 
 
 class Place(NamedTuple):

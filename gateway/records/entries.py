@@ -50,6 +50,8 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     cost: str = ""
     charge: str = ""
     """What was paid (paying.lua)."""
+    change: str = ""
+    """The change of settings that concerned it, its side, and how often it went on to another model."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -84,6 +86,9 @@ class UsageRow(NamedTuple):
     estimated: bool
     cost: int | None
     price: str
+    change_id: str = ""
+    side: str = ""
+    moves: int | None = None
 
     @property
     def waited_ms(self) -> int:
@@ -109,6 +114,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         read, wrote, more = entry.told.split(" ", 2)
         input_, output = _tokens(read), _tokens(wrote)
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
+    change_id, side, moves = entry.change.split(" ") if entry.change else ("", "", "")
     trace = entry.traceparent.split("-") if entry.traceparent else ()
     return UsageRow(
         entry.task,
@@ -137,6 +143,9 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         estimated == "1",
         int(entry.cost) if entry.cost else None,
         _price_id(entry.price) if entry.price else "",
+        change_id,
+        side,
+        int(moves) if moves else None,
     )
 
 

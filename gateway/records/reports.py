@@ -73,6 +73,9 @@ SHOWN = {
     "estimated": "estimated",
     "cost": "cost",
     "price": "price",
+    "change_id": "changeId",
+    "side": "side",
+    "moves": "moves",
 }
 """Columns of a row, and what callers are told them as; costs in credits."""
 TASK_COLUMNS = [

@@ -41,6 +41,9 @@ NAMES = (
     "page",
     "configure",
     "change",
+    "plan",
+    "alter",
+    "changes",
     "note",
     "inherit",
     "offer",
@@ -72,6 +75,7 @@ SHARED = (
     "refusing",
     "retrying",
     "ruling",
+    "changing",
     "retaining",
 )
 """The shared parts, in the order in which they may refer to each other."""

@@ -8,9 +8,10 @@ local function record_act(id, who, address, action, target, before, after)
 end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
--- task with a price that, what it cost, and what was paid of it (paying.lua).
-local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt' }
-local TOLD = #RECORDED - 2
+-- task with a price that, what it cost, and what was paid of it (paying.lua); and of one that a change of settings concerns that, its side
+-- of it, and how often it went on to another model.
+local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'ch', 'mv' }
+local TOLD = #RECORDED - 4
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for.
@@ -49,13 +50,17 @@ end
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
 local function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc, qt = entry[TOLD + 1], entry[TOLD + 2]
+  local pc, qt, ch, mv = entry[TOLD + 1], entry[TOLD + 2], entry[TOLD + 3], entry[TOLD + 4]
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
   if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
     local cost = pc and cost_of_entry(entry, pc, qt, used) or 0
     entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
+  end
+  if ch then
+    for i = 23, 25 do entry[i] = entry[i] or '' end
+    entry[26] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', ''))
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

@@ -20,7 +20,7 @@ class Silence:
     def look(self, attempt: Attempt) -> None:
         """End an attempt whose model was silent for too long; look again when that may be. Any number of times."""
         attempt.cancel_timer()
-        limits = self._settings.output_limits.get(attempt.grant.model)
+        limits = self._settings.limits_of(attempt.grant)
         if limits is None or attempt.phase not in BEFORE_THE_END:
             return
         has_output, now = attempt.writer.has_output, self._loop.time()
