@@ -1152,6 +1152,7 @@ class ChangeMade(ChangeShown):
 class ChangeList(Answer):
     now: Ms
     changes: list[ChangeShown]
+    next: None = Field(description="all are told")
 
 
 class FailuresOfSide(Answer):

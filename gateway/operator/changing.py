@@ -109,7 +109,11 @@ class ChangeAdmin:
     async def page(self) -> dict[str, Any]:
         """All changes that are known, the newest first."""
         known = await self._known()
-        return {"now": known.now_ms, "changes": [self._told(change) for change in known.changes]}
+        return {
+            "now": known.now_ms,
+            "changes": [self._told(change) for change in known.changes],
+            "next": None,
+        }
 
     async def show(self, change_id: str, who: str) -> dict[str, Any]:
         """One change, and what became of the tasks on its two sides. `who` asks: the id of a key. Raises DatabaseUnavailable."""
@@ -261,8 +265,8 @@ class ChangeAdmin:
                 sentence = f"until must be later than now and than the beginning; the store's clock says {hindered.by}"
                 raise bad_request(sentence, "until")
             case "over":
-                how = "taken back" if hindered.by == "taken_back" else "ended"
-                raise ApiError(409, "CHANGE_OVER", f"The change {change.id} has {how}: make it anew")
+                how = "has been taken back" if hindered.by == "taken_back" else "has ended"
+                raise ApiError(409, "CHANGE_OVER", f"The change {change.id} {how}: make it anew")
             case _:
                 raise _not_found(change.id)
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "template": (f"{_HERE}.template_cli", "app"),
     "queues": (f"{_HERE}.limits_cli", "queues"),
     "models": (f"{_HERE}.limits_cli", "models"),
+    "changes": (f"{_HERE}.changes_cli", "app"),
     "worker": ("fairlane.workers.cli", "app"),
 }
 """The module of each, and what it is there: a function, or an app with commands of its own."""
