@@ -207,13 +207,13 @@ function route() {
       : name === "keys"
         ? state.view instanceof Key && state.view.id === id
         : name === "changes"
-          ? state.view instanceof Changes
+          ? state.view instanceof Changes && state.view.id === id
           : name === "usage"
             ? state.view instanceof Usage
             : !VIEWS.includes(name) && state.view instanceof Overview;
   if (same) {
     state.shown = location.hash;
-    state.view.use(wanted, id);
+    state.view.use(wanted);
     return;
   }
   leave();

@@ -18,13 +18,11 @@ export function widen(change, done) {
     action: t("changes.widen"),
     work: async () => {
       const rollout = Number(share.control.value);
-      if (!Number.isInteger(rollout) || rollout < 1 || rollout > 100) {
-        share.complain(t("changes.share.wrong"));
-        return t("changes.share.wrong");
-      }
+      if (!Number.isInteger(rollout) || rollout < 1 || rollout > 100) return t("changes.share.wrong");
       await call(pathOf(change), { method: "PATCH", body: { rollout } });
       toast(t("changes.done.widen", { name: change.name, share: percent(rollout / 100) }), "good");
       done();
+      return null;
     },
   });
   share.control.focus();

@@ -16,6 +16,9 @@ const TONES = { scheduled: "warn", active: "good", ended: "info", taken_back: "i
 export class Changes {
   /** `id`: the change that is compared; undefined: none is. */
   constructor(id) {
+    this.id = id;
+    this._change = null;
+    this._problem = null;
     this._newest = undefined;
     this._asked = 0;
     this._calledOff = () => {};
@@ -28,8 +31,7 @@ export class Changes {
     this._shown = h("div", { class: "grid" });
     this.element = h("div", { class: "grid" }, this._shown, panel("changes", "changes.title", { hint: "changes.hint" }, this._list.element));
     this._forget = onLanguage(() => this._draw());
-    this._list.read();
-    this.use(null, id);
+    this._again();
   }
 
   close() {
@@ -39,14 +41,8 @@ export class Changes {
     this._list.close();
   }
 
-  /** Compare another change. */
-  use(_, id) {
-    this.id = id;
-    this._change = null;
-    this._problem = null;
-    replace(this._shown);
-    this._read();
-  }
+  /** The address says nothing more. */
+  use() {}
 
   /** A picture of the feed: each change is written to the audit record. */
   show(picture) {
