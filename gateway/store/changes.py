@@ -24,6 +24,7 @@ class ChangesWatch:
         self._take = take
         self._version = b""
         self._reading: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
 
     async def start(self) -> None:
         """Read them before any task comes. Raises StoreError."""
@@ -40,11 +41,12 @@ class ChangesWatch:
 
     async def read(self) -> Known:
         """All changes, as they are now; they hold here from now on. Raises StoreError."""
-        known = await self._store.all()
-        if known.version != self._version:
-            self._take(known.changes)
-            self._version = known.version
-        return known
+        async with self._turn:  # so that no older answer comes behind a newer one
+            known = await self._store.all()
+            if known.version != self._version:
+                self._take(known.changes)
+                self._version = known.version
+            return known
 
     async def _read_again(self) -> None:
         try:
