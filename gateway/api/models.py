@@ -1192,4 +1192,7 @@ class Comparison(Answer):
 
 class ChangeDetail(ChangeShown):
     now: Ms
-    comparison: Comparison | None = Field(description="null: it is not decided for each task")
+    comparison: Comparison | None = Field(
+        description="null: it is not decided for each task, or the database is away"
+    )
+    database_away: str | None = Field(description="why there is no comparison now")

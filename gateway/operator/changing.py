@@ -9,6 +9,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.keys import read_body
 from fairlane.gateway.operator.settings import PAUSED, changeable, check_name, read_change
@@ -116,14 +117,18 @@ class ChangeAdmin:
         }
 
     async def show(self, change_id: str, who: str) -> dict[str, Any]:
-        """One change, and what became of the tasks on its two sides. `who` asks: the id of a key. Raises DatabaseUnavailable."""
+        """One change, and what became of the tasks on its two sides, unless the database is away: who wants to take a change back
+        then must see it. `who` asks: the id of a key."""
         known, change = await self._find(change_id)
-        comparison = None
+        comparison, away = None, None
         if not change.whole:
             if change.active:
                 await self._catch_up()
-            comparison = await self._comparisons.of(change_id, who)
-        return {"now": known, **self._told(change), "comparison": comparison}
+            try:
+                comparison = await self._comparisons.of(change_id, who)
+            except DatabaseUnavailable as error:
+                away = str(error)
+        return {"now": known, **self._told(change), "comparison": comparison, "databaseAway": away}
 
     async def create(self, fields: Mapping[str, Any], actor: Actor, *, check: bool = False) -> dict[str, Any]:
         """Make a change. It holds as a whole or not at all: here at once, on every replica within about a second. `check`: it is

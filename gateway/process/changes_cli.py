@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from fairlane.gateway.durations import duration
-from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, stop
+from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, stop
 from fairlane.gateway.process.limits_cli import ListUnlessTold, read_values
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 from fairlane.gateway.process.times import read_time
@@ -57,6 +57,7 @@ def show(change_id: ChangeId, gateway: Url = HERE, key: AdminKey = None, as_json
     if told is None:
         return
     _print(told)
+    print_away(told)
     if told["comparison"] is not None:
         typer.echo()
         _print_comparison(told["comparison"])

@@ -13,6 +13,8 @@ from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
 from tests.support.talk import Talk
 
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.settings import Settings
 
 from .operating import audit, row
@@ -339,6 +341,22 @@ async def test_a_route_has_one_change_and_what_is_over_or_unknown_is_told(gatewa
         assert "a share of its tasks has no meaning" in answer.json()["error"]
         answer = await talk.http.patch(f"{CHANGES}/{whole['id']}", json={})
         assert answer.status_code == 400
+
+
+async def test_a_change_can_be_seen_and_taken_back_while_the_database_is_away(
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any) -> None:
+        raise DatabaseUnavailable("nobody answers there")
+
+    async with gateway(**ROUTES) as talk:
+        change = await make(talk, {"route": "chat", "set": {"model": "b"}, "rollout": 10})
+        monkeypatch.setattr(Comparisons, "of", away)
+        told = await shown(talk, change)
+        assert (told["state"], told["comparison"], told["databaseAway"]) == (
+            *("active", None, "nobody answers there"),
+        )
+        assert (await act(talk, change, "take-back"))["state"] == "taken_back"
 
 
 async def test_a_viewer_sees_changes_and_makes_none(gateway: Start) -> None:

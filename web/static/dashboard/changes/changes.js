@@ -94,7 +94,7 @@ export class Changes {
         change.problem ? h("p", { class: "notice bad" }, t("changes.problem", { why: change.problem })) : null,
         facts(change),
       ),
-      change.comparison ? comparison(change) : null,
+      change.comparison ? comparison(change) : change.databaseAway ? h("p", { class: "notice warn" }, t("changes.away", { why: change.databaseAway })) : null,
     );
     if (held) this._shown.querySelector(`[data-action="${held}"]`)?.focus();
   }
