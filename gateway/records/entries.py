@@ -114,7 +114,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         read, wrote, more = entry.told.split(" ", 2)
         input_, output = _tokens(read), _tokens(wrote)
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
-    change_id, side, moves = entry.change.split(" ") if entry.change else ("", "", "")
+    change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
     return UsageRow(
         entry.task,
@@ -145,7 +145,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         _price_id(entry.price) if entry.price else "",
         change_id,
         side,
-        int(moves) if moves else None,
+        moves,
     )
 
 
@@ -210,6 +210,14 @@ def _price_id(packed: str) -> str:
 def _tokens(text: str) -> int | None:
     """A number of tokens; None where it is not known (-1)."""
     return min(int(text), MOST_TOKENS) if text and text[0] != "-" else None
+
+
+def _change(text: str) -> tuple[str, str, int | None]:
+    """Id of the change, side, and how often a task went on; nothing of what a newer release says otherwise."""
+    parts = text.split(" ")
+    if len(parts) != 3 or not parts[2].isdecimal():
+        return "", "", None
+    return parts[0], parts[1], int(parts[2])
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:

@@ -8,11 +8,9 @@
 -- ARGV[6…] setting, value, …; value '' = back to what is configured
 -- returns  {'ok', id of the audit entry, before, after} JSON objects of what held and holds for these settings | {'unknown'} queue
 script('change', nil, function(ARGV)
-  local kind, name, settings = string.sub(ARGV[1], 1, 1), ARGV[2], {}
-  if kind == 'q' and call('SISMEMBER', keys.queues(), name) == 0 then return { 'unknown' } end
+  local kind, name, settings = ARGV[1], ARGV[2], {}
+  if kind == 'queue' and call('SISMEMBER', keys.queues(), name) == 0 then return { 'unknown' } end
   for i = 6, #ARGV, 2 do settings[#settings + 1] = { ARGV[i], ARGV[i + 1] } end
-  local before, after = changing.set(kind, name, settings)
-  local was, is = cjson.encode(before), cjson.encode(after)
-  local entry = record_act(US_TEXT .. '-' .. ARGV[5], ARGV[3], ARGV[4], 'set', ARGV[1] .. ' ' .. name, was, is)
+  local entry, was, is = changing.set(kind, name, settings, ARGV[3], ARGV[4], ARGV[5])
   return { 'ok', entry, was, is }
 end)

@@ -6,9 +6,11 @@ local changing = {}
 do
 local MOST_KEPT = 200
 
--- Set something of a queue or model (`kind`: q or m): {{setting, value}, …}; '' = back to what is configured. Returns what held
--- before and what holds, by setting, and the changes that held before: '' = what is configured.
-function changing.set(kind, name, settings)
+-- Set something of a queue or model (`word`): {{setting, value}, …}; '' = back to what is configured. And write down who did: `mark`
+-- tells the entry from others of this instant. Returns its id, JSON objects of what held before and what holds, and by setting the
+-- changes that held before: '' = what is configured.
+function changing.set(word, name, settings, who, address, mark)
+  local kind = string.sub(word, 1, 1)
   local hash = hash_of(kind, name)
   local before, after, overrides = {}, {}, {}
   for _, pair in ipairs(settings) do
@@ -37,7 +39,9 @@ function changing.set(kind, name, settings)
     call('ZADD', keys.models(), 'GT', NOW_TEXT, name)
   end
   rules_changed(kind == 'm' and { name } or {}, kind == 'q')
-  return before, after, overrides
+  local was, is = cjson.encode(before), cjson.encode(after)
+  local entry = record_act(US_TEXT .. '-' .. mark, who, address, 'set', word .. ' ' .. name, was, is)
+  return entry, was, is, overrides
 end
 
 function changing.load(id)
@@ -113,13 +117,9 @@ end
 
 local function mark_of(id, word) return string.sub(redis.sha1hex(id .. word .. US_TEXT), 1, 8) end
 
--- Set what a change says of a queue or model as a whole, and write that down for whoever made it.
+-- Set what a change says of a queue or model as a whole, for whoever made it. Returns the changes that held before.
 local function set_for(id, c, settings, word)
-  local kind = c.ki == 'queue' and 'q' or 'm'
-  local before, after, overrides = changing.set(kind, c.na, settings)
-  local entry = US_TEXT .. '-' .. mark_of(id, word)
-  record_act(entry, c.who, c.ad, 'set', c.ki .. ' ' .. c.na, cjson.encode(before), cjson.encode(after))
-  return overrides
+  return select(4, changing.set(c.ki, c.na, settings, c.who, c.ad, mark_of(id, word)))
 end
 
 -- Let a change begin. `by_time`: nobody asks for it now.
