@@ -44,7 +44,7 @@ from fairlane.gateway.parts import Part
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
-from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
 from fairlane.gateway.store.changes import ChangesWatch
 from fairlane.gateway.store.configuration import ConfigurationWatch
@@ -59,6 +59,7 @@ from fairlane.gateway.tasks.poll import Poll
 from fairlane.gateway.tasks.submit import Submit
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.gateway.tasks.wait import Wait
+from fairlane.gateway.watch.breakers import Breakers
 from fairlane.gateway.watch.failed import TellingRecorder
 from fairlane.gateway.watch.health import Health
 from fairlane.gateway.watch.loop import LoopWatch
@@ -243,6 +244,7 @@ class Gateway:
             self.surveyor,
             lambda: current.settings.queues,
             lambda: current.settings.outbox_max_entries,
+            self.dispatcher.congestion,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
@@ -284,9 +286,12 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        self.scrape = Scrape(siblings, self.metrics, self.health.gauges, self.surveyor)
+        self.scrape = Scrape(
+            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+        )
 
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker)
+        breakers = Breakers(replica, self.metrics)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
         self._shutdown = Shutdown(
             going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
@@ -481,6 +486,16 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
+def _output_limits(model: ModelSettings) -> OutputLimits:
+    return OutputLimits(
+        model.first_output_ms,
+        model.silence_ms,
+        model.first_output_least_ms,
+        model.silence_least_ms,
+        *model.tightens_ms,
+    )
+
+
 def _dispatch_settings(current: Current) -> DispatchSettings:
     settings = current.settings
     return DispatchSettings(
@@ -492,12 +507,12 @@ def _dispatch_settings(current: Current) -> DispatchSettings:
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
-            name: OutputLimits(model.first_output_ms, model.silence_ms)
+            name: _output_limits(model)
             for name, model in current.limiting.models.items()
             if model.first_output_ms or model.silence_ms
         },
         changed_limits={
-            concerned: OutputLimits(model.first_output_ms, model.silence_ms)
+            concerned: _output_limits(model)
             for concerned, model in (current.rollouts.limited if current.rollouts is not None else {}).items()
         },
     )

@@ -43,8 +43,15 @@ class FailureRow(NamedTuple):
     """Whether the same request may do better, as a rule; a failure that says so itself knows better."""
     worker: bool = False
     """Whether a worker may tell it; else the gateway alone does."""
+    upstream: bool = False
+    """Whether it counts against the upstream through which it came: enough of them open its breaker."""
     native: int = 500
     """The HTTP status on the native calls."""
+
+    @property
+    def tells_that_it_works(self) -> bool:
+        """Whether only a model that works can fail so: the request, or the answer's shape, was not right."""
+        return self.worker and self.family in (Family.REQUEST, Family.UNREADABLE)
 
     @property
     def another_may(self) -> bool:
@@ -68,21 +75,21 @@ def openai_kind(status: int) -> str:
 FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # time, by phase: waiting for a turn, for a connection, for the first output, between two outputs, all of it
     FailureRow(504, "QUEUE_TIMEOUT", Family.BUSY),
-    FailureRow(504, "CONNECT_TIMEOUT", Family.BUSY, retry=True, worker=True),
-    FailureRow(504, "FIRST_TOKEN_TIMEOUT", Family.BUSY, retry=True, worker=True),
-    FailureRow(504, "STREAM_STALLED", Family.BUSY, retry=True, worker=True),
+    FailureRow(504, "CONNECT_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),
+    FailureRow(504, "FIRST_TOKEN_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),
+    FailureRow(504, "STREAM_STALLED", Family.BUSY, retry=True, worker=True, upstream=True),
     FailureRow(504, "TOTAL_TIMEOUT", Family.BUSY, worker=True),
-    FailureRow(504, "UPSTREAM_TIMEOUT", Family.BUSY, retry=True, worker=True),  # its own, of any phase
+    FailureRow(504, "UPSTREAM_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),  # its own, of any phase
     # nobody to do it
     FailureRow(503, "MODEL_TOO_BUSY", Family.BUSY, retry=True, worker=True),
     FailureRow(503, "NO_WORKER", Family.BUSY, retry=True),
     # the answer
     FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
     # the upstream
-    FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True),
-    FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True),
-    FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True),
-    FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True),
+    FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True, upstream=True),
+    FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True, upstream=True),
     # the worker
     FailureRow(500, "WORKER_ERROR", Family.WORKER, worker=True),
     FailureRow(502, "WORKER_LOST", Family.WORKER, retry=True),
@@ -133,3 +140,14 @@ def codes_of(family: str) -> list[str]:
     """The codes of a family, and their former names; none of what is no family."""
     now = {code for code, row in FAILURES.items() if row.family == family}
     return sorted(now | {old for old, new in RENAMED.items() if new in now})
+
+
+def failures_in_lua() -> str:
+    """Which codes tell how an upstream is, for the scripts: OF_UPSTREAM is to blame, TELLS_THAT_IT_WORKS is not."""
+
+    def table(name: str, codes: list[str]) -> str:
+        return f"local {name} = {{ {', '.join(f'{code} = true' for code in sorted(codes))} }}\n"
+
+    blamed = [code for code, row in FAILURES.items() if row.upstream]
+    working = [code for code, row in FAILURES.items() if row.tells_that_it_works]
+    return table("OF_UPSTREAM", blamed) + table("TELLS_THAT_IT_WORKS", working)

@@ -48,6 +48,7 @@ KEYS = (
     Key("held_lanes", "X:{subject}", "hash", "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("held", "Y:{queue}:{#model}:{model}:{subject}", "zset", "user -> start tag, of held flows", "emptied by ending"),
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("answers", "A:{period}:{model}", "hash", "bin of a time -> answers of a period that took so long", "EXPIRE 40 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
@@ -80,6 +81,11 @@ KEYS = (
     Key("recent", "recent", "zset", "the last 10,000 tasks -> enqueued (ms)", "trimmed by sweep"),
     Key("failure", "F:{id}", "hash", "of a task that failed or was cancelled: its record without content", "PX, a day"),
     Key("failures", "failures", "zset", "the last 10,000 of them -> ended (ms)", "trimmed as they end"),
+    Key("upstreams", "upstreams", "zset", "model, a line feed, upstream: of which something is remembered -> 0", "sweep"),
+    Key("upstream", "UP:{#model}:{model}:{upstream}", "hash", "breaker and hold of a model's upstream (see UPSTREAM)", "sweep"),
+    Key("outcomes", "UO:{#model}:{model}:{upstream}", "list", "what its attempts came to: ms 1|0 worker user", "PX, a window"),
+    Key("probes", "UB:{#model}:{model}:{upstream}", "set", "running tasks that probe it", "emptied by ending"),
+    Key("serving", "us:{model}", "zset", "upstream, replica with workers of it -> expiry (ms)", "PX, by offer"),
     Key("offers", "o:{model}", "zset", "replica with workers for the model -> expiry (ms)", "PX, renewed by offer"),
     Key("offered", "offered", "zset", "model some worker offers -> expiry (ms)", "offer, sweep"),
     Key("idle", "i:{model}", "zset", "replica with a free slot for it -> since (us)", "popped by a wake-up; PX"),
@@ -148,6 +154,8 @@ RECORD = {
     "gt": "grant token",
     "ow": "owner: the replica that holds the grant",
     "wk": "worker",
+    "up": "its upstream, if that has a name",
+    "bp": "1: it probes its upstream",
     "ga": "granted, ms",
     "xd": "deadline of the attempt, ms",
     "bg": "1: a worker has begun this attempt",
@@ -191,6 +199,11 @@ MODEL = {
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",
     "fc": "where the sweep goes on among the tasks that may go on to another model",
+    "breaker_failures": "failures of an upstream that open its breaker; 0: none does; absent: 5",
+    "breaker_window_ms": "within such a time; absent: 60,000",
+    "breaker_open_ms": "for so long at first; absent: 5,000",
+    "breaker_slow_ms": "a first output that comes later counts as a failure; 0 or absent: none does",
+    "ups": "1: something is remembered of an upstream",
     "out": "mean output, tokens",
     "top": "longest output of late, tokens: it fades as shorter ones come",
     "pace": "mean pace of a task, tokens a second",
@@ -211,6 +224,17 @@ MODEL = {
     "c:{queue}": "cost charged so far: tokens, requests or ms of slots",
 }
 """Fields of a model's hash; the first are settings, absent where nothing is set."""
+
+UPSTREAM = {
+    "till": "its breaker is open until then, ms, and then half-open; absent: closed",
+    "since": "when it opened, or was forced, ms",
+    "number": "how often it opened since, without closing between",
+    "why": "failure code of the last failure",
+    "solo": "the user whose failures alone opened it",
+    "forced": "open or closed: an operator wants it so",
+    "held": "nothing starts before, ms: its provider said so",
+}
+"""Fields of an upstream's hash."""
 
 QUEUE = {
     "weight": "share of service",
@@ -315,6 +339,7 @@ MESSAGES = {
     "i": "task, event id: an event of a task that is read here; it is large, so read it from the log",
     "e": "task, event id, type, data: an event of a task that is read here",
     "n": "task, type, data: the same, of an event that is not logged (`progress`)",
+    "b": "a breaker: open, probing or closed; for how long, ms; replica that logs it, failure code, model, upstream",
 }
 """Messages of a replica's channel: a letter, and what follows it, each behind a line feed."""
 

@@ -104,6 +104,9 @@ class Metrics(Protocol):
         """So many tasks went on from a model to another one. `cause`: failed (an attempt), or unavailable (nobody
         offers the model, or it is held, paced or paused)."""
 
+    def breaker(self, model: str, upstream: str, became: str) -> None:
+        """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
+
     def ended(self, end: TaskEnd) -> None:
         """A task ended. Told once per task, over all replicas."""
 
@@ -229,6 +232,7 @@ class Recorder:
         task = ("queue", "model")
         self._model = Names(MOST_MODELS)
         self._code = Names(MOST_CODES)
+        self._upstream = Names(MOST_MODELS)
         self.accepted_tasks = Counter("fairlane_tasks_accepted_total", task, "Tasks that were accepted")
         self.refused_tasks = Counter(
             "fairlane_tasks_refused_total",
@@ -260,6 +264,11 @@ class Recorder:
             "fairlane_fallbacks_total",
             ("model", "to", "cause"),
             "Tasks that went on to another model, because an attempt failed or theirs started nothing",
+        )
+        self.breaker_changes = Counter(
+            "fairlane_breaker_changes_total",
+            ("model", "upstream", "became"),
+            "Breakers that opened or closed, and tasks that probed an upstream",
         )
         self.dropped_results = Counter(
             "fairlane_results_dropped_total",
@@ -340,6 +349,7 @@ class Recorder:
             self.ended_tasks,
             self.model_holds,
             self.fallen_tasks,
+            self.breaker_changes,
             self.dropped_results,
             self.written_records,
             self.balances_put_right,
@@ -388,6 +398,9 @@ class Recorder:
 
     def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
         self.fallen_tasks.add((self._model(model), self._model(other), cause), number)
+
+    def breaker(self, model: str, upstream: str, became: str) -> None:
+        self.breaker_changes.add((self._model(model), self._upstream(upstream), became))
 
     def ended(self, end: TaskEnd) -> None:
         model, code = self._model(end.model), self._code(end.code) if end.code else ""

@@ -29,6 +29,10 @@ MODEL_SETTINGS: Mapping[str, type[str] | type[int] | type[float] | type[bool]] =
     "tokens_per_minute": int,
     "max_running_per_user": int,
     "max_waiting_per_user": int,
+    "breaker_failures": int,
+    "breaker_window_ms": int,
+    "breaker_open_ms": int,
+    "breaker_slow_ms": int,
     "paused": bool,
 }
 

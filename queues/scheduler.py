@@ -28,6 +28,7 @@ from fairlane.queues.rules import (
     settings_of,
 )
 from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.survey.crowding import Crowding, read_crowding
 from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
@@ -40,11 +41,13 @@ from fairlane.queues.tasks import (
     Fragment,
     Grant,
     Known,
+    Later,
     Place,
     Reached,
     Record,
     Refused,
     Short,
+    Shut,
     State,
     Submitted,
     Taken,
@@ -140,11 +143,19 @@ class Scheduler:
         return f"{self.replica}.{next(self._numbers):x}"
 
     def submit(
-        self, task: TaskSpec, want: int, nonce: str, worker: str = "", *, named: bool = False
+        self,
+        task: TaskSpec,
+        want: int,
+        nonce: str,
+        worker: str = "",
+        *,
+        named: bool = False,
+        upstream: str = "",
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
 
-        `named`: the worker whose slots these are offers the task's model by its name, not only every model.
+        `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
+        worker.
         """
         limits = self.limits
         return self._link.run(
@@ -172,6 +183,7 @@ class Scheduler:
             task.user_limits,
             task.quota,
             task.idempotency,
+            upstream,
             *_record_of(task),
         )
 
@@ -184,7 +196,8 @@ class Scheduler:
             grants = [_GRANT.decode(packed) for packed in reply[4]]
             standing = read_standing(reply[8]) if len(reply) > 8 else None
             line, model = reply[6].decode(), reply[7].decode()
-            return Submitted(state, place, int(reply[3]), grants, _later(reply[5]), line, model, standing)
+            later, shut = _later(reply[5])
+            return Submitted(state, place, int(reply[3]), grants, later, line, model, standing, shut)
         standing = read_standing(reply[-1]) if isinstance(reply[-1], list) else None
         if outcome == "same":
             known_state = State(reply[2].decode()) if reply[2] else None
@@ -194,6 +207,8 @@ class Scheduler:
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
         if outcome == "full_bytes":
+            return Refused(outcome, retry_ms=reply[1], standing=standing)
+        if outcome == "unavailable":
             return Refused(outcome, retry_ms=reply[1], standing=standing)
         if outcome == "no_worker":
             return Refused(outcome, others_offered=reply[1] == 1, retry_ms=reply[2], standing=standing)
@@ -213,6 +228,14 @@ class Scheduler:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
         reply = await self._link.run("allowance", user, key_limits, user_limits)
         return list(read_allowance(reply))
+
+    async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
+        """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
+
+        What is asked again, as the reply was lost, may be counted twice.
+        """
+        told = [part for pair in seen.items() for part in pair]
+        return read_crowding(await self._link.run("congestion", model, period_ms, *told))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""
@@ -258,18 +281,22 @@ class Scheduler:
             await self._link.run("amend", subject, compared.mark, "0", "0", "0", "0", compared.number)
         )
 
-    def take(self, models: Sequence[str], want: int, nonce: str, worker: str = "") -> asyncio.Future[Any]:
+    def take(
+        self, models: Sequence[str], want: int, nonce: str, worker: str = "", upstream: str = ""
+    ) -> asyncio.Future[Any]:
         """The next tasks of a worker's `models` ('*': any), at most `want` and MOST_TAKEN; `taken` reads the reply.
 
         What is missing will be woken for; only who gets MOST_TAKEN must ask again.
         `want` 0 hands a wake-up on to another replica.
         """
-        return self._link.run("take", self.replica, nonce, self.limits.grant_ms, want, worker, *models)
+        return self._link.run(
+            "take", self.replica, nonce, self.limits.grant_ms, want, worker, upstream, *models
+        )
 
     @staticmethod
     def taken(reply: Any) -> Taken:
         """What `take` answered."""
-        return Taken([_GRANT.decode(packed) for packed in reply[0]], _later(reply[1]))
+        return Taken([_GRANT.decode(packed) for packed in reply[0]], *_later(reply[1]))
 
     def append(self, appends: Iterable[Append]) -> asyncio.Future[Any]:
         """Add events to logs, each task's for itself; read the reply with `appended`."""
@@ -319,6 +346,7 @@ class Scheduler:
             len(events),
             end.keep_ms,
             end.used.more,
+            end.upstream,
         ]
         for event in events:
             args.extend(event)
@@ -330,7 +358,7 @@ class Scheduler:
     def finished(reply: Any) -> Finished:
         """What `finish` answered."""
         grants = [_GRANT.decode(packed) for packed in reply[2]]
-        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], _later(reply[4]))
+        return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_later(reply[4]))
 
     async def requeue(
         self,
@@ -378,7 +406,7 @@ class Scheduler:
             if model != grant.asked:
                 failed = cause in ("failed", "falls")
                 self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
-            return Ended(outcome, later=_later(reply[1]))
+            return Ended(outcome, later=_later(reply[1])[0])
         return Ended(outcome)
 
     async def cancel(
@@ -605,13 +633,21 @@ class Scheduler:
         return self._keys.channel(replica)
 
     def offer(
-        self, models: Sequence[str], withdrawn: Sequence[str], hold_ms: int, grace_ms: int
+        self,
+        models: Sequence[str],
+        withdrawn: Sequence[str],
+        hold_ms: int,
+        grace_ms: int,
+        upstreams: Sequence[tuple[str, str]] = (),
     ) -> asyncio.Future[Any]:
         """Say which models this replica's workers serve, for `hold_ms`. What is not named stays as it was said before.
 
-        The reply is how many were refused: the pool knows 20,000 names at most.
+        `upstreams`: each model and upstream, of models of which one has a name. The reply is how many models were refused: the
+        pool knows 20,000 names at most.
         """
-        return self._link.run("offer", self.replica, hold_ms, grace_ms, len(models), *models, *withdrawn)
+        through = [part for pair in upstreams for part in pair]
+        said: list[Arg] = [len(upstreams), *through, len(models), *models, *withdrawn]
+        return self._link.run("offer", self.replica, hold_ms, grace_ms, *said)
 
     def present(self, news: PresenceNews, hold_ms: int) -> asyncio.Future[Any]:
         """Say who the workers of this replica are, as far as that has changed, and that the rest holds for `hold_ms`.
@@ -665,6 +701,19 @@ class Scheduler:
             for raw in reply[2:4]
         )
         return Change(before, after, reply[1].decode())
+
+    async def force(
+        self, model: str, upstream: str, state: Literal["open", "closed", "auto"], actor: Actor
+    ) -> tuple[str, str]:
+        """Have the breaker of an upstream open or closed, or let it go by itself. What it was before, and the id of the entry in
+        the audit record, which is written in the same step. Raises LookupError: no worker names such an upstream.
+        """
+        reply = await self._link.run("force", model, upstream, state, *actor, _mark(), self.replica)
+        if reply[0] == b"unknown":
+            raise LookupError(upstream)
+        if reply[0] == b"too_many":
+            raise OverflowError("more upstreams are known than there may be")
+        return reply[2].decode(), reply[1].decode()
 
     async def effective(self, kind: Kind, name: str) -> EffectiveSettings:
         """What holds for a queue or model."""
@@ -787,6 +836,9 @@ def _fields(flat: list[bytes]) -> dict[str, str]:
     return {name.decode(): value.decode("utf-8", "replace") for name, value in zip(pairs, pairs, strict=True)}
 
 
-def _later(flat: list[Any]) -> tuple[tuple[str, int], ...]:
-    pairs = iter(flat)
-    return tuple((model.decode(), ms) for model, ms in zip(pairs, pairs, strict=True))
+def _later(flat: list[Any]) -> tuple[Later, Shut]:
+    if not flat:
+        return (), ()
+    parts = iter(flat)
+    told = [(model.decode(), ms, shut) for model, ms, shut in zip(parts, parts, parts, strict=True)]
+    return tuple((model, ms) for model, ms, _ in told), tuple((model, ms) for model, ms, shut in told if shut)

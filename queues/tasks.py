@@ -175,6 +175,8 @@ class Place(NamedTuple):
 
 Later = tuple[tuple[str, int], ...]
 """Models that may start their next task only in so many ms, as they are paced or held: ask again then."""
+Shut = tuple[tuple[str, int], ...]
+"""Those of them that may not through the upstream of the worker that asked; through others they may."""
 
 
 class Taken(NamedTuple):
@@ -182,6 +184,7 @@ class Taken(NamedTuple):
 
     grants: list[Grant]
     later: Later
+    shut: Shut = ()
 
 
 @dataclass(slots=True)
@@ -199,6 +202,7 @@ class Submitted:
     """The model that it asks for: where more than one may run it, the one that it waits for now."""
     standing: Standing | None = None
     """What is left of the caller's limits, if it has any."""
+    shut: Shut = ()
 
 
 @dataclass(slots=True)
@@ -245,7 +249,8 @@ class Refused:
     """The answer to a refused submit; nothing of the task was kept.
 
     `reason`: full, full_bytes, user_full (the user's own waiting tasks), too_long (`waiting` = the wait to expect, `limit` = the
-    longest, both ms), no_worker, cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
+    longest, both ms), no_worker, unavailable (the breakers of all its upstreams are open),
+    cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
     (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
     used_up (what it would be a use of; `limit` = how many there are), other (its idempotency key names a task that was asked for
     otherwise).
@@ -315,6 +320,8 @@ class End(NamedTuple):
     worker: str = ""
     keep_ms: int = 0
     """For so long the slot stays `stopping`, because the worker still runs the task: end it again when that has stopped."""
+    upstream: str = ""
+    """Of this worker."""
 
 
 class Finished(NamedTuple):
@@ -325,6 +332,7 @@ class Finished(NamedTuple):
     grants: list[Grant]
     top: int = 0
     later: Later = ()
+    shut: Shut = ()
 
 
 class Ended(NamedTuple):

@@ -247,6 +247,7 @@ class TaskWriter:
         models: Sequence[str],
         worker: str,
         keep_ms: int = 0,
+        upstream: str = "",
     ) -> None:
         """End the task with everything that is left and its terminal event; tried until Redis answers."""
         if self._closed or self._end:
@@ -255,7 +256,7 @@ class TaskWriter:
         self._collect(time.monotonic() * 1000)
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
-        self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms)
+        self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms, upstream)
         if not self._busy:
             self._send()
 

@@ -135,6 +135,13 @@ AllowField = Annotated[
         "model (provider, fallbacks, …), or although it is unknown; may be repeated."
     ),
 ]
+UpstreamName = Annotated[
+    str | None,
+    typer.Option(
+        help="What tells this upstream from others: workers that give the same name share its breaker and its holds. "
+        "[default: host and port]"
+    ),
+]
 Ttft = Annotated[int, typer.Option("--ttft-ms", min=1, help="Longest wait for a stream's first output.")]
 Idle = Annotated[int, typer.Option("--idle-ms", min=1, help="Longest silence in a stream.")]
 Total = Annotated[int, typer.Option("--total-ms", min=1, help="Longest request.")]
@@ -150,6 +157,7 @@ def _offer(provider: Provider) -> None:
         upstream_model: UpstreamModels = None,
         api_key_env: KeyEnv = None,
         allow_field: AllowField = None,
+        upstream: UpstreamName = None,
         ttft_ms: Ttft = 60_000,
         idle_ms: Idle = 30_000,
         total_ms: Total = 300_000,
@@ -161,7 +169,7 @@ def _offer(provider: Provider) -> None:
     ) -> None:
         times = ttft_ms, idle_ms, total_ms
         adapter = _adapter(provider, model, base_url, upstream_model, api_key_env, allow_field, times)
-        worker = Worker()
+        worker = Worker(upstream=upstream)
         adapter.attach(worker)
         _serve(worker, gateway, name, slots, token_file, drain_ms)
 
@@ -198,6 +206,7 @@ def check_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
     gateway: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
     name: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
+    upstream: Annotated[str | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
     slots: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
     token_file: Annotated[Path | None, typer.Option(hidden=True)] = None,  # noqa: ARG001
     drain_ms: Annotated[int | None, typer.Option(hidden=True)] = None,  # noqa: ARG001

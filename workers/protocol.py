@@ -38,6 +38,8 @@ def worker_code(code: str) -> str:
 MAX_PAUSE_MS = 300_000
 """The longest pause that a failure's `retryAfterMs` can ask for. Who is refused after it asks again."""
 
+MAX_UPSTREAM_CHARS = 100
+
 PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 """No control characters: names are shown, logged, and stand in keys."""
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
@@ -120,6 +122,7 @@ class Register(_Message, tag="register"):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 1
     task_types: Annotated[list[Name], Meta(max_length=256)] | None = None
     unhealthy: Annotated[str, Meta(max_length=500, pattern=PRINTABLE)] | None = None
+    upstream: Annotated[str, Meta(max_length=MAX_UPSTREAM_CHARS, pattern=PRINTABLE)] | None = None
     model_info: Annotated[dict[Name, ModelInfo], Meta(max_length=256)] | None = None
     sdk: Sdk | None = None
     tags: (

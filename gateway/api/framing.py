@@ -131,7 +131,15 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
     410: ("IDEMPOTENCY_RESULT_GONE",),
     422: ("IDEMPOTENCY_KEY_REUSED",),
     429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL"),
-    503: ("QUEUE_FULL", "WAIT_TOO_LONG", "NO_WORKER", "OUTBOX_FULL", "GATEWAY_STOPPING", "BUSY"),
+    503: (
+        "QUEUE_FULL",
+        "WAIT_TOO_LONG",
+        "NO_WORKER",
+        "MODEL_UNAVAILABLE",
+        "OUTBOX_FULL",
+        "GATEWAY_STOPPING",
+        "BUSY",
+    ),
 }
 """And of a submission besides."""
 CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}

@@ -14,7 +14,9 @@ from fairlane.gateway.operator.settings import ENTRY, PAUSED, changeable
 from fairlane.gateway.settings.parts import Mode
 from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
+from fairlane.queues.survey.upstreams import BreakerState
 from fairlane.queues.tasks import State
+from fairlane.workers.server.limits.tightening import Why
 
 Ms = int
 """Milliseconds; of a time, since 1970."""
@@ -548,6 +550,57 @@ class Queue(Answer):
     blocked: Blocked | None = Field(description="why none of its waiting tasks can start")
 
 
+class UpstreamState(Answer):
+    """A server behind workers of a model, with its breaker."""
+
+    upstream: str = Field(description="as its workers name it; empty of those that name none")
+    workers: int
+    breaker: BreakerState = Field(description="`half_open`: a few tasks at a time may start, its probes")
+    forced: bool = Field(description="an operator wants it so")
+    since: Ms | None = Field(description="when the breaker opened, or was forced")
+    until: Ms | None = Field(description="when an open one lets probes through")
+    openings: int = Field(description="how often it opened since, without closing between")
+    why: str | None = Field(
+        description="failure code of the last failure that opened it; `SLOW`: an answer that came late"
+    )
+    probes: int = Field(description="under way")
+    held_until: Ms | None = Field(description="its provider said: not before")
+
+
+class BreakerChange(Asked):
+    model: str
+    upstream: str = Field("", description="as the state names it; empty of workers that name none")
+    breaker: Literal["open", "closed", "auto"] = Field(
+        description="`auto`: it goes by itself, from closed on; also where its provider has it held"
+    )
+
+
+class BreakerChanged(Answer):
+    model: str
+    upstream: str
+    breaker: Literal["open", "closed", "auto"]
+    before: Literal["open", "closed", "auto"]
+    audit_id: str
+
+
+class OutputLimit(Answer):
+    """A limit of a model on its silence, as it holds now at the replica that answers."""
+
+    ms: Ms
+    target_ms: Ms = Field(description="where it goes, by a fifth every 5 s")
+    why: Why = Field(description="why it goes there")
+    p99_ms: Ms | None = Field(description="how long all but one in a hundred answers took of late")
+    answers: int = Field(description="of how many that is known")
+
+
+class OutputLimits(Answer):
+    first_output: OutputLimit | None
+    silence: OutputLimit | None
+    wait_ms: Ms | None = Field(
+        description="how long its queue makes those wait who come now, if limits follow it"
+    )
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -570,6 +623,10 @@ class ModelState(Answer):
         description="queue -> why none of its tasks that wait for this model can start"
     )
     configured: bool
+    upstreams: list[UpstreamState] = Field(
+        description="the servers behind its workers, where one has a name, or something is known of it"
+    )
+    output_limits: OutputLimits | None = Field(description="null: it may be silent for as long as it likes")
 
 
 class ModelInfo(Answer):
@@ -590,6 +647,8 @@ class Worker(Answer):
     task_types: list[str] | None
     slots: int
     draining: bool
+    upstream: str | None = None
+    """The server behind it, as it names that."""
     unhealthy: str | None = None
     """Why it cannot work, in its own words or those of its last tasks."""
     model_info: dict[str, ModelInfo] = {}
@@ -644,7 +703,7 @@ class ModelMove(Answer):
     model: str
     at: Ms
     why: str = Field(
-        description="its attempt's failure code, or `no_worker`, `model_paused`, `held` (or paced)"
+        description="its attempt's failure code, or `no_worker`, `model_paused`, `breaker_open`, `held` (or paced)"
     )
 
 

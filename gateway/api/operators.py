@@ -13,6 +13,7 @@ from fairlane.gateway.calls.bodies import parse_values
 from fairlane.gateway.calls.http import SSE_HEADERS, Receive, Request, Scope, Send
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.operator.audit import NOBODY
+from fairlane.gateway.operator.breakers import force
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.search import FILTERS, describe
 from fairlane.gateway.operator.settings import check_name
@@ -231,6 +232,22 @@ async def drain(operator: TheOperator, actor: TheActor, worker_id: str) -> Respo
 
 
 CHANGE = refusals(404, 408, 413, 415)
+
+
+@router.post(
+    "/api/admin/breakers",
+    response_model=models.BreakerChanged,
+    responses=CHANGE,
+    openapi_extra=models.body_of(models.BreakerChange),
+)
+async def force_breaker(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+    """Has the breaker of an upstream of a model open or closed, on every replica, or lets it go by itself again.
+
+    Nothing of the model starts through an upstream whose breaker is open. Written to the audit record.
+    """
+    request.check_query()
+    given = parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))
+    return answer(await force(operator.scheduler, given, actor))
 
 
 @router.patch(

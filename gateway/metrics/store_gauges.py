@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlane.queues.survey.survey import Survey
+from fairlane.queues.survey.upstreams import BreakerState
 
 Rows = dict[str, dict[tuple[str, ...], float]]
 
@@ -18,6 +19,7 @@ class StoreGauge:
     joins: Callable[[float, float], float] = lambda one, other: one + other
 
 
+_STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 _LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
 
 STORE_GAUGES = (
@@ -50,6 +52,12 @@ STORE_GAUGES = (
     StoreGauge("fairlane_model_held_seconds", _MODEL, "How much longer the provider wants no request", max),
     StoreGauge(
         "fairlane_model_paced_seconds", _MODEL, "How much longer the model's pace lets nothing start", max
+    ),
+    StoreGauge(
+        "fairlane_breaker_state",
+        ("model", "upstream"),
+        "Whether something of a model starts through an upstream: 0 closed, 1 half-open, 2 open",
+        max,
     ),
     StoreGauge(
         "fairlane_workers", ("state",), "Connected workers, of all replicas: ready, unhealthy or draining"
@@ -117,6 +125,8 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_paused", name, float(model.paused))
         put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
         put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))
+        for upstream in model.upstreams:
+            put("fairlane_breaker_state", (*name, upstream.upstream), _STATES.index(upstream.state))
     states = [
         "draining" if worker.get("draining") else "unhealthy" if worker.get("unhealthy") else "ready"
         for worker in survey.workers

@@ -38,6 +38,7 @@ COMMANDS = {
     "template": (f"{_HERE}.template_cli", "app"),
     "queues": (f"{_HERE}.limits_cli", "queues"),
     "models": (f"{_HERE}.limits_cli", "models"),
+    "breakers": (f"{_HERE}.breakers_cli", "app"),
     "changes": (f"{_HERE}.changes_cli", "app"),
     "worker": ("fairlane.workers.cli", "app"),
 }

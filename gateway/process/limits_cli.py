@@ -12,7 +12,7 @@ from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 if TYPE_CHECKING:
-    from fairlane.gateway.process.status import ModelRow, QueueRow, State
+    from fairlane.gateway.process.status import ModelRow, OutputLimitRow, OutputLimitsRow, QueueRow, State
 
 MOST_NAMES = 20
 
@@ -22,9 +22,25 @@ _BLOCKED = {
     "model_paused": "model paused",
     "queue_paused": "paused",
     "no_worker": "no worker",
+    "breaker_open": "its breaker is open",
     "reserved": "all slots are reserved for other queues",
 }
 """Why nothing starts, in words."""
+
+_WHY = {
+    "short_queue": "the queue is short",
+    "long_queue": "the queue is long",
+    "answers": "answers take so long",
+    "few_answers": "too few answers are known",
+    "paused": "paused",
+    "held": "held by its provider",
+    "paced": "paced",
+    "no_worker": "no worker",
+    "breaker_open": "breaker open",
+    "unknown": "how long the queue is, is not known",
+}
+"""Why a limit that follows the queue is what it is."""
+_OF_QUEUE = ("short_queue", "long_queue", "answers")
 
 SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
 
@@ -131,9 +147,16 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
+    limited = any(row.output_limits for row in state.models)
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
-        *("running/user", "waiting/user", "evenness", "state"),
+        *(
+            "running/user",
+            "waiting/user",
+            "evenness",
+            *(("first output", "silence") if limited else ()),
+            "state",
+        ),
     )
     for row in state.models:
         marked = _Marked(row)
@@ -149,12 +172,32 @@ def _print_models(state: "State") -> None:
             marked("max_running_per_user", row.max_running_per_user),
             marked("max_waiting_per_user", row.max_waiting_per_user),
             "-" if row.jain is None else f"{row.jain:.2f}",
+            *(_limits_words(row.output_limits) if limited else ()),
             _condition(row, state.now),
         )
     if state.models:
         print_table(table)
     else:
         typer.echo("no models yet")
+
+
+def _limits_words(limits: "OutputLimitsRow | None") -> tuple[str, str]:
+    """How long a model may be silent now, before its first output and after it, and where its queue moves that, why."""
+    if limits is None:
+        return "-", "-"
+    return _limit_words(limits.first_output, limits.wait_ms), _limit_words(limits.silence, limits.wait_ms)
+
+
+def _limit_words(limit: "OutputLimitRow | None", wait_ms: float | None) -> str:
+    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
+
+    if limit is None:
+        return "-"
+    if limit.why == "fixed":
+        return seconds(limit.ms)
+    going = "" if round(limit.target_ms) == round(limit.ms) else f", going to {seconds(limit.target_ms)}"
+    wait = "" if wait_ms is None or limit.why not in _OF_QUEUE else f" ({seconds(wait_ms)} to wait)"
+    return f"{seconds(limit.ms)}{going}: {_WHY.get(limit.why, limit.why)}{wait}"
 
 
 def _condition(row: "ModelRow", now: float) -> str:

@@ -47,6 +47,39 @@ class QueueRow(msgspec.Struct, rename="camel"):
     overrides: dict[str, Any] = {}
 
 
+class UpstreamRow(msgspec.Struct, rename="camel"):
+    """An upstream of a model in that answer. Instants in ms."""
+
+    upstream: str
+    workers: int
+    breaker: str
+    forced: bool = False
+    since: float | None = None
+    until: float | None = None
+    openings: int = 0
+    why: str | None = None
+    probes: int = 0
+    held_until: float | None = None
+
+
+class OutputLimitRow(msgspec.Struct, rename="camel"):
+    """A limit of a model on its silence, in that answer."""
+
+    ms: float
+    why: str
+    target_ms: float = 0
+    p99_ms: float | None = None
+    answers: int = 0
+
+
+class OutputLimitsRow(msgspec.Struct, rename="camel"):
+    """Both of them."""
+
+    first_output: OutputLimitRow | None = None
+    silence: OutputLimitRow | None = None
+    wait_ms: float | None = None
+
+
 class ModelRow(msgspec.Struct, rename="camel"):
     """A model in that answer. `limit` None: bounded by the workers' slots only."""
 
@@ -67,7 +100,9 @@ class ModelRow(msgspec.Struct, rename="camel"):
     jain: float | None = None
     blocked: dict[str, str] = {}
     configured: bool = False
+    upstreams: list[UpstreamRow] = []
     overrides: dict[str, Any] = {}
+    output_limits: OutputLimitsRow | None = None
 
 
 class WorkerRow(msgspec.Struct, rename="camel"):
@@ -206,6 +241,20 @@ def fetch_state(gateway: str, admin_key: str | None) -> tuple[str, State]:
         raise _stranger(gateway, problem) from None
 
 
+def breaker_condition(row: UpstreamRow, now: float) -> str:
+    """What a breaker lets start, in words."""
+    said = row.breaker.replace("_", "-")
+    if row.forced:
+        said += ", by an operator"
+    elif row.until:
+        said += f" for {max(row.until - now, 0) / 1000:.0f}s"
+    if row.probes:
+        said += f", {row.probes} probing"
+    if row.held_until and row.held_until > now:
+        said += f"; held by its provider for {(row.held_until - now) / 1000:.0f}s"
+    return said
+
+
 def print_state(state: State) -> None:
     """Counts and four tables; before them what is wrong with Redis and the database."""
     console = Console(soft_wrap=True)
@@ -246,6 +295,12 @@ def print_state(state: State) -> None:
         if model.waiting and not model.workers:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
             console.print(Text(lost, style="bold red"))
+        for upstream in model.upstreams:
+            if upstream.breaker != "closed":
+                through = f" through {upstream.upstream}" if upstream.upstream else ""
+                cause = f": {upstream.why}" if upstream.why else ""
+                open_ = f"the breaker of {model.model}{through} is {breaker_condition(upstream, state.now)}{cause}"
+                console.print(Text(open_, style="bold red"))
     models = make_table("model", "running", "limit", "waiting", "workers", "slots")
     for model in state.models:
         limit = model.limit or "-"

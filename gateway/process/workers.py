@@ -95,6 +95,7 @@ def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[st
     return (
         PROVIDERS[upstream.provider].name,
         f"--name={name}",
+        f"--upstream={name}",
         f"--slots={upstream.slots}",
         f"--drain-ms={drain_ms}",
         f"--base-url={upstream.address}",

@@ -244,7 +244,7 @@ def rollouts(
             new = base if whole else base.varied(after, only=free)
             old = configured if whole else base
             limits = not LIMITS.isdisjoint(change.fields)
-            if limits:
+            if limits and not whole:  # else it is what holds for all
                 limited[change.name, f"{change.id} new"] = after.models[change.name]
             for name in free:
                 concerned = None if limits else _differing(old, new, name)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
+from fairlane.gateway.watch.breakers import Breakers
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher
 
@@ -13,10 +14,13 @@ log = structlog.get_logger("fairlane.gateway")
 class Inbox:
     """Brings each message to whom it concerns. `drain_worker(worker_id)` drains a worker that is connected here."""
 
-    def __init__(self, hub: Hub, dispatcher: Dispatcher, drain_worker: Callable[[str], bool]) -> None:
+    def __init__(
+        self, hub: Hub, dispatcher: Dispatcher, drain_worker: Callable[[str], bool], breakers: Breakers
+    ) -> None:
         self._hub = hub
         self._dispatcher = dispatcher
         self._drain_worker = drain_worker
+        self._breakers = breakers
 
     def __call__(self, message: bytes) -> None:
         """Take a message. One that cannot be understood is dropped: it must not make the replica deaf."""
@@ -36,3 +40,8 @@ class Inbox:
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)
         elif kind == b"d":
             self._drain_worker(message[2:].decode())
+        elif kind == b"b":
+            _, what, ms, by, why, model, upstream = message.decode().split("\n", 6)
+            self._breakers.became(model, upstream, what, why, int(ms), by)
+            if what == "closed":
+                self._dispatcher.slots.opened(model, upstream)

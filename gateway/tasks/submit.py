@@ -274,6 +274,13 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
                 f"is longer than the {_seconds(refused.limit)} allowed"
             )
             return ApiError(503, "WAIT_TOO_LONG", message, retry_after_ms=retry_ms)
+        case "unavailable":
+            return ApiError(
+                503,
+                "MODEL_UNAVAILABLE",
+                f"{task.model} is unavailable: its upstream fails",
+                retry_after_ms=retry_ms,
+            )
         case "outbox_full":
             text = "The records of ended tasks wait for the database, and no more may wait"
             return ApiError(503, "OUTBOX_FULL", text, retry_after_ms=OUTBOX_MS)

@@ -2,9 +2,9 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
--- returns  {outcome, terminal event id or '', grants, top, later}; outcome: 'ok' | 'late' somebody else ended it, its slot is free
---          now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. later:
---          {model, ms until it may start a task, …}. Repeating it returns the same.
+-- returns  {outcome, terminal event id or '', grants, top, later}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its slot is free
+--          now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it returns
+--          the same.
 script('finish', 'allow-oom', function(ARGV)
   local id, epoch, token = ARGV[1], ARGV[2], ARGV[3]
   local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6]) -- seq of the first event; 0: the caller is not the log's writer
@@ -13,20 +13,21 @@ script('finish', 'allow-oom', function(ARGV)
   local worker, events = ARGV[13], tonumber(ARGV[14])
   local keep = tonumber(ARGV[15]) -- ms that the slot stays `stopping`, because the worker still runs the task
   local used = { ARGV[7], ARGV[8], ARGV[16] } -- the last: what else is known of the tokens, for the usage record
-  local terminal = 17 + 2 * events
+  local upstream = ARGV[17] -- of the worker
+  local terminal = 18 + 2 * events
   local models = {}
   for i = terminal + 2, #ARGV do models[#models + 1] = ARGV[i] end
 
-  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo = unpack(call('HMGET', keys.task(id),
-    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo'))
+  local st, ep, gt, sq, ga, ac, q, m, u, tl, pb, w, rd, lm, ar, ra, ik, fo, up, bp, wk, ow = unpack(call('HMGET', keys.task(id),
+    'st', 'ep', 'gt', 'sq', 'ga', 'ac', 'q', 'm', 'u', 'tl', 'pb', 'w', 'rd', 'lm', 'ar', 'ra', 'ik', 'fo', 'up', 'bp', 'wk', 'ow'))
   local t = { st = st, ep = ep, sq = sq, ga = ga, ac = ac, q = q, m = m, u = u, tl = tl, pb = pb, w = w, rd = rd, lm = lm, ar = ar, ra = ra,
-    ik = ik, fo = fo }
+    ik = ik, fo = fo, up = up or nil, bp = bp or nil, wk = wk, ow = ow }
   local current = ep == epoch and gt == token
   if current and st == 'executing' then
     local top = num(t.sq)
     if seq > top + 1 then return { 'hole', '', {}, top, {} } end
     if keep == 0 then release(id, t) end
-    for i = 17, terminal - 1, 2 do
+    for i = 18, terminal - 1, 2 do
       if seq > top then
         local event_id = epoch .. '-' .. whole(seq)
         call('XADD', keys.log(id), event_id, 'type', ARGV[i], 'data', ARGV[i + 1])
@@ -37,7 +38,12 @@ script('finish', 'allow-oom', function(ARGV)
       seq = seq + 1
     end
     t.sq = top
-    if keep == 0 then settle(t, input, output, state == 'completed') end
+    local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
+    if state == 'completed' or TELLS_THAT_IT_WORKS[code] then
+      upstreams.note(t, true, '', books)
+    elseif OF_UPSTREAM[code] then
+      upstreams.note(t, false, code)
+    end
     if state == 'failed' then
       t.en = call('HGET', keys.task(id), 'en')
       note_failed(t)
@@ -49,9 +55,9 @@ script('finish', 'allow-oom', function(ARGV)
     if want == 0 then
       local at = wake(t.m)
       wake_elsewhere(t)
-      return { 'ok', event_id, {}, 0, at and { t.m, math.max(at - NOW, 1) } or {} }
+      return { 'ok', event_id, {}, 0, at and later_of(t.m, at) or {} }
     end
-    local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, t.m)
+    local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, t.m)
     wake_elsewhere(t)
     if #ids > 0 then call('HSET', keys.task(id), 'ng', table.concat(ids, ',')) end
     return { 'ok', event_id, grants, 0, later }
@@ -69,7 +75,7 @@ script('finish', 'allow-oom', function(ARGV)
   end
   local grants, later = {}, {}
   if want > 0 then
-    grants, later = take_once(models, want, replica, worker, nonce, grant_ms, freed)
+    grants, later = take_once(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   elseif freed then
     wake(freed)
   end

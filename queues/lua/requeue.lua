@@ -3,15 +3,15 @@
 -- ARGV[1]  task id
 -- ARGV[2]  epoch of the grant
 -- ARGV[3]  grant token
--- ARGV[4]  why, for the record
+-- ARGV[4]  why, for the record: of a failure its code
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help | falls: it failed, and only another model may help (these
 --          count a try if it had begun) | declined
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
--- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); of those that share the line of
---          '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
+-- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); where its worker names an upstream,
+--          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
--- returns  {'queued', {model, ms until it may start a task} or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
+-- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue', 'allow-oom', function(ARGV)
   local id, token = ARGV[1], ARGV[3]
@@ -38,16 +38,18 @@ script('requeue', 'allow-oom', function(ARGV)
     alone_until = NOW + math.min(math.max(hold, 1000) * (refused - 3), 300000)
   elseif hold > 0 and t.an then
     hold_name(t.an, hold)
-  elseif hold > 0 then
+  elseif hold > 0 and not (t.up and upstreams.hold(t.m, t.up, hold)) then
     local held = call('HGET', keys.model(t.m), 'held')
     call('HSET', keys.model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
   end
   local freed = t.m
+  if OF_UPSTREAM[ARGV[4]] then upstreams.note(t, false, ARGV[4]) end
+  if TELLS_THAT_IT_WORKS[ARGV[4]] then upstreams.note(t, true, '') end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until)
   local at = wake(t.m)
   if t.m ~= freed then wake(freed) end
   wake_elsewhere(t)
-  local later = at and { t.m, math.max(at - NOW, 1) } or {}
+  local later = at and later_of(t.m, at) or {}
   if outcome == 'queued' then return { outcome, later, t.an or t.m } end
   return { outcome, event_id, kind, data, account_of_end(t, id) }
 end)

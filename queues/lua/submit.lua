@@ -9,10 +9,12 @@
 --          (0: none; '': no limits at all)
 -- ARGV[22]  quota that it is paid from ('': none)
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, and for how long it is remembered, ms ('': none)
--- ARGV[24…] further fields of the record (keys.py, RECORD), each with its value
+-- ARGV[24]  upstream of that worker
+-- ARGV[25…] further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
+--          {'unavailable', retry ms} the breakers of all its upstreams are open |
 --          {'outbox_full'} what ended is not recorded yet, so no more is begun |
 --          {'used_up', how many} its token has no use left (field `su`) |
 --          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limiting.lua)
@@ -22,7 +24,7 @@
 --          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
 --          that its caller gave, template} its idempotency key names that one already: nothing was taken of anything
 --          and behind each of these but 'cancelled', where there are limits: what is left of them (`what_is_left` in limiting.lua)
---          place: {position, wait, at least, at most}, ms; later: {model, ms until it may start a task, …}
+--          place: {position, wait, at least, at most}, ms; later: as `take`
 -- Repeating it returns the same grants while they hold. Adds before anything else, so that a full Redis refuses it whole.
 script('submit', nil, function(ARGV)
   local id, q, asked, u, priority = ARGV[1], ARGV[2], ARGV[3], ARGV[4], math.max(math.min(num(ARGV[5]), 5), 0)
@@ -30,6 +32,7 @@ script('submit', nil, function(ARGV)
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
   local worker, by_name, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
+  local upstream = ARGV[24]
   local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
   local key = keys.task(id)
@@ -60,7 +63,7 @@ script('submit', nil, function(ARGV)
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
-  for i = 24, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  for i = 25, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
   local m = scheduled_as(asked, want > 0 and by_name == '1')
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
@@ -82,11 +85,15 @@ script('submit', nil, function(ARGV)
     unpack(call('HMGET', keys.queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
+  if lane.ups then
+    local at, why, solo = upstreams.barred(m)
+    if at > 0 and why == 'open' and (not solo or solo == u) then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
+  end
   local ruled = lane.ruled or strict == '1'
   longest_wait = num(longest_wait)
   if longest_wait > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait end
   local at_once = false
-  if want > 0 and (m == asked or not name_held_until({ an = asked })) then
+  if want > 0 and not lane.ups and (m == asked or not name_held_until({ an = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
@@ -141,7 +148,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 24, t, falls) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 25, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
@@ -166,7 +173,7 @@ script('submit', nil, function(ARGV)
     end
     lane.lifts = lane.lifts + lane.tag - lane.idle_tag
     fields[#fields + 1], fields[#fields + 2] = 'ng', id
-    local grant = { replica = replica, worker = worker, nonce = nonce, number = 1, ms = grant_ms }
+    local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, number = 1, ms = grant_ms }
     local data = begin(id, t, lane, start, false, false, grant, {}, fields)
     if want > 1 then idle_for({ m }, replica) end
     let_others_on(t)
@@ -178,14 +185,14 @@ script('submit', nil, function(ARGV)
   enqueue(id, t)
   local grants, ids, later = {}, {}, {}
   if want > 0 then
-    grants, ids, later = take({ m }, want, replica, worker, nonce, grant_ms)
+    grants, ids, later = take({ m }, want, replica, worker, upstream, nonce, grant_ms)
     if #ids > 0 then call('HSET', key, 'ng', table.concat(ids, ',')) end
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
-  elseif ruled or lane.held > NOW then
+  elseif ruled or lane.held > NOW or lane.ups then
     local at = wake(m)
-    if at then later = { m, math.max(at - NOW, 1) } end
+    if at then later = later_of(m, at) end
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then
     wake_one(m)
   end

@@ -256,6 +256,7 @@ script('sweep', 'allow-oom', function(ARGV)
     end
 
     for _, subject in ipairs(call('ZRANDMEMBER', keys.holding(), '100')) do let_on(subject) end
+    upstreams.tidy()
 
     local excess = math.min(call('ZCARD', keys.recent()) - 10000, 10000)
     if excess > 0 then call('ZREMRANGEBYRANK', keys.recent(), 0, excess - 1) end
@@ -266,7 +267,7 @@ script('sweep', 'allow-oom', function(ARGV)
       call('ZREM', keys.replicas(), replica)
     end
     for _, model in ipairs(call('ZRANGEBYSCORE', keys.offered(), '-inf', NOW - 60000, 'LIMIT', 0, 1000)) do
-      call('DEL', keys.offers(model), keys.idle(model))
+      call('DEL', keys.offers(model), keys.idle(model), keys.serving(model))
       call('ZREM', keys.offered(), model)
     end
 
@@ -305,7 +306,8 @@ script('sweep', 'allow-oom', function(ARGV)
         call('ZADD', keys.models(), NOW, model)
       else
         each_lane(model, function(q) call('DEL', keys.debts(q, model), keys.lifts(q, model), keys.parked(q, model)) end)
-        if not call('HGET', keys.model(model), 'fixed') then
+        local kept = call('HMGET', keys.model(model), 'fixed', 'ups')
+        if not kept[1] and not kept[2] then
           call('DEL', keys.model(model))
           call('ZREM', keys.models(), model)
         end

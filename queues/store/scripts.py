@@ -14,6 +14,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
+from fairlane.queues.failures import failures_in_lua
 from fairlane.queues.keys import keys_in_lua
 from fairlane.queues.logs.sentences import sentences_in_lua
 from fairlane.queues.naming import naming_in_lua
@@ -37,6 +38,7 @@ NAMES = (
     "position",
     "search",
     "allowance",
+    "congestion",
     "follow",
     "page",
     "configure",
@@ -44,6 +46,7 @@ NAMES = (
     "plan",
     "alter",
     "changes",
+    "force",
     "note",
     "inherit",
     "offer",
@@ -62,6 +65,7 @@ SHARED = (
     "paying",
     "lanes",
     "bounds",
+    "upstreams",
     "eligible",
     "waking",
     "falling",
@@ -130,6 +134,7 @@ def load_scripts(*, test_clock: bool = False) -> Library:
     """All scripts. With `test_clock` they read the time from a key instead of the server, for simulations."""
     folder = files("fairlane.queues") / "lua"
     parts = [("keys.py", keys_in_lua()), ("sentences.py", sentences_in_lua()), ("naming.py", naming_in_lua())]
+    parts += [("failures.py", failures_in_lua())]
     parts += [("scripts.py", _TEST_CLOCK if test_clock else _REDIS_CLOCK)]
     parts += [(f"shared/{part}.lua", (folder / "shared" / f"{part}.lua").read_text()) for part in SHARED]
     parts += [(f"{name}.lua", (folder / f"{name}.lua").read_text()) for name in NAMES]

@@ -27,6 +27,7 @@ from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.store.wire import Reply
 from fairlane.queues.survey.presence import read_presence
+from fairlane.queues.survey.upstreams import Upstream, upstream_of, upstreams_of
 from fairlane.queues.tasks import TERMINAL
 from fairlane.queues.versions import Configuration, read_configuration
 
@@ -34,6 +35,8 @@ log = structlog.get_logger("fairlane.queues")
 
 MOST_MODELS = 500
 MOST_TASKS = 1000
+MOST_UPSTREAMS = 1000
+"""As upstreams.lua remembers at most."""
 MOST_USERS = 32
 FRESH_S = 1.0
 SAMPLE_EVERY_S = 30.0
@@ -50,6 +53,8 @@ class Blocked(enum.StrEnum):
     MODEL_PAUSED = "model_paused"
     QUEUE_PAUSED = "queue_paused"
     NO_WORKER = "no_worker"
+    BREAKER_OPEN = "breaker_open"
+    """The breakers of all its upstreams are open."""
     RESERVED = "reserved"
     """Other queues are owed all slots of the model, and do not lend them."""
 
@@ -100,6 +105,8 @@ class Model:
     blocked: dict[str, Blocked] = field(default_factory=dict)
     """Queue -> why none of its tasks that wait for this model can start."""
     configured: bool = False
+    upstreams: list[Upstream] = field(default_factory=list)
+    """The servers behind its workers, where one has a name, or something is known of it."""
 
     @property
     def gone(self) -> bool:
@@ -354,9 +361,38 @@ class Surveyor:
             workers.extend(read_presence(reply))
         return workers
 
+    async def _upstreams(self, marked: Iterable[bytes], now_ms: int) -> dict[str, list[Upstream]]:
+        """By model, those of which the store knows something."""
+        command, keys = self._link.command, self._keys
+        names = [tuple(member.decode().split("\n", 1)) for member in marked]
+        replies = await _all(
+            *(command("HGETALL", keys("upstream", model=m, upstream=up)) for m, up in names),
+            *(command("SCARD", keys("probes", model=m, upstream=up)) for m, up in names),
+        )
+        found: dict[str, list[Upstream]] = {}
+        for (model, up), fields, probes in zip(
+            names, replies[: len(names)], replies[len(names) :], strict=True
+        ):
+            if fields or probes:
+                found.setdefault(model, []).append(upstream_of(up, _texts(fields), probes, now_ms))
+        return found
+
     async def _read(self) -> Survey:
         command, keys = self._link.command, self._keys
-        time, known, present, pool, overrides, versions, hosts, info, outbox, oldest, archive = await _all(
+        (
+            time,
+            known,
+            present,
+            pool,
+            overrides,
+            versions,
+            hosts,
+            info,
+            outbox,
+            oldest,
+            archive,
+            marked,
+        ) = await _all(
             command("TIME"),
             command("ZREVRANGE", keys("models"), 0, MOST_MODELS - 1),
             self._replicas(),
@@ -368,6 +404,7 @@ class Surveyor:
             command("XLEN", keys("outbox")),
             command("XRANGE", keys("outbox"), "-", "+", "COUNT", 1),
             command("XLEN", keys("archive")),
+            command("ZRANGE", keys("upstreams"), 0, MOST_UPSTREAMS - 1),
         )
         now_ms = _ms(time)
         replicas = _alive(present, now_ms)
@@ -376,10 +413,11 @@ class Surveyor:
         others = itertools.islice((name for name in self._models() if name not in used), MOST_MODELS)
         names = sorted({*used, *others})
         queue_names = list(self._queues())
-        model_replies, queue_replies, workers = await asyncio.gather(
+        model_replies, queue_replies, workers, upstreams = await asyncio.gather(
             _all(*(self._link.run("survey", name, MOST_TASKS, MOST_USERS) for name in names)),
             _all(*(command("HGETALL", keys("queue", queue=name)) for name in queue_names)),
             self._workers(replicas),
+            self._upstreams(marked, now_ms),
         )
         idle = sorted({name for worker in workers for name in worker["models"]} - {*names, ANY_MODEL})
         models = [model_of(name, [], changed, now_ms)[0] for name in idle[:MOST_MODELS]]
@@ -396,6 +434,7 @@ class Surveyor:
         configured = set(self._models())
         for model in models:
             model.configured = model.model in configured
+            model.upstreams = upstreams_of(model.model, workers, upstreams.get(model.model, ()))
         _count_workers(models, workers)
         _sum_up(queues, lanes, {model.model for model in models if model.cost == "tokens"})
         set_shares(queues, lanes, self.shares.served(_charged(lanes)))

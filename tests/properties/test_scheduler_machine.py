@@ -54,6 +54,7 @@ from fairlane.queues.tasks import (
     Known,
     Later,
     Refused,
+    Shut,
     State,
     Submitted,
     TaskSpec,
@@ -70,6 +71,8 @@ REPLICAS: tuple[tuple[tuple[str, ...], int], ...] = ((MODELS, 3), ((ANY_MODEL,),
 WHO = st.integers(0, len(REPLICAS) - 1)
 LIMITS = Limits(max_queue_length=6, max_queued_bytes=2000)
 FAR = 1 << 60
+MOST_SHUT_MS = 5000
+"""As in slots.py."""
 QUEUE_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("weight", (None, 1.0, 20.0)),
     ("max_length", (None, 1, 5)),
@@ -144,6 +147,7 @@ class Replica:
     ears: Subscription
     models: tuple[str, ...]
     slots: int
+    upstream: str = ""
     held: dict[str, Grant] = field(default_factory=dict)
     past: deque[Grant] = field(default_factory=lambda: deque(maxlen=3))
     wakes: deque[tuple[str, str]] = field(default_factory=deque)
@@ -153,6 +157,8 @@ class Replica:
     """Models for which it must be known as idle: it was told that there is nothing, and was not woken since."""
     timers: dict[str, int] = field(default_factory=dict)
     """Model -> instant (ms) at which it was told to ask again."""
+    shut: dict[str, int] = field(default_factory=dict)
+    """Model -> until when (ms) nothing of it starts through the upstream."""
 
     @property
     def free(self) -> int:
@@ -160,6 +166,9 @@ class Replica:
 
     def serves(self, model: str) -> bool:
         return self.offering and (model in self.models or self.models == (ANY_MODEL,))
+
+    def is_shut(self, model: str, now_ms: int) -> bool:
+        return self.shut.get(model, 0) > now_ms
 
     def let_go(self, grant: Grant) -> None:
         if self.held.get(grant.task_id) == grant:
@@ -203,6 +212,10 @@ class Life(RuleBasedStateMachine):
     """All as which tasks are scheduled."""
     offers = REPLICAS
     """Models and slots of each replica's workers."""
+    upstreams: tuple[str, ...] = ("", "", "")
+    """Behind these workers."""
+    failure = ""
+    """The code with which tasks fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,13 +242,13 @@ class Life(RuleBasedStateMachine):
         """By grant token."""
         self.saved: Save | None = None
         self.limits = USER_LIMITS[0]
-        for models, slots in self.offers:
-            self.birth(models, slots)
+        for (models, slots), upstream in zip(self.offers, self.upstreams, strict=True):
+            self.birth(models, slots, upstream)
 
-    def birth(self, models: tuple[str, ...], slots: int) -> None:
+    def birth(self, models: tuple[str, ...], slots: int, upstream: str) -> None:
         name = f"r{next(self.numbers)}"
         ears = Subscription(self.server.socket_path, self.world.keys.channel(name))
-        self.replicas.append(Replica(name, self.world.scheduler(name), ears, models, slots))
+        self.replicas.append(Replica(name, self.world.scheduler(name), ears, models, slots, upstream))
 
     def teardown(self) -> None:
         try:
@@ -343,7 +356,8 @@ class Life(RuleBasedStateMachine):
         before = self.fingerprint()
 
         def call() -> Any:
-            return scheduler.submitted(scheduler.submit(task, want, nonce, "w").result())
+            reply = scheduler.submit(task, want, nonce, "w", upstream=replica.upstream).result()
+            return scheduler.submitted(reply)
 
         answer = call()
         self.calls.append(Call("submit", call, answer))
@@ -365,7 +379,7 @@ class Life(RuleBasedStateMachine):
         self.accepted.append(task.id)
         if not lost:
             replica.keep(answer.grants)
-            self.told(replica, answer.later)
+            self.told(replica, answer.later, answer.shut)
         if falls_after < 0:
             assert answer.model == model
         if (
@@ -386,7 +400,8 @@ class Life(RuleBasedStateMachine):
         scheduler, nonce = replica.scheduler, replica.scheduler.nonce()
 
         def call() -> Any:
-            return scheduler.taken(scheduler.take(replica.models, want, nonce, "w").result())
+            reply = scheduler.take(replica.models, want, nonce, "w", replica.upstream).result()
+            return scheduler.taken(reply)
 
         answer = call()
         grants: list[Grant] = answer.grants
@@ -396,15 +411,20 @@ class Life(RuleBasedStateMachine):
             replica.idle_for |= set(replica.models)
         if not lost:
             replica.keep(grants)
-            self.told(replica, answer.later)
+            self.told(replica, answer.later, answer.shut)
             if len(grants) < want:
                 self.check_told(answer.later, [model for model in self.models if replica.serves(model)])
         return grants
 
-    def told(self, replica: Replica, later: Later) -> None:
-        """Remember when to ask again."""
+    def told(self, replica: Replica, later: Later, shut: Shut = ()) -> None:
+        """Remember when to ask again, and what not to ask for until then."""
+        for model, ms in shut:
+            replica.shut[model] = self.world.now_ms + min(ms, MOST_SHUT_MS)
+            replica.timers[model] = replica.shut[model]
         for model, ms in later:
             assert ms > 0
+            if model in replica.timers and model in dict(shut):
+                continue
             replica.timers[model] = self.world.now_ms + ms
 
     def check_told(self, later: Later, models: Sequence[str]) -> None:
@@ -439,9 +459,12 @@ class Life(RuleBasedStateMachine):
 
     def heed(self, replica: Replica) -> None:
         kind, model = replica.wakes.popleft()
-        if replica.serves(model) and replica.free:
+        if replica.serves(model) and replica.free and not replica.is_shut(model, self.world.now_ms):
             self.ask(replica, replica.free)
-        elif kind == "w":
+            if not replica.is_shut(model, self.world.now_ms):
+                return
+            kind = "w"
+        if kind == "w":
             scheduler = replica.scheduler
             answer = scheduler.taken(scheduler.take([model], 0, scheduler.nonce()).result())
             assert answer.grants == []
@@ -512,7 +535,17 @@ class Life(RuleBasedStateMachine):
                 grant,
                 seq,
                 fields,
-                End(state, "", terminal, Used(*used), nonce, number, replica.models, worker="w"),
+                End(
+                    state,
+                    self.failure if state is State.FAILED else "",
+                    terminal,
+                    Used(*used),
+                    nonce,
+                    number,
+                    replica.models,
+                    worker="w",
+                    upstream=replica.upstream,
+                ),
             )
             return scheduler.finished(reply.result())
 
@@ -538,7 +571,7 @@ class Life(RuleBasedStateMachine):
         replica.let_go(grant)
         if not lost:
             replica.keep(answer.grants)
-            self.told(replica, answer.later)
+            self.told(replica, answer.later, answer.shut)
 
     @rule(
         who=WHO,
@@ -554,7 +587,9 @@ class Life(RuleBasedStateMachine):
 
         def call() -> Any:
             return drive(
-                replica.scheduler.requeue(grant, "gone", cause=cause, begun=begun, who="w", hold_ms=hold_ms)
+                replica.scheduler.requeue(
+                    grant, self.failure or "gone", cause=cause, begun=begun, who="w", hold_ms=hold_ms
+                )
             )
 
         current, known = self.is_current(grant), self.record(grant.task_id)
@@ -740,7 +775,8 @@ class Life(RuleBasedStateMachine):
         replica = who if isinstance(who, Replica) else self.replicas[who]
         replica.offering = True
         replica.offered_ms = self.world.now_ms
-        replica.scheduler.offer(replica.models, [], 15_000, 0)
+        through = [(model, replica.upstream) for model in replica.models if replica.upstream]
+        replica.scheduler.offer(replica.models, [], 15_000, 0, through)
 
     @rule(who=WHO, grace=st.sampled_from((0, 2000)))
     def withdraw(self, who: int, grace: int) -> None:
@@ -758,7 +794,7 @@ class Life(RuleBasedStateMachine):
         self.wake_was_lost = self.wake_was_lost or bool(replica.wakes)
         replica.ears.close()
         self.settle_subscriptions(replica.name)
-        self.birth(replica.models, replica.slots)
+        self.birth(replica.models, replica.slots, replica.upstream)
 
     def settle_subscriptions(self, name: str) -> None:
         channel = self.world.keys.channel(name)
@@ -778,6 +814,10 @@ class Life(RuleBasedStateMachine):
                 kind, _, rest = message.decode().partition("\n")
                 if kind in ("w", "r"):
                     replica.wakes.append((kind, rest))
+                if kind == "b" and rest.startswith("closed\n"):
+                    replica.wakes.append(("r", rest.split("\n")[4]))
+                    if rest.split("\n")[5] == replica.upstream:
+                        replica.shut.pop(rest.split("\n")[4], None)
                 if kind == "w":
                     replica.idle_for.discard(rest if rest in replica.idle_for else ANY_MODEL)
             if self.world.now_ms - replica.offered_ms > 60_000:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.direct import World
 
 from fairlane.gateway.records.entries import read_usage
-from fairlane.queues.keys import BALANCE, KEYS, LIMIT, POOL, RECORD, Key
+from fairlane.queues.keys import BALANCE, KEYS, LIMIT, POOL, RECORD, UPSTREAM, Key
 
 TERMINAL = {"completed", "failed", "cancelled"}
 LARGE_BODY = 16384
@@ -68,6 +68,7 @@ def audit(
             in_flow[task] = (queue, model, user)
             waiting[queue, model] += 1
     aside = shot.one("aside")
+    check_upstreams(shot)
     in_slots = {task: model for (model,), members in shot.by_kind["slots"].items() for task in members}
     payload_bytes = 0
 
@@ -150,6 +151,22 @@ def check_outbox(shot: Snapshot, tasks: dict[str, dict[str, str]], in_slots: dic
         assert (row.ended, row.enqueued) == (int(record["ed"]), int(record["en"]))
         assert (row.model, row.scheduled) == (record.get("an", record["m"]), record["m"])
         assert (row.user_name, row.attempts) == (record["u"], int(record.get("at", 0)))
+
+
+def check_upstreams(shot: Snapshot) -> None:
+    """Probes hold a slot; what is remembered of upstreams is found by those who tidy up."""
+    for (_, model, upstream), members in shot.by_kind["probes"].items():
+        for task in members:
+            record = shot.one("task", task)
+            assert task in shot.one("slots", model), (task, record)
+            assert (record["m"], record.get("up", ""), record["bp"]) == (model, upstream, "1")
+    known = {tuple(member.split("\n")) for member in shot.one("upstreams")}
+    for kind in ("upstream", "outcomes"):
+        assert {parts[1:] for parts in shot.by_kind[kind]} <= known
+    for model, _ in known:
+        assert shot.one("model", model).get("ups") == "1", model
+    for fields in shot.by_kind["upstream"].values():
+        assert set(fields) <= set(UPSTREAM), fields
 
 
 def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:

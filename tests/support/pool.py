@@ -61,9 +61,16 @@ class Pool:
         return change
 
     def offer(
-        self, *models: str, withdrawn: Sequence[str] = (), hold_ms: int = 15_000, grace_ms: int = 0
+        self,
+        *models: str,
+        withdrawn: Sequence[str] = (),
+        hold_ms: int = 15_000,
+        grace_ms: int = 0,
+        upstreams: Sequence[str] = (),
     ) -> None:
-        self.scheduler.offer(models, withdrawn, hold_ms, grace_ms).result()
+        """`upstreams`: by each of them every model is offered."""
+        pairs = [(model, upstream) for model in models for upstream in upstreams]
+        self.scheduler.offer(models, withdrawn, hold_ms, grace_ms, pairs).result()
 
     def spec(
         self, task_id: str, model: str = "m", queue: str = "free", user: str = "u", **more: Any
@@ -77,19 +84,25 @@ class Pool:
         reply = self.scheduler.submit(spec, want, nonce or self.scheduler.nonce(), "w1")
         return self.scheduler.submitted(reply.result())
 
-    def run(self, task_id: str, model: str = "m", *, worker: str = "w1", **more: Any) -> Grant:
+    def run(
+        self, task_id: str, model: str = "m", *, worker: str = "w1", upstream: str = "", **more: Any
+    ) -> Grant:
         """Submit a task and take it."""
         self.submit(task_id, model, **more)
-        (grant,) = self.take(model, worker=worker)
+        (grant,) = self.take(model, worker=worker, upstream=upstream)
         assert grant.task_id == task_id
         return grant
 
-    def take(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> list[Grant]:
-        return self.ask(*models, want=want, nonce=nonce, worker=worker).grants
+    def take(
+        self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1", upstream: str = ""
+    ) -> list[Grant]:
+        return self.ask(*models, want=want, nonce=nonce, worker=worker, upstream=upstream).grants
 
-    def ask(self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1") -> Taken:
+    def ask(
+        self, *models: str, want: int = 1, nonce: str = "", worker: str = "w1", upstream: str = ""
+    ) -> Taken:
         """`take` with the instants it names."""
-        reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker)
+        reply = self.scheduler.take(models or ["m"], want, nonce or self.scheduler.nonce(), worker, upstream)
         return self.scheduler.taken(reply.result())
 
     def taken(self, *models: str, want: int = 1) -> list[str]:
@@ -142,9 +155,10 @@ class Pool:
         end: Fragment | None = None,
         who: str = "key/w1",
         hold_ms: int = 0,
+        why: str = "gone",
     ) -> Ended:
         result: Ended = drive(
-            self.scheduler.requeue(grant, "gone", cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms)
+            self.scheduler.requeue(grant, why, cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms)
         )
         return result
 

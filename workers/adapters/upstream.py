@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from types import SimpleNamespace
@@ -92,12 +93,15 @@ class Upstream:
         self._client: httpx.AsyncClient | None = None
         self._watch: Watch | None = None
         self._worker: Worker | None = None
+        self.name = _name_of(url)
+        """What tells this upstream from others: workers that ask the same one have the same."""
         self._shown_url = str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
 
     def attach(self, worker: Worker) -> None:
         """Make this adapter a handler of `worker` and let its connections end with the worker."""
         worker.handler(models=self.models, task_types=list(self._dialect.task_types))(self)
         self._worker = worker
+        worker.upstream = worker.upstream or self.name
 
         @worker.on_startup
         async def begin(_: SimpleNamespace) -> None:
@@ -331,3 +335,11 @@ async def _linger(parts: AsyncIterator[bytes]) -> None:
                 pass
     except (TimeoutError, httpx.HTTPError):
         return  # the answer is complete; only the connection is lost
+
+
+def _name_of(url: httpx.URL) -> str:
+    """Host and port; what is reached by a name that means another machine everywhere has this one's."""
+    host = url.host
+    if host in ("localhost", "::1") or host.startswith("127."):
+        host = socket.gethostname() or host
+    return f"{host}:{url.port}" if url.port else host

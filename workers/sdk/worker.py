@@ -61,6 +61,7 @@ class Worker:
         slots: int = 1,
         drain_ms: int = 30_000,
         tags: dict[str, str] | None = None,
+        upstream: str | None = None,
     ) -> None:
         self.name = name or socket.gethostname() or "worker"
         self.gateway = gateway or os.environ.get("FAIRLANE_GATEWAY") or DEFAULT_GATEWAY
@@ -68,6 +69,7 @@ class Worker:
         self.slots = slots
         self.drain_ms = drain_ms
         self.tags = tags
+        self.upstream = upstream
         self.state = SimpleNamespace()
         """What start-up hooks put here, handlers find in `context.state`."""
         self.registry = Registry()
@@ -169,6 +171,11 @@ class Worker:
         check_secret(self.token or "", "The worker token")
         if not self.registry.models:
             raise ValueError("This worker has no handler: add one with @worker.handler(models=[...]).")
+        if len(self.upstream or "") > protocol.MAX_UPSTREAM_CHARS or not (self.upstream or "").isprintable():
+            raise ValueError(
+                f"upstream must be at most {protocol.MAX_UPSTREAM_CHARS} printable characters: it names the server "
+                "behind this worker."
+            )
         if not 1 <= self.slots <= MAX_SLOTS:
             raise ValueError(f"slots is {self.slots}; it must be between 1 and {MAX_SLOTS}.")
         if not 0 <= self.drain_ms <= 24 * 3600 * 1000:
@@ -222,6 +229,7 @@ class Worker:
             slots=self.slots,
             task_types=self.registry.task_types,
             unhealthy=self._unhealthy,
+            upstream=self.upstream or None,
             model_info=dict(self._model_info) or None,
             sdk=protocol.Sdk(name="fairlane-python", version=_version()),
             tags=self.tags,

@@ -21,12 +21,13 @@ RETRY_REST_MS = 100
 """After a failure that a retry may mend, the worker pauses so long that an idle one, here or elsewhere, is first."""
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
+SHUT_REMEMBERED = 1000
 
 _UNUSED = 1 << 62
 """Puts the turns of workers that had no task yet before all others."""
 
-Offer = tuple[tuple[str, ...], frozenset[str] | None, int]
-"""Models, task types, version of the protocol."""
+Offer = tuple[tuple[str, ...], frozenset[str] | None, int, str]
+"""Models, task types, version of the protocol, upstream."""
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -42,6 +43,9 @@ class Recent(Generic[Key, Value]):
 
     def __contains__(self, key: Key) -> bool:
         return key in self._values
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
 
     def get(self, key: Key) -> Value | None:
         return self._values.get(key)
@@ -86,17 +90,17 @@ class Held(dict[Any, Any]):
 
 
 class Kind:
-    """Workers of the same version that offer the same models and take the same task types.
+    """Workers of the same version and upstream that offer the same models and take the same task types.
 
     `members`: those that do not drain; `unhealthy`: those of them that have an ailment. `free`: those that may be asked for;
     `resting`: those that may only be given what is at hand; both as (turn, worker), the one that is next first.
     """
 
-    __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "unhealthy")
+    __slots__ = ("free", "members", "models", "offer", "resting", "task_types", "unhealthy", "upstream")
 
     def __init__(self, offer: "Offer") -> None:
         self.offer = offer
-        self.models, self.task_types, _ = offer
+        self.models, self.task_types, _, self.upstream = offer
         self.members: dict[str, Worker] = {}
         self.unhealthy: set[str] = set()
         self.free: list[tuple[int, Worker]] = []
@@ -122,9 +126,10 @@ class Worker:
     (`rest_until`) no task is asked for, but one that is at hand may be given. `send` queues a frame; `close` ends the connection
     with a code and a reason. `past` tells of attempts that are over on this connection until when late frames are no fault (0:
     the result has come); `strange` are those that it said to hold and never had; `refused` are tasks that it cannot run and why,
-    `avoided` those that another one should try first; `failures` how many in a row failed through it. What `health.py` knows of
-    it: `reported` is why it cannot work, as it says itself, `failing` with what its tasks failed when there were too many in a
-    row (both are empty while it is well), `rests` how often it rested since, and `probe_at` until when.
+    `avoided` those that another one should try first; `failures` how many in a row failed through it; `upstream` the server
+    behind it, '' where it names none. What `health.py` knows of it: `reported` is why it cannot work, as it says itself,
+    `failing` with what its tasks failed when there were too many in a row (both are empty while it is well), `rests` how often
+    it rested since, and `probe_at` until when.
 
     Its pool follows every change by itself; `turn`, `kind` and `line` are the pool's.
     """
@@ -162,6 +167,7 @@ class Worker:
         "strange",
         "task_types",
         "turn",
+        "upstream",
         "version",
         "wakes_at",
     )
@@ -178,6 +184,7 @@ class Worker:
         model_info: Mapping[str, ModelInfo] | None = None,
         instance_id: str = "",
         key_id: str = "",
+        upstream: str = "",
         send: Callable[[bytes], None],
         close: Callable[[int, str], None],
     ) -> None:
@@ -187,6 +194,7 @@ class Worker:
         self.version = version
         self.instance_id = instance_id
         self.key_id = key_id
+        self.upstream = upstream
         self.send = send
         self.close = close
         self._slots = slots
@@ -377,6 +385,8 @@ class Pool:
         self._asleep: list[tuple[float, str]] = []
         """A heap: when to look again at whom, of those that are to get nothing, or to rest, until then."""
         self._losses: Recent[str, list[float]] = Recent(LOSSES_REMEMBERED)
+        self._closed_until: Recent[tuple[str, str], float] = Recent(SHUT_REMEMBERED)
+        """Model and upstream through which nothing of it starts, and until when."""
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -448,7 +458,7 @@ class Pool:
         self._leave_kind(worker)
         if worker.draining:
             return
-        offer = (worker.models, worker.task_types, worker.version)
+        offer = (worker.models, worker.task_types, worker.version, worker.upstream)
         kind = self._kinds.get(offer)
         if kind is None:
             kind = self._kinds[offer] = Kind(offer)
@@ -456,6 +466,8 @@ class Pool:
             for model in kind.models:
                 if model not in self._by_model:
                     self._by_model[model] = []
+                    self._news.add(model)
+                elif all(other.upstream != kind.upstream for other in self._by_model[model]):
                     self._news.add(model)
                 self._by_model[model].append(kind)
         worker.models, worker.task_types = kind.models, kind.task_types  # thousands share one tuple
@@ -493,6 +505,8 @@ class Pool:
                 self._by_model[model].remove(kind)
                 if not self._by_model[model]:
                     del self._by_model[model]
+                    self._news.add(model)
+                elif all(other.upstream != kind.upstream for other in self._by_model[model]):
                     self._news.add(model)
 
     def place(self, worker: Worker) -> None:
@@ -541,21 +555,49 @@ class Pool:
         """How many of these names nobody offers."""
         return sum(model not in self._by_model for model in set(models))
 
+    def is_new(self, upstream: str) -> bool:
+        """Whether no worker here names this upstream."""
+        return bool(upstream) and all(kind.upstream != upstream for kind in self._kinds.values())
+
     def take_news(self) -> dict[str, bool]:
-        """Models that began or ceased to be offered since the last call, or both: whether they are offered now."""
+        """Models that began or ceased to be offered since the last call, or both, or whose upstreams are others now: whether they
+        are offered now."""
         news, self._news = self._news, set()
         return {model: model in self._by_model for model in news}
 
-    def pick(self, model: str, task_type: str = "", task_id: str = "") -> Worker | None:
+    def shut(self, model: str, upstream: str, ms: int) -> None:
+        """For so long nothing of a model is asked for through an upstream."""
+        self._closed_until.put((model, upstream), self.time() + ms / 1000)
+
+    def reopen(self, model: str, upstream: str) -> None:
+        """Something may be asked for again."""
+        self._closed_until.pop((model, upstream))
+
+    def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
+        """Each of these models and each upstream by which it is offered here: of those of which one has a name."""
+        found = []
+        for model in models:
+            names = {kind.upstream for kind in self._by_model.get(model, ())}
+            if names != {""}:
+                found += [(model, name) for name in sorted(names)]
+        return found
+
+    def pick(
+        self, model: str, task_type: str = "", task_id: str = "", upstream: str | None = None
+    ) -> Worker | None:
         """The least recently used free worker for a model, or for one task of it.
 
-        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other.
+        Given a task: never a worker that does not take it, and one that should avoid it only if there is no other; of its
+        `upstream`, through which it was granted. Without: of those through which something may start.
         """
-        self._wake(self.time())
+        now = self.time()
+        self._wake(now)
         best: Worker | None = None
         second_best: Worker | None = None
         for kind in self._serving(model):
-            if not kind.takes(task_type):
+            if not kind.takes(task_type) or (upstream is not None and kind.upstream != upstream):
+                continue
+            if upstream is None and self._closed_until and now < self._closed(model, kind.upstream):
                 continue
             for line in (kind.free, kind.resting) if task_id else (kind.free,):
                 for turn, worker in line:
@@ -569,6 +611,9 @@ class Pool:
                     if second_best is None or turn < second_best.turn:
                         second_best = worker
         return best or second_best
+
+    def _closed(self, model: str, upstream: str) -> float:
+        return self._closed_until.get((model, upstream)) or 0.0
 
     def anybody_takes(self, model: str, task_type: str, task_id: str) -> bool:
         """Whether some worker here can run the task, now or when it is free."""

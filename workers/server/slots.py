@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlane.queues.errors import StoreError, StoreUnavailable
 from fairlane.queues.scheduler import MOST_TAKEN, Scheduler
-from fairlane.queues.tasks import Grant, Known, Later, Refused, Submitted, TaskSpec
+from fairlane.queues.tasks import Grant, Known, Later, Refused, Shut, Submitted, TaskSpec
 from fairlane.workers.server.cancel import Cancels
 from fairlane.workers.server.payloads import PayloadCache
 from fairlane.workers.server.pool import ANY, Pool, Worker
@@ -22,6 +22,8 @@ FILLED_AT_ONCE = 50
 FILL_PAUSE_S = 0.02
 MOST_UNHEARD = 1000
 """Models remembered whose wake-up found no free slot here; the sweep repeats wake-ups anyway."""
+MOST_SHUT_MS = 5000
+"""For so long it is believed that nothing of a model starts through an upstream: the message that it does may be lost."""
 MISMATCH_REST_S = 1.0
 """How long a worker asks for nothing after a task that only others take: it would be given the same one again."""
 
@@ -58,7 +60,8 @@ class Slots:
         try:
             named = worker is not None and worker.models != (ANY,)
             nonce, worker_id = self._scheduler.nonce(), worker.id if worker else ""
-            reply = self._scheduler.submit(task, want, nonce, worker_id, named=named)
+            upstream = worker.upstream if worker else ""
+            reply = self._scheduler.submit(task, want, nonce, worker_id, named=named, upstream=upstream)
         except StoreUnavailable:
             self._payloads.pop(task.id)
             if worker:
@@ -93,7 +96,7 @@ class Slots:
             if worker and isinstance(answer, Known):  # these come in crowds
                 self._came_back_empty(worker)
         elif worker:
-            self.use(worker, answer.grants, answer.later)
+            self.use(worker, answer.grants, answer.later, answer.shut)
         else:
             self.ask_later(answer.later)
         if not done.done():
@@ -136,7 +139,8 @@ class Slots:
 
     def _take(self, worker: Worker, want: int, woken: str | None = None) -> None:
         try:
-            reply = self._scheduler.take(worker.models, want, self._scheduler.nonce(), worker.id)
+            nonce = self._scheduler.nonce()
+            reply = self._scheduler.take(worker.models, want, nonce, worker.id, worker.upstream)
         except StoreUnavailable:
             worker.reserved -= want
             return  # filled again when the connection is back
@@ -146,24 +150,39 @@ class Slots:
         worker.reserved -= want
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep wakes
-        grants, later = self._scheduler.taken(reply.result())
+        grants, later, shut = self._scheduler.taken(reply.result())
         self.ask_later(later)
+        self._shut(worker, shut)
         for grant in grants:
             self.start(grant, worker)
         if len(grants) < want:
             self._came_back_empty(worker)
+            if woken is not None and any(model == woken for model, _ in shut):
+                self.on_wake(woken, targeted=True)  # through another upstream
         elif woken is not None:
             self.on_wake(woken, targeted=False)
         elif want == MOST_TAKEN:
             self.fill(worker)
 
-    def use(self, worker: Worker, grants: list[Grant], later: Later) -> None:
+    def use(self, worker: Worker, grants: list[Grant], later: Later, shut: Shut) -> None:
         """Begin what was granted for a free slot, or ask again if a wake-up was missed."""
         self.ask_later(later)
+        self._shut(worker, shut)
         for grant in grants:
             self.start(grant, worker)
         if not grants:
             self._came_back_empty(worker)
+
+    def _shut(self, worker: Worker, shut: Shut) -> None:
+        """Nothing of these models starts through the worker's upstream: others are asked first, until a timer rings."""
+        for model, ms in shut:
+            self.pool.shut(model, worker.upstream, min(ms, MOST_SHUT_MS))
+        self.ask_later([(model, min(ms, MOST_SHUT_MS) + 1) for model, ms in shut])
+
+    def opened(self, model: str, upstream: str) -> None:
+        """Something of a model may start through an upstream again."""
+        self.pool.reopen(model, upstream)
+        self.on_wake(model, targeted=False)
 
     def _came_back_empty(self, worker: Worker) -> None:
         """A slot was not filled. A wake-up that overtook this answer found the slot still reserved: ask again."""

@@ -2,12 +2,13 @@
 --
 -- Most models have no rules but their limit: then it is the lane with the smallest tag. Rules (field `rules` of a model, `strict`
 -- of every queue, kept by configure.lua) are looked at only where there are some:
---   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing;
+--   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing; nor does
+--      one through an upstream that is held or whose breaker is open (upstreams.lua);
 --   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
 --      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
 --      such slots itself (all together may have reserved more than there are);
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
-local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat' }
+local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat', 'ups' }
 
 -- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. `s`: its
 -- fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
@@ -91,13 +92,13 @@ end
 
 -- What decisions need of a lane and its model. `lifts` and `idle_tag` are as stored.
 local function read_lane(model, q)
-  local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag, top =
+  local limit, rules, unit, mean_output, mean_ms, pace, held, used, users, V, v, lifts, waiting, drain, charged, idle_tag, top, ups =
     unpack(call('HMGET', keys.model(model), 'concurrency', 'rules', 'cost', 'out', 'ms', 'pace', 'held', 'used', 'users', 'V',
-      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q, 'top'))
+      'v:' .. q, 'L:' .. q, 'n:' .. q, 'D:' .. q, 'c:' .. q, 'S:' .. q, 'top', 'ups'))
   return {
     q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
     held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),
-    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top),
+    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top), ups = ups,
   }
 end
 
@@ -119,6 +120,10 @@ local function eligible(model, comer)
   local free = lane.limit > 0 and lane.limit - call('ZCARD', keys.slots(model)) or FOREVER
   if free <= 0 then return nil end
   if lane.held > NOW then return nil, lane.held end
+  if lane.ups then
+    local at = upstreams.barred(model)
+    if at > 0 then return nil, at end
+  end
   local tag = tonumber(line[2])
   local first, rules = tag, nil
   if lane.ruled or queue[2] == '1' then

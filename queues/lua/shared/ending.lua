@@ -64,6 +64,7 @@ local function release(id, t, used)
   call('ZREM', keys.look(), id)
   if not held then return false end
   call('SREM', keys.busy(t.q, t.m, t.u), id)
+  if t.bp then upstreams.end_probe(id, t) end
   if string.sub(t.ac, -1) == '1' then
     call('SREM', keys.running(t.q, t.m), id)
     call('SREM', keys.load(t.q), id)
@@ -104,7 +105,7 @@ end
 
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
--- `completed`: it ran to its end.
+-- `completed`: it ran to its end. Returns its lane's books as they were.
 local function settle(t, input, output, completed)
   local q, m = t.q, t.m
   local books = read_books(m, q)
@@ -146,6 +147,7 @@ local function settle(t, input, output, completed)
   if #changed > 0 then call('HSET', keys.model(m), unpack(changed)) end
   unpark_after(t)
   forget_idle_flows(q, m, books)
+  return books
 end
 
 -- Take back all that an attempt was charged.

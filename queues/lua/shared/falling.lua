@@ -1,6 +1,6 @@
 -- Tasks that may go on to another model, which they do in the order of their field `fb`, before anybody saw output: when an attempt
--- failed, and while their own model starts nothing for longer than they wait for it (`fa`): nobody offers it, it is held, paced or
--- paused. What they were charged is closed before; they keep their age, their limits and what they are held of a quota, which is the
+-- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
+-- longer than they wait for it (`fa`) it is held or paced. What they were charged is closed before; they keep their age, their limits and what they are held of a quota, which is the
 -- most that any of the models may cost. A model that failed a task is not asked again; one that only did not start it, last.
 local parse_fallbacks = keeping(function(text)
   local list = {}
@@ -11,24 +11,35 @@ local parse_fallbacks = keeping(function(text)
   return list
 end)
 
--- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, or
--- it is paused.
+-- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, it
+-- is paused, or its breakers are open.
 local function barred_until(name)
   local m = scheduled_as(name)
   if not m then return FOREVER end
-  local at = paced_until(m, call('HMGET', keys.model(m), unpack(ALL_RULES)), 1)
+  local rules = call('HMGET', keys.model(m), unpack(ALL_RULES))
+  local at = paced_until(m, rules, 1)
   if at < FOREVER then at = math.ceil(at / 1000) end
+  if rules[9] then
+    local from, why = upstreams.barred(m)
+    if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
+  end
   if m ~= name then at = math.max(at, name_held_until({ an = name }) or 0) end
   return at
 end
 
-local BARRED = { no_worker = true, model_paused = true, held = true }
+local BARRED = { no_worker = true, model_paused = true, breaker_open = true, held = true }
 
--- Why nothing starts that asks for this model: 'no_worker', 'model_paused' or 'held' (or paced).
+-- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'held' (or paced).
 local function barred_by(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end
-  return call('HGET', keys.model(m), 'paused') == '1' and 'model_paused' or 'held'
+  local s = call('HMGET', keys.model(m), 'paused', 'ups')
+  if s[1] == '1' then return 'model_paused' end
+  if s[2] then
+    local from, why = upstreams.barred(m)
+    if from > 0 and why ~= 'held' then return 'breaker_open' end
+  end
+  return 'held'
 end
 
 -- The models that a task left with this one behind them, the last ten.

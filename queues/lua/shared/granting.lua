@@ -1,4 +1,4 @@
-local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, idle_for, take, repeat_grants, take_once
+local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, note_later, later_of, idle_for, take, repeat_grants, take_once
 do
 -- The reply that describes a grant: its fields, as tasks.py (Grant) names them, in MessagePack: a reply of twenty strings takes
 -- Redis longer. `start_seq`, `start`: number and data of its start event.
@@ -66,7 +66,7 @@ end
 -- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
 -- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `flow_stays`: more tasks wait in the flow;
 -- `lane_stays`: in the lane. `grant`: for whom: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
--- renewal. `more`, `record`: further fields of the model and of the record, to be stored. Returns the data of the start event.
+-- renewal, the `upstream` of the worker, and whether it is a `probe` of that. `more`, `record`: further fields of the model and of the record, to be stored. Returns the data of the start event.
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'
@@ -99,6 +99,15 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   t.st, t.at, t.sq = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1)
   t.gt, t.ow, t.wk = grant.nonce .. ':' .. grant.number, grant.replica, grant.worker
   t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
+  if grant.upstream ~= '' then
+    t.up = grant.upstream
+    record[#record + 1], record[#record + 2] = 'up', t.up
+  end
+  if grant.probe then
+    t.bp = '1'
+    record[#record + 1], record[#record + 2] = 'bp', '1'
+    upstreams.begin_probe(id, t)
+  end
   local lease_end = NOW + grant.ms
   call('ZADD', keys.slots(m), whole(lease_end), id)
   call('SADD', keys.busy(q, m, u), id)
@@ -152,13 +161,19 @@ end
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
 -- runs as many as he may, or whose key does, is parked. `grant`: as in `begin`, and how many `looks` at tasks there may be yet, counted down.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
--- now; or nil, and the instant (ms) from which one can start if time is in the way.
+-- now; or nil, the instant (ms) from which one can start if time is in the way, and whether it is for this upstream alone.
 local function grant_next(model, grant)
   while grant.looks > 0 do
     grant.looks = grant.looks - 1
     local lane, held, skipped = eligible(model)
     take_turn(model, lane, skipped)
     if not lane then return nil, held end
+    grant.probe = nil
+    if lane.ups then
+      local at, why = upstreams.through(model, grant.upstream)
+      if at > 0 then return nil, at, true end
+      grant.probe = why == 'probe'
+    end
     local q = lane.q
     local flows = keys.flows(q, model)
     local u, tag, next_user = unpack(call('ZRANGE', flows, '0', '1', 'WITHSCORES'))
@@ -241,6 +256,22 @@ local function line_of(models)
   return line, shared
 end
 
+-- Note in `later` that a model may start its next task at an instant (ms), where time alone is in the way: {model, in how many ms,
+-- 1: through the upstream of the worker that asked, it may through others; …}.
+function note_later(later, model, at, of_upstream)
+  if at >= FOREVER then at = NOW + 60000 end
+  later[#later + 1] = model
+  later[#later + 1] = math.max(at - NOW, 1)
+  later[#later + 1] = of_upstream and 1 or 0
+end
+
+-- The same of one model alone.
+function later_of(model, at)
+  local later = {}
+  note_later(later, model, at)
+  return later
+end
+
 -- A replica has a free slot for these models: the next eligible task wakes it.
 function idle_for(models, replica)
   for _, model in ipairs(models) do
@@ -251,13 +282,13 @@ end
 -- Take up to `want` tasks for a worker that serves `models` ({'*'}: every model), in the order of the models' line.
 -- What stays unfilled is recorded, so that the next eligible task wakes this replica; what others could still start, of these
 -- models or of `freed` (a model that has a slot free since this script began), wakes them. Returns the grants, their ids, and
--- {model, ms, …}: how long until a model may start its next task, where time alone is in the way.
+-- `later`.
 local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
 local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
-function take(models, want, replica, worker, nonce, grant_ms, freed)
+function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   local grants, ids, later = {}, {}, {}
   want = math.min(want, MOST_TAKEN)
-  local grant = { replica = replica, worker = worker, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
+  local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
   local waiting, shared = line_of(models)
   while #ids < want and waiting[1] do
     local entry = table.remove(waiting, 1)
@@ -280,11 +311,8 @@ function take(models, want, replica, worker, nonce, grant_ms, freed)
         table.insert(waiting, at, entry)
       end
     else
-      if model == freed then freed = nil end
-      if t then
-        later[#later + 1] = model
-        later[#later + 1] = math.max(t - NOW, 1)
-      end
+      if model == freed and not start then freed = nil end
+      if t then note_later(later, model, t, start) end
     end
   end
   if #ids < want then
@@ -294,10 +322,7 @@ function take(models, want, replica, worker, nonce, grant_ms, freed)
       local model = waiting[i][1]
       if model == freed then freed = nil end
       local at = wake(model)
-      if at then
-        later[#later + 1] = model
-        later[#later + 1] = math.max(at - NOW, 1)
-      end
+      if at then note_later(later, model, at) end
     end
   end
   if freed then wake(freed) end
@@ -319,10 +344,10 @@ end
 
 -- The same as `take`, for calls that have no record in which to note what they granted. The note outlives the grants, since a sweep
 -- may prolong them.
-function take_once(models, want, replica, worker, nonce, grant_ms, freed)
+function take_once(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   local before = call('GET', keys.taken(nonce))
   if before then return repeat_grants(before, nonce), {} end
-  local grants, ids, later = take(models, want, replica, worker, nonce, grant_ms, freed)
+  local grants, ids, later = take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
   if #ids > 0 then call('SET', keys.taken(nonce), table.concat(ids, ','), 'PX', whole(5 * grant_ms)) end
   return grants, later
 end

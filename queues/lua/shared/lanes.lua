@@ -249,11 +249,12 @@ end
 -- What settling needs of a lane and its model: `unit` of cost, `users` in line, what is learned (means), `v` of the lane, and what
 -- it is charged by: its start `tag` (valid while it is idle), sum of `lifts`, cost `charged` so far.
 local function read_books(m, q)
-  local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top =
-    unpack(call('HMGET', keys.model(m), 'cost', 'users', 'out', 'ms', 'pace', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q, 'top'))
+  local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top, ups, slow =
+    unpack(call('HMGET', keys.model(m), 'cost', 'users', 'out', 'ms', 'pace', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q, 'top',
+      'ups', 'breaker_slow_ms'))
   return {
     unit = unit, users = num(users), mean_output = mean_output, mean_ms = mean_ms, pace = pace, v = num(v), tag = num(tag),
-    lifts = num(lifts), charged = num(charged), top = num(top),
+    lifts = num(lifts), charged = num(charged), top = num(top), ups = ups, slow = slow,
   }
 end
 

@@ -7,6 +7,13 @@ local function history(t, why)
   return all
 end
 
+-- Whether nothing of a model starts, as the breakers of its upstreams are open: who waits for a task that failed is not kept waiting.
+local function is_broken(m)
+  if not call('HGET', keys.model(m), 'ups') then return false end
+  local at, why = upstreams.barred(m)
+  return at > 0 and why == 'open'
+end
+
 -- Close the books on a running attempt and put its task back to its old place, or end it.
 -- `cause`: 'lost' (the worker is gone), 'failed' (a retry may help), 'falls' (only another model may help) or 'declined' (which costs
 -- no try). `begun`: the worker had
@@ -42,6 +49,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     other = (failed or barred_until(t.an or t.m) > NOW + num(t.fa)) and open_to(t)
   end
   if not give_up and cause == 'falls' and not other then give_up = failures.lost end
+  if not give_up and not other and t.wt == '1' and cause == 'failed' and t.bg and is_broken(t.m) then give_up = failures.lost end
   if not give_up and t.wt == '1' and not other and not is_offered(t.an or t.m) then give_up = failures.no_worker end
   if not give_up and passed(t.dl) then give_up = failures.timeout end
   if give_up then
@@ -58,7 +66,8 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     t.wd = whole(num(t.wd) + NOW - num(t.ga))
     call('HSET', key, 'wd', t.wd)
   end
-  call('HDEL', key, 'wk', 'bg', 'ga')
+  call('HDEL', key, 'wk', 'bg', 'ga', 'up', 'bp')
+  t.up, t.bp = nil, nil
   if other then
     fall_on(id, t, other, not t.bg or cause == 'declined' or cause == 'lost', failed and why or barred_by(t.an or t.m))
     held, alone_until = false, nil

@@ -346,7 +346,7 @@ async def test_a_file_without_keys_is_taken_over_where_the_database_has_some(
 
         await until(lambda: gateway.log.count("keys and limits read again") == processes, "the reload")
         await until(gone, "the file's key to be gone")
-        # (a process that nobody had asked may not have looked at the database before; one that forgot the key would not look again)
+        # (one that was not asked before may not have looked at the database yet; one that forgot the key would not look again)
         await until(known, "the key to be known in every process")
         assert await statuses("nobody") == {401}
         assert "would open the gateway" not in gateway.log

@@ -63,6 +63,17 @@ STATE: dict[str, Any] = {
             "nextStartAt": None,
             "jain": 0.987,
             "overrides": {"max_running_per_user": 2},
+            "outputLimits": {
+                "firstOutput": {
+                    "ms": 24_000,
+                    "targetMs": 2000,
+                    "why": "long_queue",
+                    "p99Ms": 300,
+                    "answers": 99,
+                },
+                "silence": {"ms": 9000, "targetMs": 9000, "why": "fixed", "p99Ms": None, "answers": 0},
+                "waitMs": 17_000,
+            },
         },
         {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
         {
@@ -335,9 +346,10 @@ def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: 
 
 
 def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server: str) -> None:
-    answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="200")
+    answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="300")
     assert re.search(
-        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99 +held by its provider for 12\.0 s",
+        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99"
+        r" +24\.0 s, going to 2\.0 s: the queue is long \(17\.0 s to wait\) +9\.0 s +held by its provider for 12\.0 s",
         answer.stdout,
         re.MULTILINE,
     )

@@ -391,6 +391,22 @@ const queueTable = () =>
     "queues.title",
   );
 
+/** How long a model may be silent, as it holds now; where its queue moves that, why, and where it goes. */
+const limitLines = limits =>
+  ["firstOutput", "silence"]
+    .filter(name => limits?.[name])
+    .map(name => {
+      const { ms, targetMs, why, p99Ms, answers } = limits[name];
+      const wait = duration(limits.waitMs);
+      const long = [
+        t(`limit.${name}.long`),
+        t(`limit.why.${why}`, { wait }),
+        targetMs === ms ? "" : t("limit.target", { time: duration(targetMs) }),
+        p99Ms === null ? "" : t("limit.answers", { n: number(answers), time: duration(p99Ms) }),
+      ];
+      return h("span", { class: why === "long_queue" || why === "answers" ? "sub warn" : "sub", title: long.filter(Boolean).join(" ") }, t(`limit.${name}`, { time: duration(ms) }));
+    });
+
 const modelTable = () =>
   new LiveTable(
     [
@@ -462,7 +478,12 @@ const modelTable = () =>
               ]
             : t("unlimited"),
       },
-      { name: "model.run", class: "num", sign: row => duration(row.meanRunMs) },
+      {
+        name: "model.run",
+        class: "num",
+        sign: row => JSON.stringify([row.meanRunMs, row.outputLimits]),
+        draw: row => [h("span", {}, duration(row.meanRunMs)), ...limitLines(row.outputLimits)],
+      },
       {
         name: "model.jain",
         class: "num",

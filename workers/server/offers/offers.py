@@ -70,7 +70,8 @@ class Offers:
         self._offered.difference_update(withdrawn)
         self._offered.update(models)
         grace_ms = self._settings.no_worker_grace_ms
-        reply = self._scheduler.offer(models, withdrawn, OFFER_HOLD_MS, grace_ms)
+        upstreams = self._pool.upstreams(models)
+        reply = self._scheduler.offer(models, withdrawn, OFFER_HOLD_MS, grace_ms, upstreams)
         reply.add_done_callback(self._on_offered)
         return reply
 
@@ -152,6 +153,7 @@ class Offers:
             "taskTypes": None if worker.task_types is None else sorted(worker.task_types),
             "slots": worker.slots,
             "draining": worker.draining,
+            "upstream": worker.upstream or None,
             "unhealthy": worker.ailment or None,
             "modelInfo": msgspec.to_builtins(
                 {name: info for name, info in (worker.model_info or {}).items() if name in worker.models}

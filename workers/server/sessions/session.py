@@ -124,8 +124,8 @@ class Connection(Protocol):
         ...
 
 
-_Asked = tuple[list[str], list[str] | None, dict[str, ModelInfo] | None]
-"""What a worker says that it offers: models, task types, what it tells of the models."""
+_Asked = tuple[list[str], list[str] | None, dict[str, ModelInfo] | None, str | None]
+"""What a worker says that it offers: models, task types, what it tells of the models, its upstream."""
 
 
 class Session:
@@ -173,8 +173,7 @@ class Session:
         self._ailments = PerMinute(AILMENTS_PER_MINUTE)
         self._kept_results = 0
         self._pieces = 0  # events that the output of the frame in hand becomes
-        self._asked: _Asked = ([ANY], None, None)
-        """The models and task types that the worker would offer."""
+        self._asked: _Asked = ([ANY], None, None, None)
         self._time = registry.pool.time
         flood_s = settings.flood_ms / 1000
         self._frame_rate = FrameRate(settings.flood_frames, settings.flood_bytes, flood_s, self._time())
@@ -435,17 +434,18 @@ class Session:
         models = self._admitted(frame)
         if models is None:
             return
-        self._asked = (frame.models, frame.task_types, frame.model_info)
+        self._asked = (frame.models, frame.task_types, frame.model_info, frame.upstream)
         first = self.worker
         if first is not None and first.version >= 2:
-            before = (first.models, first.task_types, first.slots, first.model_info)
+            before = (first.models, first.task_types, first.slots, first.model_info, first.upstream)
+            first.upstream = frame.upstream or ""
             first.set_models(models, frame.task_types)
             first.model_info = frame.model_info
             first.slots = frame.slots
             unhealthy = frame.unhealthy or ""
             if unhealthy in ("", first.reported) or not self._ailments.exceeded(self._time()):
                 self._registry.health.says(first, unhealthy)
-            if (first.models, first.task_types, first.slots, first.model_info) != before:
+            if (first.models, first.task_types, first.slots, first.model_info, first.upstream) != before:
                 self._registry.changed(first)
             return
         if first is not None:
@@ -476,14 +476,15 @@ class Session:
         if first is None and self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return None
-        asked = (frame.models, frame.task_types, frame.model_info)
+        asked = (frame.models, frame.task_types, frame.model_info, frame.upstream)
         changes = first is not None and first.version >= 2 and asked != self._asked
         if changes and self._renamings.exceeded(self._time()):
-            sentence = f"models, their info and task types may change {RENAMINGS_PER_MINUTE} times a minute"
+            sentence = f"models, their info, task types and upstream may change {RENAMINGS_PER_MINUTE} times a minute"
             self._complain("REGISTER", sentence)
             return None
-        if not self._names.take(self.identity.id, self._registry.pool.unknown(models), self._time()):
-            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new model names a minute"
+        new = self._registry.pool.unknown(models) + self._registry.pool.is_new(frame.upstream or "")
+        if not self._names.take(self.identity.id, new, self._time()):
+            sentence = f"workers of one token may bring {NEW_NAMES_PER_MINUTE} new names of models and upstreams a minute"
             if first is None:
                 self._refuse("MODELS", sentence, CLOSE_FLOOD, "too many new model names")
                 return None
@@ -503,6 +504,7 @@ class Session:
             task_types=frame.task_types,
             model_info=frame.model_info,
             instance_id=frame.instance_id,
+            upstream=frame.upstream or "",
         )
         self.worker = worker
         settings, limits = self._settings, Limits(self._settings.max_message_bytes)

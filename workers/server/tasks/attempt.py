@@ -41,7 +41,7 @@ from fairlane.workers.protocol import (
     worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
-from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
 from fairlane.workers.server.tasks.characters import SplitCharacters
 from fairlane.workers.server.tasks.steps import (
@@ -129,6 +129,7 @@ class Attempt:
 
     `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
     is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
+    `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s).
     """
 
     __slots__ = (
@@ -153,6 +154,8 @@ class Attempt:
         "grant",
         "granted_at",
         "key",
+        "limits",
+        "longest_gap",
         "missing",
         "output_at",
         "phase",
@@ -177,7 +180,9 @@ class Attempt:
         self.key = key_of(grant, worker)
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
-        self.first_output_at = 0.0
+        self.first_output_at = self.longest_gap = 0.0
+        self.limits: OutputLimits | None = None
+        """On its silence, as they were at its grant; None: as they are configured."""
         self.renewed_at = 0.0
         self.stopping_since = self.stop_until = 0.0
         self.timer: Timer | None = None
@@ -278,7 +283,7 @@ class Attempt:
                 self._unread_bytes += _text_bytes(message)
                 return None
             self.acknowledged()
-        self.output_at = self._effects.time()
+        self._came()
         if halves and self._split_characters is None:
             self._split_characters = SplitCharacters()
         if self.worker.version == 1:
@@ -299,9 +304,17 @@ class Attempt:
                     return fault
         if not self.first_output_at and self.writer.has_output:
             self.first_output_at = self.output_at
+            self.longest_gap = 0.0
             self._effects.began_output(self)
         self.writer.pump()
         return None
+
+    def _came(self) -> None:
+        """Its worker sent output, or its result."""
+        now = self._effects.time()
+        if (gap := now - self.output_at) > self.longest_gap:
+            self.longest_gap = gap
+        self.output_at = now
 
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self._chunk, delta.index
@@ -402,6 +415,7 @@ class Attempt:
         if self.phase not in BEFORE_THE_END:
             return
         self.acknowledged()
+        self._came()
         if self.worker.version >= 2 and message.last_seq > self._frames:
             self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=False)
             return

@@ -64,11 +64,11 @@ class Beginnings:
         """Begin a granted task, on the worker it was asked for or a better one.
 
         0 An older attempt of the task that is held here has lost its lease: it is stopped, and its slot is free when its worker
-        answers. 1 On the least recently used of those that are free for it. The slot that it was asked for stays free then; it
-        is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no other: back to its
-        place if the worker is gone, drains, may not offer the model any more, could not tell the two attempts apart, or is
-        to rest; one that should rather not tries again. 3 A task that the worker does not take is brought to somebody who does,
-        or ends.
+        answers. 1 On the least recently used of those of the same upstream that are free for it. The slot that it was asked for
+        stays free then; it is known to be, if the other one had asked for the same models in vain, else it asks again. 2 With no
+        other: back to its place if the worker is gone, drains, may not offer the model any more, could not tell the two attempts
+        apart, or is to rest; one that should rather not tries again. 3 A task that the worker does not take is brought to
+        somebody who does, or ends.
         """
         known = self._attempts.newest(grant.task_id)
         if known is not None:
@@ -83,7 +83,7 @@ class Beginnings:
                 trace_wait(self._tracer, grant)
         worker = asked_for
         mismatch = worker.mismatch(grant.task_type, grant.task_id)
-        other = self._pool.pick(grant.model, grant.task_type, grant.task_id)
+        other = self._pool.pick(grant.model, grant.task_type, grant.task_id, worker.upstream)
         if other is not None and other is not worker:  # 1
             known_free = other.models == worker.models and other.free(self._pool.time()) > 0
             self._begin(grant, other)
@@ -119,7 +119,7 @@ class Beginnings:
         attempt = Attempt(endings, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
-        self._silence.look(attempt)
+        self._silence.begin(attempt)
         self._pool.touch(worker)
         endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt
@@ -148,7 +148,7 @@ class Beginnings:
         grant, worker = attempt.grant, attempt.worker
         if why is not Mismatch.TYPE:
             worker.refused.put(grant.task_id, why)
-        other = self._pool.pick(grant.model, grant.task_type, grant.task_id)
+        other = self._pool.pick(grant.model, grant.task_type, grant.task_id, worker.upstream)
         if other is not None:
             self._endings.moved(attempt)
             self._begin(grant, other)

@@ -120,6 +120,7 @@ class Endings:
             models=worker.models,
             worker=worker.id,
             keep_ms=self._scheduler.limits.stop_grace_ms if end.keep_slot else 0,
+            upstream=worker.upstream,
         )
 
     async def _check(self, attempt: Attempt, step: Check) -> None:
@@ -142,7 +143,7 @@ class Endings:
         attempt.written()
         worker = self._forget(attempt)
         _acknowledge(attempt, finished.outcome)
-        self._slots.use(worker, finished.grants, finished.later)
+        self._slots.use(worker, finished.grants, finished.later, finished.shut)
 
     def on_unwritable(self, grant: Grant, why: str) -> None:
         """A writer cannot go on."""
@@ -214,7 +215,15 @@ class Endings:
             grant.task_id, _now_ms(), cancelled_end("gateway").rest
         )  # if the store lost the real end
         end = End(
-            State.CANCELLED, CANCELLED, ("cancelled", terminal), used, nonce, want, worker.models, worker.id
+            State.CANCELLED,
+            CANCELLED,
+            ("cancelled", terminal),
+            used,
+            nonce,
+            want,
+            worker.models,
+            worker.id,
+            upstream=worker.upstream,
         )
         try:
             reply: Any = await self._background.until_answered(
@@ -226,7 +235,7 @@ class Endings:
         if finished.outcome == "ok":
             self._account(attempt, State.CANCELLED, CANCELLED, used)
         _acknowledge(attempt, finished.outcome)
-        self._slots.use(worker, finished.grants, finished.later)
+        self._slots.use(worker, finished.grants, finished.later, finished.shut)
 
     def moved(self, attempt: Attempt) -> Worker:
         """An attempt goes on with another worker: its slot is free, the grant stays. Returns the worker it was on."""
@@ -258,7 +267,7 @@ class Endings:
 
     def began_output(self, attempt: Attempt) -> None:
         """Tell the metrics, and its span, of an attempt's first output. Silence counts from now on."""
-        self._silence.look(attempt)
+        self._silence.began_output(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -269,6 +278,8 @@ class Endings:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
         ended = self._ended_task(attempt) if state is State.FAILED else None
+        if state is State.COMPLETED:
+            self._silence.completed(attempt)
         works = attempt.end is not None and attempt.end.blameless
         said = ended.sentence if ended else ""
         self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said)

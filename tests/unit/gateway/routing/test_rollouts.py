@@ -15,7 +15,11 @@ from fairlane.gateway.settings import ModelSettings, RouteRule, Settings
 from fairlane.queues.changes import Phase, PlannedChange
 
 SETTINGS: dict[str, Any] = {
-    "models": {"a": {}, "b": {}, "f": {"fallbacks": ["a"], "first_output_ms": 9000}},
+    "models": {
+        "a": {},
+        "b": {},
+        "f": {"fallbacks": ["a"], "first_output_ms": 9000, "first_output_least_ms": 20},
+    },
     "routes": {
         "r": {"model": "a", "tiers": {"paid": {"model": "b", "max_run_ms": 7}}},
         "to_f": {"model": "f"},
@@ -134,9 +138,9 @@ def test_a_change_of_a_tier_is_none_of_the_others() -> None:
 def test_null_is_as_if_it_were_not_said() -> None:
     made = rolled(change("route", "r", 100, fields={"max_run_ms": None, "fallbacks": ["a"]}))
     assert (rule(made, tier="paid").max_run_ms, rule(made).fallbacks) == (0, ("a",))
-    made = rolled(change("model", "f", 100, fields={"fallbacks": None, "first_output_ms": None}))
+    made = rolled(change("model", "f", 100, fields={"fallbacks": None, "silence_ms": None}))
     assert plan(made, "f").fallbacks == ""
-    assert made.settings.models["f"].first_output_ms is None
+    assert made.settings.models["f"].silence_ms is None
 
 
 def test_a_change_of_requests_with_images_leaves_the_others() -> None:
@@ -166,6 +170,10 @@ WRONG: list[tuple[PlannedChange, str]] = [
     (change("route", "r", fields={"model": "a"}, tier="gold"), "no queue has the tier 'gold'"),
     (change("route", "nowhere", fields={"model": "a"}), "there is no route 'nowhere'"),
     (change("model", "a", fields={"fallbacks": ["a"]}), "falls back to itself"),
+    (
+        change("model", "f", fields={"first_output_ms": 10}),
+        "first_output_least_ms .20. is above first_output_ms",
+    ),
     (change("model", "a", fields={"silence_ms": 0}), "silence_ms should be greater than"),
 ]
 

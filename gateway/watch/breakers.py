@@ -1,0 +1,32 @@
+"""What becomes of breakers: a line in the log and a number in the metrics for each change, at one replica."""
+
+import structlog
+
+from fairlane.queues.logs.sums import FewLines
+from fairlane.queues.metrics import Metrics
+
+log = structlog.get_logger("fairlane.tasks")
+
+PROBES = "probing"
+
+
+class Breakers:
+    """See the module. `me`: this replica; the scripts choose the one that tells a change: the owner of the task that made it."""
+
+    def __init__(self, me: str, metrics: Metrics) -> None:
+        self._me = me
+        self._metrics = metrics
+        self._lines = FewLines()
+
+    def became(self, model: str, upstream: str, what: str, why: str, ms: int, by: str) -> None:
+        """A breaker is `open` for so many ms, `closed`, or lets a task probe its upstream (`probing`)."""
+        if by != self._me:
+            return
+        self._metrics.breaker(model, upstream, what)
+        about = {"model": model, "upstream": upstream}
+        if what == "open":
+            self._lines.tell(log.warning, "breaker opens", **about, why=why, open_ms=ms)
+        elif what == PROBES:
+            self._lines.tell(log.info, "breaker lets a task probe its upstream", **about)
+        else:
+            self._lines.tell(log.info, "breaker closes", **about, **({"why": why} if why else {}))

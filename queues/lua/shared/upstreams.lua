@@ -1,0 +1,211 @@
+-- Upstreams: the servers behind a model's workers, each with a breaker and a hold of its own. A worker names its upstream; those that name
+-- none share one, ''. What happens through workers of every model (the line of '*') is not counted: names are for callers to choose.
+--
+-- A breaker is closed, open, or half-open. Closed, the outcomes of attempts are remembered from a failure on, for a window of time;
+-- where enough of them are failures, and half of all, it opens: nothing of the model starts through the upstream for a while. When
+-- that is over it is half-open: a few tasks at a time may start, its probes. As many that go well close it; one that fails opens it
+-- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM), and slow answers, if they are to.
+-- What began before it opened counts for nothing, whatever it comes to.
+--
+-- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. Who alone made a
+-- breaker open has nobody else refused: others wait until it is half-open, and are served among the first as ever.
+-- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
+local upstreams = {}
+do
+local FAILURES, WINDOW, OPEN = 5, 60000, 5000 -- where the model sets none: how many, in which time (ms), open for so long (ms)
+local MOST_OPEN = 60000 -- it is never open for longer, unless OPEN is set to more
+local PROBES = 2 -- at a time; and so many have to go well
+local KEPT = 100 -- outcomes
+local MOST = 1000 -- upstreams of models of which anything is remembered
+local MOST_LOOKED_AT = 256 -- of one model, over all replicas
+local MOST_HELD = 3600000
+
+-- Begin to remember something of an upstream; false: there are too many of them.
+local function mark(m, up)
+  local member = m .. '\n' .. up
+  if not call('ZSCORE', keys.upstreams(), member) then
+    if call('ZCARD', keys.upstreams()) >= MOST then return false end
+    call('ZADD', keys.upstreams(), '0', member)
+  end
+  call('HSET', keys.model(m), 'ups', '1')
+  return true
+end
+
+-- Tell the replicas with workers for the model what became of a breaker; `by` is the one that writes it into its log.
+local function announce(m, up, what, why, ms, by)
+  local message = 'b\n' .. table.concat({ what, whole(ms), by or '', why, m, up }, '\n')
+  local told = {}
+  for _, offered in ipairs({ m, '*' }) do
+    for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')) do
+      if not told[replica] then tell(replica, message) end
+      told[replica] = true
+    end
+  end
+  if by and by ~= '' and not told[by] then tell(by, message) end
+end
+
+-- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
+-- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
+function upstreams.through(m, up)
+  local s = call('HMGET', keys.upstream(m, up), 'held', 'till', 'forced')
+  local held, till, forced = num(s[1]), num(s[2]), s[3]
+  if forced == 'open' then return FOREVER, 'open' end
+  if forced ~= 'closed' and till > NOW then return math.max(held, till), 'open' end
+  if held > NOW then return held, 'held' end
+  if forced == 'closed' or till == 0 then return 0 end
+  if call('SCARD', keys.probes(m, up)) >= PROBES then return NOW + 1000, 'probing' end
+  return 0, 'probe'
+end
+
+-- The upstreams of the workers that may run a model.
+function upstreams.of(m)
+  local found, known = {}, {}
+  for _, offered in ipairs({ m, '*' }) do
+    local live = call('ZRANGEBYSCORE', keys.serving(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', MOST_LOOKED_AT)
+    if not live[1] and call('ZCOUNT', keys.offers(offered), '(' .. NOW_TEXT, '+inf') > 0 then live[1] = '\n' end
+    for _, member in ipairs(live) do
+      local up = string.match(member, '^(.*)\n')
+      if not known[up] then found[#found + 1] = up end
+      known[up] = true
+    end
+  end
+  return found
+end
+
+-- The same over all upstreams of a model: the earliest. 'open' where all of them are, 'probing' where all are either, else
+-- 'held'. And the user who alone made them open, if it is one.
+function upstreams.barred(m)
+  local least, open, broken, solo = FOREVER, true, true, nil
+  local all = upstreams.of(m)
+  for _, up in ipairs(all) do
+    local at, why = upstreams.through(m, up)
+    if at == 0 then return 0 end
+    least, open, broken = math.min(least, at), open and why == 'open', broken and why ~= 'held'
+    if #all == 1 then solo = call('HGET', keys.upstream(m, up), 'solo') or nil end
+  end
+  if not all[1] then return 0 end
+  return least, open and 'open' or broken and 'probing' or 'held', solo
+end
+
+-- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's.
+local function judge(list, window)
+  local outcomes, good_workers, good_users, any = {}, {}, {}, false
+  for _, entry in ipairs(call('LRANGE', list, '0', '-1')) do
+    local at, good, worker, user = string.match(entry, '^(%d+) ([01]) (%S*) (.*)$')
+    if tonumber(at) > NOW - window then
+      outcomes[#outcomes + 1] = { good == '1', worker, user }
+      if good == '1' then good_workers[worker], good_users[user], any = true, true, true end
+    end
+  end
+  local number, failures, users, solo = 0, 0, 0, nil
+  for _, one in ipairs(outcomes) do
+    local good, worker, user = one[1], one[2], one[3]
+    if good or not any or (good_workers[worker] and good_users[user]) then
+      number = number + 1
+      if not good then
+        failures = failures + 1
+        if user ~= solo then solo, users = user, users + 1 end
+      end
+    end
+  end
+  return number, failures, users == 1 and solo or nil
+end
+
+-- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
+-- where something went well: most of the time there is nothing to remember then.
+function upstreams.note(t, good, why, books)
+  local m, up = t.m, t.up or ''
+  if good and books then
+    local slow = num(books.slow)
+    if slow > 0 and (t.fo and num(t.fo) or NOW) - num(t.ga) > slow then good, why = false, 'SLOW' end
+    if good and not books.ups and not t.bp then return end
+  end
+  if m == '*' then return end
+  local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
+  local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
+  if forced or (till and not t.bp) then return end
+  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. string.gsub(t.wk or '', '%s', '_') .. ' ' .. t.u
+  if good and not till then -- which opens and closes nothing
+    if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
+    return
+  end
+  local s = call('HMGET', keys.model(m), 'breaker_failures', 'breaker_window_ms', 'breaker_open_ms')
+  local most, window, open_ms = s[1] and num(s[1]) or FAILURES, s[2] and num(s[2]) or WINDOW, s[3] and num(s[3]) or OPEN
+  if most == 0 or not mark(m, up) then return end
+  call('LPUSH', list, entry)
+  call('LTRIM', list, '0', whole(KEPT - 1))
+  call('PEXPIRE', list, whole(window))
+  local counted, failures, solo = judge(list, window)
+  local bad = failures * 2 >= counted
+  if till and not bad and counted - failures >= PROBES then
+    call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
+    call('DEL', list)
+    announce(m, up, 'closed', '', 0, t.ow)
+  elseif bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
+    local times = num(number)
+    local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
+    call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
+    if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
+    if not till then
+      call('HSET', hash, 'since', NOW_TEXT)
+      call('DEL', list)
+    end
+    announce(m, up, 'open', why, ms, t.ow)
+  end
+end
+
+-- A task begins as a probe.
+function upstreams.begin_probe(id, t)
+  call('SADD', keys.probes(t.m, t.up or ''), id)
+  announce(t.m, t.up or '', 'probing', '', 0, t.ow)
+end
+
+function upstreams.end_probe(id, t) call('SREM', keys.probes(t.m, t.up or ''), id) end
+
+-- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
+function upstreams.hold(m, up, ms)
+  if not mark(m, up) then return false end
+  local held = num(call('HGET', keys.upstream(m, up), 'held'))
+  call('HSET', keys.upstream(m, up), 'held', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
+  return true
+end
+
+-- An operator has a breaker 'open' or 'closed', or it goes by itself again: 'auto', from closed on. Returns what was said before; nil:
+-- there are too many of them.
+function upstreams.force(m, up, state, by)
+  local hash = keys.upstream(m, up)
+  local before = call('HGET', hash, 'forced') or 'auto'
+  if not mark(m, up) then return nil end
+  call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo', 'held')
+  call('DEL', keys.outcomes(m, up))
+  if state == 'auto' then
+    call('HDEL', hash, 'forced')
+  else
+    call('HSET', hash, 'forced', state, 'since', NOW_TEXT)
+  end
+  announce(m, up, state == 'open' and 'open' or 'closed', 'FORCED', 0, by)
+  return before
+end
+
+-- Forget what tells nothing any more, of a hundred upstreams; and what is later than it can be, as the clock went back.
+function upstreams.tidy()
+  for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
+    local m, up = string.match(member, '^([^\n]*)\n(.*)$')
+    local hash = keys.upstream(m, up)
+    local s = call('HMGET', hash, 'held', 'till', 'forced')
+    if num(s[2]) > NOW + 3600000 then call('HSET', hash, 'till', NOW_TEXT) end
+    if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
+    if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
+    local list = keys.outcomes(m, up)
+    local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
+    local window = call('HGET', keys.model(m), 'breaker_window_ms')
+    if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
+    if call('EXISTS', hash, list) == 0 then
+      call('ZREM', keys.upstreams(), member)
+      if not call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '1')[1] then
+        call('HDEL', keys.model(m), 'ups')
+      end
+    end
+  end
+end
+end

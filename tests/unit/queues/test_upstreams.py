@@ -1,0 +1,442 @@
+"""Breakers and holds of upstreams: when they open, whom they keep out, and how they close again."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World, drive
+from tests.support.pool import OPS, Pool
+from tests.support.servers import Server
+
+from fairlane.queues.tasks import Fragment, Refused, State, Submitted
+
+OPEN_MS, MOST_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
+"""As in upstreams.lua."""
+FALLS: dict[str, Any] = {"fallbacks": "b\t", "fallback_after_ms": 10_000, "asked": "route"}
+
+
+class Through(Pool):
+    """Tasks that run through upstreams, each by a number of its own."""
+
+    number = 0
+
+    def __init__(self, world: World, replica: str = "r1", *, set_up: bool = True) -> None:
+        super().__init__(world, replica, set_up=set_up)
+        if set_up:
+            self.offers("m")
+
+    def offers(self, *models: str, upstreams: Sequence[str] = ()) -> None:
+        self.offer(*models, upstreams=upstreams, hold_ms=10**9)
+
+    def fail(
+        self, *, user: str = "u", worker: str = "w1", upstream: str = "", code: str = "UPSTREAM_ERROR"
+    ) -> str:
+        self.number += 1
+        task = f"failed-{self.number}"
+        grant = self.run(task, user=user, worker=worker, upstream=upstream)
+        self.finish(grant, state=State.FAILED, code=code)
+        return task
+
+    def succeed(self, *, user: str = "u", worker: str = "w1", upstream: str = "") -> str:
+        self.number += 1
+        task = f"good-{self.number}"
+        self.finish(self.run(task, user=user, worker=worker, upstream=upstream))
+        return task
+
+    def open(self, **whose: str) -> None:
+        """Have a breaker open."""
+        for _ in range(FAILURES):
+            self.fail(**whose)
+
+    def known(self, upstream: str = "", model: str = "m") -> dict[str, str]:
+        flat = self.world.call("HGETALL", self.world.keys("upstream", model=model, upstream=upstream))
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    def audit(self) -> None:
+        audit(self.world, [parts[0] for parts in _tasks(self.world)])
+
+    def force(
+        self, state: Literal["open", "closed", "auto"], upstream: str = "", model: str = "m"
+    ) -> tuple[str, str]:
+        answer: tuple[str, str] = drive(self.scheduler.force(model, upstream, state, OPS))
+        return answer
+
+
+def _tasks(world: World) -> list[tuple[str]]:
+    prefix = world.keys("task", id="")
+    return [(name.decode().removeprefix(prefix),) for name in world.call("KEYS", prefix + "*")]
+
+
+def refused(pool: Through, task: str = "new", **more: Any) -> Refused:
+    answer = pool.submit(task, **more)
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+def test_failures_in_a_row_open_a_breaker_and_a_probe_that_goes_well_closes_it(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    answer = refused(pool)
+    assert (answer.reason, answer.retry_ms) == ("unavailable", OPEN_MS)
+    assert (pool.known()["why"], pool.known()["number"]) == ("UPSTREAM_ERROR", "1")
+    pool.audit()
+    world.advance(OPEN_MS)
+    grants = [pool.run(f"probe{n}") for n in range(PROBES)]
+    pool.submit("third")
+    assert pool.taken("m") == [], "as many probes as may are under way"
+    pool.audit()
+    pool.finish(grants[0])
+    third = pool.take("m")[0]
+    assert third.task_id == "third"
+    pool.finish(grants[1])
+    assert pool.known() == {}
+    more = [pool.run(f"after{n}") for n in range(4)]
+    assert len(more) == 4
+    pool.audit()
+
+
+def test_a_probe_that_fails_opens_it_for_twice_as_long_up_to_a_minute(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    for ms in (5000, 10_000, 20_000, 40_000, 60_000, 60_000):
+        assert refused(pool).retry_ms == ms
+        world.advance(ms)
+        pool.fail()
+        pool.audit()
+    assert int(pool.known()["since"]) < world.now_ms - 190_000
+
+
+def test_few_failures_or_fewer_than_half_open_nothing(world: World) -> None:
+    pool = Through(world)
+    for _ in range(20):
+        pool.fail()
+        pool.succeed()
+        pool.succeed()
+    assert "till" not in pool.known()
+    rare = Through(world, "r2", set_up=False)
+    rare.number = 1000
+    for _ in range(FAILURES - 1):
+        world.advance(61_000)
+        rare.fail()
+    world.advance(61_000)
+    rare.fail()
+    assert "till" not in rare.known(), "those of more than a minute ago count no more"
+    pool.audit()
+
+
+@pytest.mark.parametrize(
+    "code", ["WORKER_ERROR", "BAD_REQUEST", "CONTEXT_LENGTH", "JSON_PARSE_FAILED", "TOTAL_TIMEOUT"]
+)
+def test_what_no_upstream_is_to_blame_for_does_not_count(world: World, code: str) -> None:
+    pool = Through(world)
+    for _ in range(2 * FAILURES):
+        pool.fail(code=code)
+    assert pool.known() == {}
+
+
+@pytest.mark.parametrize("cause", ["failed", "falls", "declined"])
+def test_failures_that_go_back_count_as_well(world: World, cause: Any) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    for n in range(FAILURES):
+        grant = pool.run(f"t{n}", fallbacks="b\t", fallback_after_ms=0)
+        pool.requeue(grant, cause, begun=True, why="CONNECT_TIMEOUT")
+        assert pool.record(f"t{n}")["m"] == ("b" if cause != "declined" or n == FAILURES - 1 else "m")
+        pool.cancel(f"t{n}")
+    assert "till" in pool.known()
+    pool.audit()
+
+
+def test_a_worker_or_user_with_whom_nothing_goes_well_is_to_blame_itself_while_others_do_well(
+    world: World,
+) -> None:
+    pool = Through(world)
+    for _ in range(3):
+        pool.fail(worker="bad")
+        pool.succeed(worker="good")
+    for _ in range(20):
+        pool.fail(worker="bad")
+    assert "till" not in pool.known()
+    for _ in range(30):
+        pool.fail(worker="good", user="hostile")
+    assert "till" not in pool.known()
+    for _ in range(FAILURES):
+        pool.fail(worker="good")
+    assert "till" in pool.known(), "it is with the good ones now, too"
+    pool.audit()
+
+
+def test_whose_failures_alone_opened_it_keeps_nobody_else_out_for_long(world: World) -> None:
+    pool = Through(world)
+    pool.open(user="hostile")
+    assert refused(pool, user="hostile").reason == "unavailable"
+    waits = pool.submit("victim", user="victim")
+    assert isinstance(waits, Submitted)
+    assert pool.taken("m") == []
+    world.advance(OPEN_MS)
+    for n in range(5):
+        pool.submit(f"h{n}", user="hostile")
+    probes = pool.take("m", want=5)
+    assert "victim" in [grant.task_id for grant in probes]
+    for grant in probes:
+        if grant.task_id != "victim":
+            pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" in pool.known()
+    for grant in probes:
+        if grant.task_id == "victim":
+            pool.finish(grant)
+    pool.audit()
+    world.advance(2 * OPEN_MS)
+    pool.submit("again", user="victim")
+    while (probes := pool.take("m", want=5)) and pool.known():
+        for grant in probes:
+            ok = not grant.task_id.startswith("h")
+            pool.finish(grant, state=State.COMPLETED if ok else State.FAILED, code="UPSTREAM_ERROR")
+        assert pool.record("again")["st"] == "completed"
+    assert pool.known() == {}
+    pool.audit()
+
+
+def test_tasks_with_fallbacks_go_on_at_once_while_all_upstreams_of_their_model_are_open(world: World) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    running = [pool.run(f"runs{n}", user=f"u{n}") for n in range(FAILURES)]
+    for n in range(3):
+        pool.submit(f"waits{n}", **FALLS)
+    for grant in running:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    pool.sweep()
+    assert [pool.record(f"waits{n}")["m"] for n in range(3)] == ["b"] * 3
+    assert pool.record("waits0")["mv"].endswith("\tbreaker_open")
+    answer = pool.submit("new", **FALLS)
+    assert isinstance(answer, Submitted)
+    assert answer.model == "b"
+    pool.audit()
+
+
+def test_one_upstream_that_fails_leaves_the_others_of_its_model_alone(world: World) -> None:
+    pool = Through(world)
+    pool.offers("m", upstreams=["bad", "good"])
+    pool.open(upstream="bad")
+    assert isinstance(pool.submit("t"), Submitted)
+    answer = pool.ask("m", upstream="bad")
+    assert (answer.grants, answer.shut) == ([], (("m", OPEN_MS),))
+    assert answer.later == (("m", OPEN_MS),)
+    (grant,) = pool.take("m", upstream="good")
+    pool.finish(grant)
+    world.advance(OPEN_MS)
+    (probe,) = [pool.run("p", upstream="bad")]
+    assert pool.record("p")["bp"] == "1"
+    pool.finish(probe)
+    pool.succeed(upstream="bad")
+    assert pool.known("bad") == {}
+    pool.audit()
+
+
+def test_a_task_that_finds_a_slot_of_an_open_upstream_waits_for_another(world: World) -> None:
+    pool = Through(world)
+    pool.offers("m", upstreams=["bad", "good"])
+    pool.open(upstream="bad")
+    reply = pool.scheduler.submit(pool.spec("t"), 1, pool.scheduler.nonce(), "w1", named=True, upstream="bad")
+    answer = pool.scheduler.submitted(reply.result())
+    assert isinstance(answer, Submitted)
+    assert (answer.state, answer.grants, answer.shut) == (State.QUEUED, [], (("m", OPEN_MS),))
+    reply = pool.scheduler.submit(
+        pool.spec("u"), 1, pool.scheduler.nonce(), "w2", named=True, upstream="good"
+    )
+    answer = pool.scheduler.submitted(reply.result())
+    assert isinstance(answer, Submitted)
+    assert [grant.task_id for grant in answer.grants] == ["t"]
+    pool.audit()
+
+
+def test_a_429_holds_the_upstream_that_said_so_and_not_its_model(world: World) -> None:
+    pool = Through(world)
+    pool.offers("m", upstreams=["one", "two"])
+    grant = pool.run("t", upstream="one")
+    pool.requeue(grant, "declined", hold_ms=30_000)
+    assert pool.take("m", upstream="one") == []
+    (grant,) = pool.take("m", upstream="two")
+    pool.requeue(grant, "declined", hold_ms=20_000)
+    assert pool.take("m", upstream="two") == []
+    assert pool.submit("more").state is State.QUEUED  # type: ignore[union-attr]
+    assert pool.ask("m", upstream="one").later == (("m", 20_000),), (
+        "all of them are held: until the first is not"
+    )
+    world.advance(20_000)
+    assert pool.take("m", upstream="one") == []
+    assert len(pool.take("m", upstream="two", want=2)) == 2
+    pool.audit()
+
+
+def test_slow_answers_count_as_failures_where_a_model_says_what_is_slow(world: World) -> None:
+    pool = Through(world)
+    pool.set_model("m", breaker_slow_ms=1000)
+    for n in range(FAILURES):
+        grant = pool.run(f"t{n}")
+        world.advance(900)
+        pool.append(grant, 2)
+        world.advance(5000)
+        pool.finish(grant, 3)
+    assert pool.known() == {}, "the first output was in time"
+    for n in range(FAILURES):
+        grant = pool.run(f"s{n}")
+        world.advance(1001)
+        pool.append(grant, 2) if n % 2 else None
+        pool.finish(grant, 3 if n % 2 else 2)
+    assert pool.known()["why"] == "SLOW"
+    pool.audit()
+
+
+def test_what_began_before_it_opened_counts_for_nothing(world: World) -> None:
+    pool = Through(world)
+    early = [pool.run(f"early{n}") for n in range(6)]
+    pool.open()
+    for grant in early[:3]:
+        pool.finish(grant)
+    assert refused(pool).reason == "unavailable"
+    world.advance(OPEN_MS)
+    for grant in early[3:]:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert pool.run("probe").task_id == "probe"
+    pool.audit()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost", "lease over", "declined"])
+def test_a_probe_that_tells_nothing_gives_its_place_back(world: World, how: str) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    probes = [pool.run(f"p{n}") for n in range(PROBES)]
+    assert pool.submit("next").state is State.QUEUED  # type: ignore[union-attr]
+    assert pool.taken("m") == []
+    if how == "cancelled":
+        pool.cancel("p0")
+        pool.finish(probes[0], seq=0, state=State.CANCELLED)
+    elif how == "lease over":
+        pool.renew(*probes[1:])
+        pool.pass_time(4000)
+    else:
+        pool.requeue(probes[0], "lost" if how == "lost" else "declined")
+    assert len(pool.take("m", want=5)) == 1
+    pool.audit()
+
+
+def test_an_operator_has_a_breaker_open_or_closed_until_it_goes_by_itself_again(
+    world: World, any_server: Server
+) -> None:
+    pool = Through(world)
+    pool.offers("m", upstreams=["up"])
+    with pytest.raises(LookupError):
+        pool.force("open", "other")
+    ears = pool.ears(any_server.socket_path)
+    assert pool.force("open", "up")[0] == "auto"
+    assert refused(pool).retry_ms == 60_000
+    world.advance(10 * MOST_OPEN_MS)
+    pool.offers("m", upstreams=["up"])
+    assert refused(pool).reason == "unavailable"
+    assert pool.force("closed", "up")[0] == "open"
+    for _ in range(2 * FAILURES):
+        pool.fail(upstream="up")
+    assert pool.run("t", upstream="up")
+    assert pool.force("auto", "up")[0] == "closed"
+    assert pool.known("up") == {}
+    said = [message.decode().split("\n") for message in ears.drain() if message.startswith(b"b")]
+    ears.close()
+    assert [(what, why, model, up) for _, what, _, _, why, model, up in said] == [
+        ("open", "FORCED", "m", "up"),
+        ("closed", "FORCED", "m", "up"),
+        ("closed", "FORCED", "m", "up"),
+    ]
+    pool.audit()
+
+
+def test_a_model_can_have_its_own_bounds_or_no_breaker(world: World) -> None:
+    pool = Through(world)
+    pool.set_model("m", breaker_failures=0)
+    for _ in range(3 * FAILURES):
+        pool.fail()
+    assert pool.known() == {}
+    pool.set_model("m", breaker_failures=2, breaker_open_ms=90_000, breaker_window_ms=10_000)
+    pool.fail()
+    world.advance(11_000)
+    pool.offers("m")
+    pool.fail()
+    assert "till" not in pool.known()
+    pool.fail()
+    assert refused(pool).retry_ms == 60_000
+    assert int(pool.known()["till"]) == world.now_ms + 90_000
+
+
+def test_names_that_callers_choose_have_no_breaker(world: World) -> None:
+    pool = Through(world)
+    pool.offers("*")
+    for n in range(3 * FAILURES):
+        pool.submit(f"t{n}", f"name{n}")
+        (grant,) = pool.take("*")
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert world.call("ZCARD", world.keys("upstreams")) == 0
+    pool.audit()
+
+
+def test_what_tells_nothing_any_more_is_forgotten(world: World) -> None:
+    pool = Through(world)
+    pool.fail()
+    assert world.call("HGET", world.keys("model", model="m"), "ups") == b"1"
+    pool.audit()
+    pool.pass_time(62_000)
+    assert world.call("ZCARD", world.keys("upstreams")) == 0
+    assert world.call("HGET", world.keys("model", model="m"), "ups") is None
+    pool.audit()
+
+
+def test_those_who_wait_are_told_no_estimate_and_the_replicas_what_happens(
+    world: World, any_server: Server
+) -> None:
+    pool = Through(world)
+    ears = pool.ears(any_server.socket_path)
+    pool.open(user="other")
+    waits = pool.submit("t")
+    assert isinstance(waits, Submitted)
+    assert waits.place.wait_ms == -1
+    world.advance(OPEN_MS)
+    for grant in pool.take("m", want=2):
+        pool.finish(grant)
+    pool.succeed()
+    said = [message.decode().split("\n") for message in ears.drain() if message.startswith(b"b")]
+    ears.close()
+    assert [(what, ms, by, why, model, up) for _, what, ms, by, why, model, up in said] == [
+        ("open", "5000", "r1", "UPSTREAM_ERROR", "m", ""),
+        ("probing", "0", "r1", "", "m", ""),
+        ("probing", "0", "r1", "", "m", ""),
+        ("closed", "0", "r1", "", "m", ""),
+    ]
+
+
+def test_an_upstream_whose_workers_have_left_keeps_no_task_waiting(world: World) -> None:
+    pool, other = Through(world), Through(world, "r2", set_up=False)
+    pool.offers("m", upstreams=["bad", "good"])
+    other.offers("m", upstreams=["good"])
+    pool.open(upstream="bad")
+    assert isinstance(pool.submit("t"), Submitted)
+    pool.offers("m", upstreams=["bad"])
+    assert isinstance(pool.submit("u"), Submitted), "the other replica has workers of the good one"
+    other.offer(withdrawn=["m"])
+    assert refused(pool, "v").reason == "unavailable"
+    pool.offers("m")
+    pool.audit()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
+    world: World, waits: bool
+) -> None:
+    pool = Through(world)
+    grant = pool.run("t", waiting=waits)
+    pool.open()
+    end = Fragment(b'"error":"no","code":"UPSTREAM_ERROR","retryable":true', "UPSTREAM_ERROR")
+    outcome = pool.requeue(grant, "failed", begun=True, end=end, why="UPSTREAM_ERROR")
+    assert outcome.outcome == ("ended" if waits else "queued")
+    assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
+    pool.audit()
