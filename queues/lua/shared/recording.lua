@@ -7,6 +7,8 @@ local function record_act(id, who, address, action, target, before, after)
   return id
 end
 
+local record_usage
+do
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua); and of one that a change of settings concerns that, its side
 -- of it, and how often it went on to another model.
@@ -48,7 +50,7 @@ end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
-local function record_usage(id, used)
+function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
   local pc, qt, ch, mv = entry[TOLD + 1], entry[TOLD + 2], entry[TOLD + 3], entry[TOLD + 4]
   entry[TOLD + 1] = id
@@ -63,4 +65,5 @@ local function record_usage(id, used)
     entry[26] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', ''))
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
+end
 end
