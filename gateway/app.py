@@ -34,6 +34,7 @@ from fairlane.gateway.api import (
     pages,
     quota,
     routes,
+    settings,
     usage,
     users,
 )
@@ -66,6 +67,7 @@ ROUTERS = (
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
     (archive.router, Access.ADMIN),
+    (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),

@@ -14,6 +14,8 @@ from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.rollouts import Rollouts, rollouts
 from fairlane.gateway.settings import Settings, Unpriced
+from fairlane.gateway.settings.leaves import since_when
+from fairlane.gateway.settings.origins import Origins
 from fairlane.queues.changes import PlannedChange
 from fairlane.queues.survey.survey import RefusedReload
 
@@ -39,6 +41,7 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "structured_output",
+    "structured_repair",
     "result_ttl_after_read_ms",
     "refusals_retention_days",
     "max_queue_wait_ms",
@@ -71,6 +74,33 @@ def _routes_hash(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
+_OF_A_PLACE = {
+    "host",
+    "port",
+    "redis_url",
+    "data_dir",
+    "processes",
+    "log_format",
+    "log_level",
+    "max_connections",
+}
+"""What replicas may well have each for itself."""
+
+
+def _settings_hash(settings: Settings) -> str:
+    """Of what has no hash of its own, and should be the same on all replicas."""
+    hashed = {"models", "queues", "routes", "templates", "keys", "workers", "stream_token_secret"}
+    said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _origins(before: Settings, after: Settings) -> Origins:
+    """Who set what holds when `after` is taken over."""
+    kept = {loc: one for loc, one in before.origins.of.items() if loc[0] not in RELOADED}
+    taken = {loc: one for loc, one in after.origins.of.items() if loc[0] in RELOADED}
+    return Origins(kept | taken, after.origins.file)
+
+
 class Current:
     """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again, the keys also when
     those of the database change.
@@ -81,6 +111,11 @@ class Current:
 
     def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
         self.settings = settings
+        self.read = settings
+        """What was read last: some of it may wait for a restart."""
+        self.began_ms = settings.times.read_ms
+        self.since: dict[str, int] = {}
+        """See `since_when`."""
         self._own = own
         self._changes: tuple[PlannedChange, ...] = ()
         self._told_unfit: dict[str, str] = {}
@@ -100,7 +135,9 @@ class Current:
         before = self.settings
         self.reload_refused = None
         self.settings = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
-        self.settings.came(settings.times)
+        self.settings.came(settings.times, _origins(before, settings))
+        self.since = since_when(self.since, before, self.settings, settings.times.read_ms)
+        self.read = settings
         self._read(self.settings)
         self._told_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
@@ -110,6 +147,7 @@ class Current:
         self.plans = Plans(settings)
         self.routes_hash = _routes_hash(settings)
         """Of its routes, templates and fallbacks: the same where these are the same."""
+        self.settings_hash = _settings_hash(settings)
         self._roll_out()
 
     def take_changes(self, changes: Iterable[PlannedChange]) -> None:

@@ -36,6 +36,7 @@ from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
@@ -119,6 +120,7 @@ class Gateway:
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
         self.metrics = TellingRecorder(settings.models)
+        self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
@@ -273,6 +275,7 @@ class Gateway:
                 Comparisons(records.reading),
                 records.outbox.catch_up,
             ),
+            settings=EffectiveSettings(self.link, keys, self.scheduler, current, self._of_itself),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -363,6 +366,7 @@ class Gateway:
             max_outbox=settings.outbox_max_entries,
         )
         self.calls.most = settings.max_calls_per_caller
+        self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
@@ -409,6 +413,7 @@ class Gateway:
             keys_hash=self.current.callers.hash,
             routes_hash=self.current.routes_hash,
             reload_refused=self.current.reload_refused,
+            settings_hash=self.current.settings_hash,
         )
 
     def _about(self) -> dict[str, Any]:

@@ -70,6 +70,7 @@ KEYS = (
     Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
+    Key("changed", "changed", "hash", "the same setting -> its entry of the audit record, who, and that value", "change"),
     Key("changes", "changes", "zset", "change of settings -> when it was set down (us)", "plan: the last 200, and what is live"),
     Key("change", "C:{change}", "hash", "a change of settings (fields: see CHANGE)", "plan, with its line in `changes`"),
     Key("due", "due", "zset", "change of settings -> when it begins or ends (ms)", "sweep, when it is due; alter"),
@@ -100,6 +101,7 @@ KEYS = (
     Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
     Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
     Key("named", "J:{digest}", "string", "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
+    Key("names", "I:{user}", "string", "when a user's idempotency keys are all over, as if they came evenly, us", "PX, then"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -176,6 +178,7 @@ RECORD = {
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
     "js": "what the finished text must be: a JSON schema, `payload` (as its response_format says) or `object`",
+    "rp": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairing.lua)",
     "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
     "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",

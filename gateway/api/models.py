@@ -129,6 +129,9 @@ class OpenAIHeaders(IdempotencyHeader):
         None, description="what becomes of the task when its caller hangs up; `cancel` if not given"
     )
     x_fairlane_result_ttl: Positive | Left = Field(None, description="ms")
+    x_fairlane_repair: Literal["1", "0", "true", "false"] | Left = Field(
+        None, description="1: an answer that does not match its JSON schema is asked for again, once"
+    )
     x_fairlane_metadata: str | Left = Field(None, description="a JSON object of at most 4,096 bytes")
     x_fairlane_user: str | Left = Field(None, description="for delegating keys")
     x_fairlane_tier: str | Left = Field(None, description="for delegating keys")
@@ -276,6 +279,9 @@ class Wishes(Asked):
     on_disconnect: Literal["cancel", "continue"] | None = None
     result_ttl_ms: Positive | None = None
     metadata: Any = None
+    repair: bool | None = Field(
+        None, description="an answer that does not match its JSON schema is asked for again, once"
+    )
     idempotency_key: IdempotencyKey | None = Field(None, description="as the header `Idempotency-Key`")
 
 
@@ -330,6 +336,7 @@ class RouteRule(Answer):
     price: dict[str, float] | None = Field(description="credits, as in the settings")
     fallbacks: list[str]
     fallback_after_ms: Ms | None
+    repair: bool = Field(description="an answer that does not match its JSON schema is asked for again")
 
 
 class Route(RouteRule):
@@ -713,6 +720,9 @@ class Task(Answer):
     model: str | None
     asked: str | None = Field(description="what its caller named, where another model may run")
     moves: list[ModelMove] = Field(description="the models that it went on from, the last ten")
+    repaired: bool = Field(
+        description="an answer of it did not match its schema, and its model was asked again"
+    )
     queue: str | None
     user: str | None
     key: str | None
@@ -1067,6 +1077,7 @@ class UsedBy(Used):
     state: str | Left = None
     code: str | Left = None
     family: str | Left = Field(None, description="beside `code`: its family")
+    route: str | Left = None
     day: str | Left = Field(None, description="2026-11-23")
     hour: str | Left = Field(None, description="2026-11-23T16:00Z")
 
@@ -1118,6 +1129,9 @@ class UsedTask(Answer):
         description="by which it is reckoned, in credits: of a million tokens of input, cached input, output and reasoning, "
         "and of the task itself, with slashes between"
     )
+    route: str = Field(description="the name that its caller gave, where more than one model may run it")
+    template: str = Field(description="the name of the template that its payload was made of")
+    template_version: str
     change_id: str = Field(description="of the change of settings that concerned it; empty: none did")
     side: Literal["new", "old", ""] = Field(description="on which it was of that")
     moves: int | None = Field(

@@ -160,6 +160,7 @@ def _make(
         on_disconnect=value_of(fields, "onDisconnect"),
         result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=metadata,
+        repair=value_of(fields, "repair"),
         template="" if filled is None else filled.template,
     )
     task = make_task(

@@ -39,6 +39,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
         "fallbacks": list(rule.fallbacks),
         "fallbackAfterMs": rule.fallback_after_ms if rule.fallbacks else None,
+        "repair": settings.structured_repair if rule.repair is None else rule.repair,
     }
 
 
@@ -82,7 +83,7 @@ async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Respon
         if tier not in tasks.settings.tiers:
             raise bad_request(f"tier must be one of {', '.join(sorted(tasks.settings.tiers))}", "tier")
         caller = replace(caller, tier=tier)
-    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener)
+    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener, more="tier")
     task = make_task(
         tasks.settings,
         caller,

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
-from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
+from fairlane.gateway.calls.intake import DEFAULT_MODEL, OWN_FIELDS, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fairlane.gateway.prompts.templates import Prompt, Template
 
 MAX_LOCALE_CHARS = 35
+MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user", *OWN_FIELDS})
+"""What a request may hold that names a template: the template makes the rest. (`user` may say whose it is.)"""
 
 
 class TemplateNotFound(ApiError):
@@ -42,16 +44,30 @@ class Filled(NamedTuple):
 
 
 async def fill_in(
-    current: Current, caller: Caller, fields: Members, bodies: Bodies, opener: Opener, subject: str = ""
+    current: Current,
+    caller: Caller,
+    fields: Members,
+    bodies: Bodies,
+    opener: Opener,
+    subject: str = "",
+    *,
+    more: str = "",
 ) -> Filled:
-    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. Raises ApiError:
-    400, 403, 404."""
+    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. `more`: a member
+    that it may have beside MEMBERS. Raises ApiError: 400, 403, 404."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
     for other in ("payload", "type"):
         if other in fields:
             raise bad_request(f"A task of a template has no {other}: the template makes it", other)
+    for other in fields:
+        if other not in MEMBERS and other != more:
+            raise bad_request(
+                f"A task of a template has no {other[:100]!r}: what the model is told stands in the template (its `parameters`), "
+                "and what fills it in under `variables`",
+                other,
+            )
     locale = value_of(fields, "locale") or ""
     if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
         raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")

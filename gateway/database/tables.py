@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0010"
+HEAD = "0012"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -107,6 +107,9 @@ usage = Table(
     Column("estimated", Boolean, nullable=False),
     Column("cost", BigInteger, comment="Micro-credits. Null: it had no price"),
     _text("price"),
+    _text("route"),
+    _text("template"),
+    _text("template_version"),
     Column("change_id", Text, nullable=False, server_default=""),
     Column("side", Text, nullable=False, server_default=""),
     Column("moves", Integer, comment="Null: no change concerned it"),
@@ -122,8 +125,8 @@ usage = Table(
     comment="One row per ended task",
 )
 """Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
-grant. `price` says all of it (`Price.id`). `side`: new or old, of the change of settings that concerned it; `moves`: how often it
-went on to another model then."""
+grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it. `side`:
+new or old, of the change of settings that concerned it; `moves`: how often it went on to another model then."""
 
 
 MEASURES = (
@@ -165,6 +168,20 @@ usage_users = Table(
     Index("ix_usage_users_user_name_began", "user_name", "began"),
     comment="The same added up over days, by user",
 )
+
+usage_routes = Table(
+    "usage_routes",
+    metadata,
+    _number("began"),
+    _text("key_id"),
+    _text("tier"),
+    _text("route"),
+    _text("model"),
+    *_measures(),
+    PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
+    comment="The same added up over days, by route: of tasks that have one",
+)
+
 
 usage_changes = Table(
     "usage_changes",

@@ -172,6 +172,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "model": model,
         "asked": fields.get("rt") or None,
         "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
+        "repaired": fields.get("rp", "")[:1] == "2",
         "queue": fields.get("q"),
         "user": fields.get("u"),
         "key": fields.get("k") or None,

@@ -10,7 +10,15 @@ from fairlane.gateway.tasks.poll import place_fields, told_of_plan
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
-FILTERS = {"state": "st", "user": "u", "queue": "q", "model": "m", "worker": "wk", "code": "co"}
+FILTERS = {
+    "state": "st",
+    "user": "u",
+    "queue": "q",
+    "model": "m",
+    "asked": "rt",
+    "worker": "wk",
+    "code": "co",
+}
 """Parameters of a search, and the fields of a task's record that must equal them."""
 SOURCES: dict[str, Literal["running", "recent", "failed"]] = {
     State.EXECUTING: "running",

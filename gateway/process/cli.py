@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": (f"{_HERE}.serve_cli", "demo"),
     "check": (f"{_HERE}.serve_cli", "check"),
     "status": (f"{_HERE}.operator_cli", "status"),
+    "settings": (f"{_HERE}.settings_cli", "settings"),
     "users": (f"{_HERE}.operator_cli", "users"),
     "tasks": (f"{_HERE}.operator_cli", "tasks"),
     "cancel": (f"{_HERE}.operator_cli", "cancel"),

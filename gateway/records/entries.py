@@ -50,6 +50,9 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     cost: str = ""
     charge: str = ""
     """What was paid (paying.lua)."""
+    route: str = ""
+    template: str = ""
+    """Its name, version and locale, a line for each."""
     change: str = ""
     """The change of settings that concerned it, its side, and how often it went on to another model."""
 
@@ -86,6 +89,9 @@ class UsageRow(NamedTuple):
     estimated: bool
     cost: int | None
     price: str
+    route: str
+    template: str
+    template_version: str
     change_id: str = ""
     side: str = ""
     moves: int | None = None
@@ -116,6 +122,7 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
     change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
+    template, version, *_ = (*entry.template.split("\n"), "")
     return UsageRow(
         entry.task,
         entry.ended,
@@ -143,6 +150,9 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         estimated == "1",
         int(entry.cost) if entry.cost else None,
         _price_id(entry.price) if entry.price else "",
+        entry.route,
+        template,
+        version,
         change_id,
         side,
         moves,

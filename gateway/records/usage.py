@@ -12,7 +12,14 @@ from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairlane.gateway.database.tables import MEASURES, usage, usage_changes, usage_sums, usage_users
+from fairlane.gateway.database.tables import (
+    MEASURES,
+    usage,
+    usage_changes,
+    usage_routes,
+    usage_sums,
+    usage_users,
+)
 from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.metrics import Names
 from fairlane.queues.tasks import State
@@ -74,7 +81,7 @@ class UsageTable:
             model = row.model if own else self._known(row)
             key = (
                 *(row.ended - row.ended % HOUR_MS, row.key_id, row.user_name, row.tier, model),
-                *(row.state, row.code),
+                *(row.state, row.code, row.route),
             )
             sums = fine.get(key)
             if sums is None:
@@ -93,13 +100,19 @@ class UsageTable:
                 day = row.ended - row.ended % DAY_MS
                 of = day, row.change_id, row.side, row.state, row.code, bool(row.moves)
                 _add(of_changes[of], _measures(row))
-        of_all, of_users = _empty(), _empty()
-        for (hour, key_id, user, tier, model, state, code), part in fine.items():
+        of_all, of_users, of_routes = _empty(), _empty(), _empty()
+        for (hour, key_id, user, tier, model, state, code, route), part in fine.items():
             day = hour - hour % DAY_MS
             _add(of_all[HOUR_MS, hour, key_id, tier, model, state, code], part)
             _add(of_all[DAY_MS, day, key_id, tier, model, state, code], part)
             _add(of_users[day, key_id, user, tier, model], part)
-        found: list[tuple[SqlTable, Sums]] = [(usage_sums, of_all), (usage_users, of_users)]
+            if route:
+                _add(of_routes[day, key_id, tier, route, model], part)
+        found: list[tuple[SqlTable, Sums]] = [
+            (usage_sums, of_all),
+            (usage_users, of_users),
+            (usage_routes, of_routes),
+        ]
         return [*found, (usage_changes, of_changes)] if of_changes else found
 
     def _known(self, row: UsageRow) -> str:
@@ -179,6 +192,7 @@ async def purge(connection: AsyncConnection, now_ms: int, kept_ms: int) -> bool:
         (usage_sums, usage_sums.c.span == HOUR_MS, hour),
         (usage_users, usage_users.c.began >= 0, day),
         (usage_changes, usage_changes.c.began >= 0, day),
+        (usage_routes, usage_routes.c.began >= 0, day),
     ]
     for table, which, until in sums:
         first = await connection.scalar(select(func.min(table.c.began)).where(which))

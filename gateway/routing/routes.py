@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from fairlane.gateway.credits.prices import Price
@@ -30,6 +31,7 @@ class Rule(NamedTuple):
     fallback_after_ms: int = FALLBACK_AFTER_MS
     same_task_ms: int = 0
     template: str = ""
+    repair: bool | None = None
 
 
 class Route:
@@ -85,6 +87,11 @@ class Routes:
     def find(self, name: str) -> Route | None:
         """The route of a name that a caller gives; None: it is a model's, with nothing to it."""
         return self._all.get(name)
+
+    def moves(self) -> set[tuple[str, str]]:
+        """From which model to which one a task may go on, where it does not come back to one that it had left."""
+        rules = (rule for route in self._all.values() for _, _, rule in route.rules())
+        return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 
     def _made(self, name: str, said: RouteSettings, settings: Settings) -> Route:
         plain, vision = {}, {}

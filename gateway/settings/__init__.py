@@ -1,6 +1,6 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.settings.docs import describe, settings_table, without_secrets
+from fairlane.gateway.settings.docs import settings_table, without_secrets
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
@@ -57,7 +57,6 @@ __all__ = [
     "Unpriced",
     "UpstreamSettings",
     "WorkerKey",
-    "describe",
     "hide_password",
     "load_settings",
     "notes",

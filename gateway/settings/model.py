@@ -22,6 +22,7 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     KIB,
@@ -45,8 +46,6 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
-
-Loc = tuple[str | int, ...]
 
 
 class Refuse(Protocol):
@@ -193,6 +192,12 @@ class Settings(BaseModel):
     does not match fails with `JSON_PARSE_FAILED`.
     """
 
+    structured_repair: bool = False
+    """Whether a model is asked once more for an answer that does not match its schema, and told what was wrong, while its caller
+    has seen none of it. Such tasks may cost twice as much, and show nothing before their end unless they stream. Routes
+    (`repair`) and requests (`repair`, `X-Fairlane-Repair`) may say otherwise.
+    """
+
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
     result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.
@@ -208,6 +213,13 @@ class Settings(BaseModel):
     """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
     Its result and event log are kept as long, in memory, within `max_retained_bytes`. 0: such keys are not looked at, and each
     call is a new task. Too little: who comes again later pays for a second answer.
+    """
+
+    max_idempotency_keys: Count = 1_000_000
+    """Keys (`Idempotency-Key`) that one user may bring at once, some 250 bytes of Redis each; then they come back evenly, all of
+    them in `idempotency_ttl_ms`. A caller's key without users is one user. Beyond it calls with a new key are refused (429
+    `TOO_MANY_IDEMPOTENCY_KEYS`); those with a known one, or none, are not. Too little: busy callers are refused; too much: one of
+    them may fill Redis.
     """
 
     pending_ttl_ms: Ms = 3 * HOUR_MS
@@ -375,15 +387,23 @@ class Settings(BaseModel):
     """
 
     _times: Times = PrivateAttr(default_factory=Times.now)
+    _set_by: Origins = PrivateAttr(default_factory=Origins)
 
     @property
     def times(self) -> Times:
         """When the configuration was modified and read: of several replicas' the newest one holds."""
         return self._times
 
-    def came(self, times: Times) -> None:
-        """Say when it was modified and read."""
+    @property
+    def origins(self) -> Origins:
+        """Who set what."""
+        return self._set_by
+
+    def came(self, times: Times, origins: Origins | None = None) -> None:
+        """Say when it was modified and read, and by whom it was set."""
         self._times = times
+        if origins is not None:
+            self._set_by = origins
 
     @property
     def loopback(self) -> bool:

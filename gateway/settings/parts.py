@@ -143,8 +143,8 @@ class ModelSettings(SettingsPart):
     """
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Failures of an upstream (a server behind workers) that open its breaker for this model, if they are half of what came to
-    an end within `breaker_window_ms`: then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
+    """Failures of an upstream (a server behind workers) within `breaker_window_ms` that open its breaker for this model, if they
+    are half of what ended in that time. Then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
     """
 
     breaker_window_ms: Annotated[int, Field(ge=1000, le=3_600_000)] | None = None

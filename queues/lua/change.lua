@@ -6,6 +6,7 @@
 -- ARGV[4]  from which address
 -- ARGV[5]  8 characters that tell the audit entry from others of this instant
 -- ARGV[6…] setting, value, …; value '' = back to what is configured
+--          Who changed a setting stands beside its value for as long as the change holds.
 -- returns  {'ok', id of the audit entry, before, after} JSON objects of what held and holds for these settings | {'unknown'} queue
 script('change', nil, function(ARGV)
   local kind, name, settings = ARGV[1], ARGV[2], {}

@@ -72,6 +72,7 @@ SHARED = (
     "holding",
     "granting",
     "remembering",
+    "repairing",
     "recording",
     "naming",
     "ending",

@@ -41,6 +41,14 @@ function changing.set(word, name, settings, who, address, mark)
   rules_changed(kind == 'm' and { name } or {}, kind == 'q')
   local was, is = cjson.encode(before), cjson.encode(after)
   local entry = record_act(US_TEXT .. '-' .. mark, who, address, 'set', word .. ' ' .. name, was, is)
+  for _, pair in ipairs(settings) do
+    local field = kind .. ':' .. name .. ':' .. pair[1]
+    if pair[2] == '' then
+      call('HDEL', keys.changed(), field)
+    else
+      call('HSET', keys.changed(), field, entry .. ' ' .. who .. ' ' .. pair[2])
+    end
+  end
   return entry, was, is, overrides
 end
 

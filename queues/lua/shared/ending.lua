@@ -4,7 +4,11 @@ local function drop_payload(id, bytes, ar, u)
   local payload, dropped = keys.payload(id), 0
   if bytes and ar and string.sub(ar, -1) == 'r' then
     dropped = call('EXISTS', payload)
-    if dropped == 1 then call('RENAME', payload, keys.request(id)) end
+    if dropped == 1 and call('EXISTS', keys.request(id)) == 1 then -- as it came; this one is another (repairing.lua)
+      call('DEL', payload)
+    elseif dropped == 1 then
+      call('RENAME', payload, keys.request(id))
+    end
   elseif bytes then
     dropped = call('DEL', payload)
   end
@@ -104,9 +108,10 @@ local function settle_pace(t, counted, tokens_used)
 end
 
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
+-- `goes_on`: it is not the last one, and its answer is asked for again.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end. Returns its lane's books as they were.
-local function settle(t, input, output, completed)
+local function settle(t, input, output, completed, goes_on)
   local q, m = t.q, t.m
   local books = read_books(m, q)
   local unit, known, ran_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
@@ -117,7 +122,7 @@ local function settle(t, input, output, completed)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304)) end
+  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then

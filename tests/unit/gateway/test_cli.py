@@ -157,7 +157,9 @@ def test_check_shows_settings_in_force_without_secrets() -> None:
     answer = fairlane("check", FAIRLANE_LEASE_MS="20000", TASK_TIMEOUT_MS="x")
     assert answer.exit_code == 0
     assert re.search(r"^port +81", answer.stdout, re.MULTILINE)
-    assert re.search(r"^lease_ms +20000", answer.stdout, re.MULTILINE)
+    assert re.search(r"^lease_ms +20000 +15000 +FAIRLANE_LEASE_MS", answer.stdout, re.MULTILINE)
+    assert "drain_ms" not in answer.stdout, "it has its default"
+    assert re.search(r"^drain_ms +30000 +30000 +default", fairlane("check", "--all").stdout, re.MULTILINE)
     assert "hunter2" not in answer.output
     assert "TASK_TIMEOUT_MS='x' is ignored" in answer.stderr
 
@@ -487,7 +489,7 @@ def test_what_is_piped_has_a_line_for_each_row_whatever_the_terminal(admin_serve
         assert [row.split() for row in narrow.splitlines()] == [row.split() for row in wide.splitlines()]
         assert "\x1b" not in narrow
     checked = fairlane("check", COLUMNS="40").stdout
-    assert re.search(rf"^models\.{LONG} +concurrency 4, .*requests_per_minute 60", checked, re.MULTILINE)
+    assert re.search(rf"^models\.{LONG}\.concurrency +4 +not set +fairlane.yaml", checked, re.MULTILINE)
 
 
 def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
@@ -499,6 +501,8 @@ def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
     shown = fairlane("check", "--json").stdout
     settings = json.loads(shown)
     assert (settings["port"], settings["keys"][0]["scopes"]) == (8080, ["viewer"])
+    assert settings["sources"]["keys.acme.scopes"] == {"source": "file", "where": "fairlane.yaml"}
+    assert "port" not in settings["sources"]
     assert settings["redis_url"].endswith("@host/0")
     assert "pass" not in settings["redis_url"]
     assert made["keys"][0]["sha256"] not in shown

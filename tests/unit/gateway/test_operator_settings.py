@@ -59,6 +59,10 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
             "tokens_per_minute": None,
             "max_running_per_user": None,
             "max_waiting_per_user": None,
+            "breaker_failures": None,
+            "breaker_window_ms": None,
+            "breaker_open_ms": None,
+            "breaker_slow_ms": None,
         }
     }
 

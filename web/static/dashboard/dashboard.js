@@ -11,6 +11,7 @@ import { Changes } from "./changes/changes.js";
 import { Key } from "./keys/key.js";
 import { Keys } from "./keys/keys.js";
 import { Overview } from "./overview.js";
+import { SettingsView } from "./settings.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
@@ -192,9 +193,9 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "usage", "keys", "changes", "audit"];
+const VIEWS = ["tasks", "usage", "keys", "changes", "settings", "audit"];
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/audit. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/settings?…, #/audit?…. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -224,7 +225,8 @@ function route() {
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name === "usage") state.view = new Usage(wanted);
   else if (name === "changes") state.view = new Changes(id);
-  else if (name === "audit") state.view = new Audit();
+  else if (name === "settings") state.view = new SettingsView(wanted);
+  else if (name === "audit") state.view = new Audit(wanted);
   else state.view = new Overview(wanted);
   const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {

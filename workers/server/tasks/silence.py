@@ -37,7 +37,7 @@ class Silence:
         limits = attempt.limits or self._settings.limits_of(attempt.grant)
         if limits is None or attempt.phase not in BEFORE_THE_END:
             return
-        has_output, now = attempt.writer.has_output, self._loop.time()
+        has_output, now = attempt.writer.chunks > 0, self._loop.time()
         limit_ms = limits.silence_ms if has_output else limits.first_output_ms
         if not limit_ms:
             return
