@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    changes,
     health,
     hot,
     keys,
@@ -59,6 +60,7 @@ log = structlog.get_logger("fairlane.gateway")
 
 ROUTERS = (
     (operators.router, Access.ADMIN),
+    (changes.router, Access.ADMIN),
     (keys.router, Access.ADMIN),
     (quota.router, Access.ADMIN),
     (usage.router, Access.ADMIN),

@@ -131,6 +131,8 @@ class Scheduler:
         self.limits = limits
         self.replica = replica
         self._dropped = SummedLine(self._log_dropped)
+        self.on_changes: Callable[[bytes], None] = _ignore
+        """Hears the version of the changes of settings with each sweep."""
 
     def _log_dropped(self, number: int) -> None:
         log.warning(
@@ -483,6 +485,7 @@ class Scheduler:
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
             model, other, cause = pair.decode().split("\n")
             self.metrics.fell(model, other, cause, number)
+        self.on_changes(reply[6])
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
@@ -748,6 +751,10 @@ class Scheduler:
         return EffectiveSettings(known(values), known(overrides))
 
 
+def _ignore(version: bytes) -> None:
+    pass
+
+
 def _texts(flat: list[bytes]) -> dict[str, str]:
     return {field.decode(): value.decode() for field, value in zip(flat[::2], flat[1::2], strict=True)}
 
@@ -802,6 +809,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("rt", task.asked)
     if task.template:
         fields += ("tm", task.template)
+    if task.change:
+        fields += ("ch", task.change)
     if task.fallbacks:
         fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
     if task.named_later:

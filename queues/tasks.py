@@ -94,6 +94,8 @@ class TaskSpec:
     any JSON object; '' = anything."""
     repair: bool = False
     """If that does not match, and nobody has seen any of it, its model is asked again once."""
+    change: str = ""
+    """The change of settings that concerns it and its side of it, `new` or `old`; '' = none."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -112,6 +114,7 @@ _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
     *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
+    "change",
 )
 
 
@@ -154,6 +157,8 @@ class Grant(NamedTuple):
     """What its finished text must be (`TaskSpec.answer`)."""
     repair: str = ""
     """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
+    change: str = ""
+    """As `TaskSpec` has it."""
 
     @property
     def repairs(self) -> bool:

@@ -165,11 +165,12 @@ def _task(
         repair=_flag(request, b"x-fairlane-repair"),
         on_v1=True,
     )
+    task_id = new_task_id(time.time_ns() // 1_000_000)
     task = make_task(
         tasks.settings,
         caller,
-        tasks.current.plan(caller, name, partial(has_image, fields)),
-        task_id=new_task_id(time.time_ns() // 1_000_000),
+        tasks.current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
+        task_id=task_id,
         task_type=task_type,
         payload=body,
         fields=fields,

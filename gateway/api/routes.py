@@ -49,8 +49,9 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     templates, with the variables that they take."""
     current: Current = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
-    for name, route in sorted(plans.routes.named.items()):
+    for name in sorted(plans.routes.named):
         if caller.may_use(name):
+            route = current.plans_of(caller, name).routes.named[name]
             plain = route.rule(tier)
             vision = _rule(route.rule(tier, image=True), current.settings, tier) if route.sees else None
             template = plain.template or (name if name in plans.templates else None)

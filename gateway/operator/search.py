@@ -51,6 +51,12 @@ async def search(
     return rows, after or None
 
 
+def change_of(fields: Mapping[str, str]) -> dict[str, str] | None:
+    """The change of settings that concerned a task, and its side of it."""
+    change_id, _, side = fields.get("ch", "").partition(" ")
+    return {"id": change_id, "side": side} if change_id else None
+
+
 def describe(task_id: str, record: Record) -> dict[str, Any]:
     """Everything of a task but its payload and output."""
     fields = record.fields
@@ -74,6 +80,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "attemptDeadlineAt": number("xd"),
         "keptForMs": number("tl"),
         "events": record.number("sq"),
+        "change": change_of(fields),
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }
     if record.state is State.QUEUED:

@@ -45,7 +45,7 @@ _OF_QUEUE = ("short_queue", "long_queue", "answers")
 SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
 
 
-class _ListUnlessTold(TyperGroup):
+class ListUnlessTold(TyperGroup):
     """`fairlane queues --json` means `fairlane queues list --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,8 +54,8 @@ class _ListUnlessTold(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-queues = typer.Typer(cls=_ListUnlessTold, help="Show the queues and their limits, or change them.")
-models = typer.Typer(cls=_ListUnlessTold, help="Show the models and their limits, or change them.")
+queues = typer.Typer(cls=ListUnlessTold, help="Show the queues and their limits, or change them.")
+models = typer.Typer(cls=ListUnlessTold, help="Show the models and their limits, or change them.")
 
 
 @queues.command("list")
@@ -226,7 +226,7 @@ class _Marked:
 
 
 def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
-    change = _read(values)
+    change = read_values(values)
     answer = answer_of(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
     if kind == "model" and any(value is not None for value in change.values()):
         _warn_of_a_stranger(name, gateway, key)
@@ -259,7 +259,7 @@ class _Changed(msgspec.Struct):
     changed: dict[str, dict[str, Any]]
 
 
-def _read(values: Sequence[str]) -> dict[str, Any]:
+def read_values(values: Sequence[str]) -> dict[str, Any]:
     """`weight=4 paused=true`, as JSON would have it: numbers, true, false and null are such, the rest is text."""
     change: dict[str, Any] = {}
     for text in values:

@@ -77,6 +77,9 @@ SHOWN = {
     "route": "route",
     "template": "template",
     "template_version": "templateVersion",
+    "change_id": "changeId",
+    "side": "side",
+    "moves": "moves",
 }
 """Columns of a row, and what callers are told them as; costs in credits."""
 TASK_COLUMNS = [

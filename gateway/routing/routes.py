@@ -1,7 +1,7 @@
 """Routes: the names that callers use instead of a model, and what each comes to for a tier. Pure."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -65,10 +65,11 @@ class Route:
 class Routes:
     """All routes, and the models with fallbacks, which are routes to themselves."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, only: Collection[str] | None = None) -> None:
+        """`only`: of these names alone."""
         self._models: dict[str, Route] = {}
         for name, model in settings.models.items():
-            if model.fallbacks:
+            if model.fallbacks and (only is None or name in only):
                 rule = Rule(
                     "",
                     name,
@@ -76,7 +77,11 @@ class Routes:
                     fallback_after_ms=_first(model.fallback_after_ms, FALLBACK_AFTER_MS),
                 )
                 self._models[name] = Route(name, dict.fromkeys(settings.tiers, rule))
-        self.named = {name: self._made(name, said, settings) for name, said in settings.routes.items()}
+        self.named = {
+            name: self._made(name, said, settings)
+            for name, said in settings.routes.items()
+            if only is None or name in only
+        }
         self._all = {**self._models, **self.named}
 
     def find(self, name: str) -> Route | None:

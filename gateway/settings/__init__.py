@@ -7,8 +7,10 @@ from fairlane.gateway.settings.model import (
     Settings,
     Unpriced,
     hide_password,
+    notes,
     unusable,
     unusable_key,
+    unusable_routes,
 )
 from fairlane.gateway.settings.parts import (
     MODES,
@@ -24,7 +26,13 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
     part_of,
 )
-from fairlane.gateway.settings.routing import RouteRule, RouteSettings, TemplateMessage, TemplateSettings
+from fairlane.gateway.settings.routing import (
+    RouteRule,
+    RouteSettings,
+    RouteVariant,
+    TemplateMessage,
+    TemplateSettings,
+)
 from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
@@ -40,6 +48,7 @@ __all__ = [
     "QueueSettings",
     "RouteRule",
     "RouteSettings",
+    "RouteVariant",
     "Scope",
     "Settings",
     "SettingsError",
@@ -50,10 +59,12 @@ __all__ = [
     "WorkerKey",
     "hide_password",
     "load_settings",
+    "notes",
     "part_of",
     "settings_table",
     "suggestion",
     "unusable",
     "unusable_key",
+    "unusable_routes",
     "without_secrets",
 ]

@@ -725,6 +725,18 @@ def _check_templates(settings: Settings, refuse: Refuse) -> None:
                 refuse(str(error), ("templates", name))
 
 
+def unusable_routes(settings: Settings) -> list[str]:
+    """What of routes and models does not fit the rest, one sentence each, which names the place."""
+    found: list[str] = []
+
+    def refuse(message: str, *locs: Loc) -> None:
+        found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
+
+    _check_models(settings, refuse)
+    _check_routes(settings, refuse)
+    return found
+
+
 def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:
     """What does not fit together in one queue: for each, a sentence and the fields concerned."""
     found: list[tuple[str, ...]] = []

@@ -43,6 +43,9 @@ NAMES = (
     "page",
     "configure",
     "change",
+    "plan",
+    "alter",
+    "changes",
     "force",
     "note",
     "inherit",
@@ -77,6 +80,7 @@ SHARED = (
     "refusing",
     "retrying",
     "ruling",
+    "changing",
     "retaining",
 )
 """The shared parts, in the order in which they may refer to each other."""

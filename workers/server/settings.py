@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from fairlane.queues.tasks import Grant
+
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
@@ -41,6 +43,17 @@ class DispatchSettings:
     debug_events: bool = False
     """Log the payload that each worker gets, for readers who debug prompts."""
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
+    """By model."""
+    changed_limits: Mapping[tuple[str, str], OutputLimits] = field(default_factory=dict)
+    """By model, and the side of a change of settings that a task is on (`Grant.change`)."""
+
+    def changed_for(self, grant: Grant) -> OutputLimits | None:
+        """How long the worker of a task may stay silent by the change of settings on whose new side it is, if that says so."""
+        return self.changed_limits.get((grant.model, grant.change)) if grant.change else None
+
+    def limits_of(self, grant: Grant) -> OutputLimits | None:
+        """How long the worker of a task may stay silent."""
+        return self.changed_for(grant) or self.output_limits.get(grant.model)
 
     def take_over(self, other: "DispatchSettings") -> None:
         """Become like another one."""

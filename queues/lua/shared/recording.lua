@@ -9,11 +9,12 @@ function record_act(id, who, address, action, target, before, after)
 end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
--- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those. A task whose
--- answer was repaired used what both took.
+-- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
+-- change of settings concerns that, its side of it, and how often it went on to another model. A task whose answer was repaired used what
+-- both took.
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
-  'rp' }
-local TOLD = #RECORDED - 5
+  'rp', 'ch', 'mv' }
+local TOLD = #RECORDED - 7
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
 -- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
@@ -54,7 +55,7 @@ end
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
 function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc, qt, rt, tm, rp = unpack(entry, TOLD + 1)
+  local pc, qt, rt, tm, rp, ch, mv = unpack(entry, TOLD + 1)
   local own, before = used, 0
   if rp and rp ~= '1' then
     if entry[18] and num(used and used[1] or '-1') < 0 and num(used and used[2] or '-1') < 0 then
@@ -62,7 +63,7 @@ function record_usage(id, used)
     end
     used, before = repairs.used_in_all(rp, used)
   end
-  entry[#RECORDED] = nil
+  for i = TOLD + 5, #RECORDED do entry[i] = nil end
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
   if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
@@ -70,9 +71,10 @@ function record_usage(id, used)
     entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
-  if rt or tm then
+  if rt or tm or ch then
     for i = 23, 25 do entry[i] = entry[i] or '' end
     entry[26], entry[27] = rt or '', tm or ''
+    if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

@@ -93,7 +93,11 @@ def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fiel
         ("queue", {"concurrency": 1}, "'concurrency' is no setting of a queue"),
         ("model", {"weight": 1}, "'weight' is no setting of a model"),
         ("queue", {"tier": "free"}, "tier can only be changed in the configuration"),
-        ("model", {"silence_ms": 5}, "silence_ms can only be changed in the configuration"),
+        (
+            "model",
+            {"silence_ms": 5},
+            "silence_ms is decided for each task: change it by POST /api/admin/changes",
+        ),
         ("queue", {"weight": 0}, "weight should be greater than or equal to 0.001; got 0"),
         ("queue", {"weight": "4"}, "weight should be a valid number; got '4'"),
         ("queue", {"weight": True}, "weight should be a valid number; got True"),

@@ -1,13 +1,17 @@
 // What the dashboard says, in English and Chinese.
 
+import changes from "./changes/strings.js";
+
 export default {
   en: {
+    ...changes.en,
     "dashboard.title": "Dashboard",
     "views.label": "Views",
     "view.overview": "Overview",
     "view.tasks": "Tasks",
     "view.usage": "Usage",
     "view.keys": "Keys",
+    "view.changes": "Changes",
     "view.settings": "Settings",
     "view.audit": "Audit log",
     "table.actions": "Actions",
@@ -357,6 +361,7 @@ export default {
     "task.model": "Model",
     "task.asked": "Asked for",
     "task.moves": "Went on from",
+    "task.change": "Change",
     "task.repaired": "Repair",
     "task.repaired.yes": "Asked again: an answer did not match",
     "task.queue": "Queue",
@@ -671,6 +676,9 @@ export default {
     "audit.revoke": "revoked",
     "audit.forget": "forgot",
     "audit.grant": "granted",
+    "audit.begin": "began by its time",
+    "audit.end": "ended by its time",
+    "audit.take_back": "taken back",
 
     "error.WORKER_NOT_FOUND": "This worker is not connected any more.",
     "error.REPLICA_SILENT": "The worker's replica did not confirm it.",
@@ -688,12 +696,14 @@ export default {
     "error.REPORT_TOO_LONG": "This takes the database longer than it may: ask for fewer days, or for one key, user or model.",
   },
   zh: {
+    ...changes.zh,
     "dashboard.title": "仪表盘",
     "views.label": "视图",
     "view.overview": "概览",
     "view.tasks": "任务",
     "view.usage": "用量",
     "view.keys": "密钥",
+    "view.changes": "变更",
     "view.settings": "设置",
     "view.audit": "审计日志",
     "table.actions": "操作",
@@ -1043,6 +1053,7 @@ export default {
     "task.model": "模型",
     "task.asked": "请求的名称",
     "task.moves": "转自",
+    "task.change": "变更",
     "task.repaired": "修复",
     "task.repaired.yes": "有一次回答不符合模式，已再问一次",
     "task.queue": "队列",
@@ -1357,6 +1368,9 @@ export default {
     "audit.revoke": "吊销",
     "audit.forget": "遗忘",
     "audit.grant": "发放",
+    "audit.begin": "定时生效",
+    "audit.end": "到时结束",
+    "audit.take_back": "撤回",
 
     "error.WORKER_NOT_FOUND": "此工作进程已断开。",
     "error.REPLICA_SILENT": "工作进程所在的副本没有确认。",

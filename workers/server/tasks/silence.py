@@ -26,14 +26,15 @@ class Silence:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, attempt: Attempt) -> None:
-        """An attempt begins: give it the limits that hold now."""
-        attempt.limits = self._congestion.held(attempt.grant.model)
+        """An attempt begins: give it the limits that hold now. (Those of a change for a share of the tasks stay as they are.)"""
+        if self._settings.changed_for(attempt.grant) is None:
+            attempt.limits = self._congestion.held(attempt.grant.model)
         self.look(attempt)
 
     def look(self, attempt: Attempt) -> None:
         """End an attempt whose model was silent for too long; look again when that may be. Any number of times."""
         attempt.cancel_timer()
-        limits = attempt.limits or self._settings.output_limits.get(attempt.grant.model)
+        limits = attempt.limits or self._settings.limits_of(attempt.grant)
         if limits is None or attempt.phase not in BEFORE_THE_END:
             return
         has_output, now = attempt.writer.chunks > 0, self._loop.time()
@@ -44,11 +45,11 @@ class Silence:
         if now < over_at or attempt.phase is not Phase.RUNNING:
             attempt.timer = self._loop.call_at(max(over_at, now + SOON_S), self.look, attempt)
         elif has_output:
-            text = f"The model sent nothing for {self._words(limit_ms, attempt.grant.model, 'gap')}"
+            text = f"The model sent nothing for {self._words(limit_ms, attempt, 'gap')}"
             self._over(attempt, "gap", limit_ms)
             attempt.fail("STREAM_STALLED", text, retryable=False, stop="timeout")
         else:
-            text = f"The model did not begin to answer within {self._words(limit_ms, attempt.grant.model, 'first')}"
+            text = f"The model did not begin to answer within {self._words(limit_ms, attempt, 'first')}"
             self._over(attempt, "first", limit_ms)
             attempt.fail("FIRST_TOKEN_TIMEOUT", text, retryable=False, stop="timeout")
 
@@ -74,8 +75,8 @@ class Silence:
         if attempt.limits is not None:
             self._congestion.took(attempt.grant.model, measure, limit_ms)
 
-    def _words(self, limit_ms: int, model: str, measure: Measure) -> str:
+    def _words(self, limit_ms: int, attempt: Attempt, measure: Measure) -> str:
         """A limit, in no brackets: behind one operators may see nothing (`queues/logs/sentences.py`)."""
-        configured = self._settings.output_limits.get(model)
+        configured = attempt.limits and self._settings.output_limits.get(attempt.grant.model)
         most = configured and (configured.first_output_ms if measure == "first" else configured.silence_ms)
         return f"{limit_ms} ms, tightened from {most} ms" if most and limit_ms < most else f"{limit_ms} ms"
