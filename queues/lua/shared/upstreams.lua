@@ -44,6 +44,20 @@ local function announce(m, up, what, why, ms, by)
   if by and by ~= '' and not told[by] then tell(by, message) end
 end
 
+-- How many tasks probe an upstream. A release without breakers ends tasks and leaves them there: those that hold no slot do not
+-- count; with `tidy` they go.
+local function probes_of(m, up, tidy)
+  local number = 0
+  for _, id in ipairs(call('SMEMBERS', keys.probes(m, up))) do
+    if call('ZSCORE', keys.slots(m), id) then
+      number = number + 1
+    elseif tidy then
+      call('SREM', keys.probes(m, up), id)
+    end
+  end
+  return number
+end
+
 -- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
 function upstreams.through(m, up)
@@ -53,7 +67,7 @@ function upstreams.through(m, up)
   if forced ~= 'closed' and till > NOW then return math.max(held, till), 'open' end
   if held > NOW then return held, 'held' end
   if forced == 'closed' or till == 0 then return 0 end
-  if call('SCARD', keys.probes(m, up)) >= PROBES then return NOW + 1000, 'probing' end
+  if probes_of(m, up) >= PROBES then return NOW + 1000, 'probing' end
   return 0, 'probe'
 end
 
@@ -156,6 +170,7 @@ end
 
 -- A task begins as a probe.
 function upstreams.begin_probe(id, t)
+  probes_of(t.m, t.up or '', true)
   call('SADD', keys.probes(t.m, t.up or ''), id)
   announce(t.m, t.up or '', 'probing', '', 0, t.ow)
 end
@@ -201,6 +216,7 @@ function upstreams.tidy()
     local window = call('HGET', keys.model(m), 'breaker_window_ms')
     if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
     if call('EXISTS', hash, list) == 0 then
+      probes_of(m, up, true)
       call('ZREM', keys.upstreams(), member)
       if not call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '1')[1] then
         call('HDEL', keys.model(m), 'ups')

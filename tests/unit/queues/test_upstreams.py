@@ -456,3 +456,23 @@ def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
     pool.succeed()
     assert pool.known() == {}, "more of them went well than not"
     pool.audit()
+
+
+def test_probes_that_a_release_without_breakers_ended_keep_no_place(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    key = world.keys("probes", model="m", upstream="")
+    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))  # it does not take them out
+    pool.submit("t")
+    (grant,) = pool.take("m")
+    assert [*world.call("SMEMBERS", key)] == [b"t"]
+    pool.audit()
+    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))
+    pool.finish(grant)
+    pool.succeed()
+    assert pool.known() == {}
+    world.call("SADD", key, "ended")
+    pool.fail()
+    pool.pass_time(62_000)
+    assert world.call("EXISTS", key) == 0
