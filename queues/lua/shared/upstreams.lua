@@ -7,8 +7,10 @@
 -- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM), and slow answers, if they are to.
 -- What began before it opened counts for nothing, whatever it comes to.
 --
--- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. Who alone made a
--- breaker open has nobody else refused: others wait until it is half-open, and are served among the first as ever.
+-- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. While tasks of
+-- others run through the upstream, or those of other users wait, what becomes of these tells whose fault it is: failures of one worker
+-- or user alone open nothing until then. Who alone made a breaker open, as nobody else was there, has nobody else refused: others wait
+-- until it is half-open, and are served among the first as ever.
 -- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
 local upstreams = {}
 do
@@ -19,6 +21,7 @@ local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
 local MOST_HELD = 3600000
+local MOST_ASKED = 16 -- running tasks that are looked at
 
 -- Begin to remember something of an upstream; false: there are too many of them.
 local function mark(m, up)
@@ -101,7 +104,7 @@ function upstreams.barred(m)
   return least, open and 'open' or broken and 'probing' or 'held', solo
 end
 
--- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's.
+-- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's, or one worker's.
 local function judge(list, window)
   local outcomes, good_workers, good_users, any = {}, {}, {}, false
   for _, entry in ipairs(call('LRANGE', list, '0', '-1')) do
@@ -111,7 +114,7 @@ local function judge(list, window)
       if good == '1' then good_workers[worker], good_users[user], any = true, true, true end
     end
   end
-  local number, failures, users, solo = 0, 0, 0, nil
+  local number, failures, users, solo, workers, lone = 0, 0, 0, nil, 0, nil
   for _, one in ipairs(outcomes) do
     local good, worker, user = one[1], one[2], one[3]
     if good or not any or (good_workers[worker] and good_users[user]) then
@@ -119,10 +122,29 @@ local function judge(list, window)
       if not good then
         failures = failures + 1
         if user ~= solo then solo, users = user, users + 1 end
+        if worker ~= lone then lone, workers = worker, workers + 1 end
       end
     end
   end
-  return number, failures, users == 1 and solo or nil
+  return number, failures, users == 1 and solo or nil, workers == 1 and lone or nil
+end
+
+local function name_of_worker(worker) return (string.gsub(worker or '', '%s', '_')) end
+
+-- Whether tasks of others than a user, or a worker, that fails alone will tell how an upstream is: they run through it (`probe`: as
+-- probes, no others count), or they wait. nil: more than one fails.
+local function others_tell(m, up, user, worker, probe)
+  if not user and not worker then return false end
+  for _, q in ipairs(user and call('SMEMBERS', keys.queues()) or {}) do
+    local line = keys.flows(q, m)
+    if call('ZCARD', line) > (call('ZSCORE', line, user) and 1 or 0) then return true end
+  end
+  for _, id in ipairs(call('ZRANDMEMBER', keys.slots(m), whole(MOST_ASKED))) do
+    local u, wk, its, bp = unpack(call('HMGET', keys.task(id), 'u', 'wk', 'up', 'bp'))
+    local others = user and u ~= user or worker and name_of_worker(wk or '') ~= worker
+    if others and (its or '') == up and (bp or not probe) then return true end
+  end
+  return false
 end
 
 -- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
@@ -138,7 +160,7 @@ function upstreams.note(t, good, why, books)
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
   if forced or (till and not t.bp) then return end
-  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. string.gsub(t.wk or '', '%s', '_') .. ' ' .. t.u
+  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. name_of_worker(t.wk) .. ' ' .. t.u
   if good and not till then -- which opens and closes nothing
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
     return
@@ -149,13 +171,14 @@ function upstreams.note(t, good, why, books)
   call('LPUSH', list, entry)
   call('LTRIM', list, '0', whole(KEPT - 1))
   call('PEXPIRE', list, whole(window))
-  local counted, failures, solo = judge(list, window)
+  local counted, failures, solo, lone = judge(list, window)
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
     call('DEL', list)
     announce(m, up, 'closed', '', 0, t.ow)
-  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
+  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most)
+    and not others_tell(m, up, solo, lone, till) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)

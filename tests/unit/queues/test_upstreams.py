@@ -476,3 +476,43 @@ def test_probes_that_a_release_without_breakers_ended_keep_no_place(world: World
     pool.fail()
     pool.pass_time(62_000)
     assert world.call("EXISTS", key) == 0
+
+
+@pytest.mark.parametrize("whose", ["user", "worker"])
+def test_who_fails_alone_opens_nothing_while_others_run(world: World, whose: str) -> None:
+    pool = Through(world)
+    runs = [pool.run(f"runs{n}", user=f"victim{n}", worker="good") for n in range(2)]
+    for n in range(3 * FAILURES):
+        if whose == "user":
+            pool.fail(user="hostile", worker="good")
+        else:
+            pool.fail(user=f"u{n}", worker="bad")
+    assert "till" not in pool.known(), "what becomes of the others tells whose fault it is"
+    pool.finish(runs[0], state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" in pool.known()
+    pool.audit()
+
+
+def test_a_user_who_fails_alone_opens_nothing_while_others_wait_nor_again_while_they_probe(
+    world: World,
+) -> None:
+    pool = Through(world)
+    runs = [pool.run(f"h{n}", user="hostile") for n in range(FAILURES)]
+    pool.submit("waits", user="victim")
+    for grant in runs:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" not in pool.known()
+    (grant,) = pool.take("m")
+    pool.finish(grant)
+    world.advance(61_000)
+    pool.open(user="hostile")
+    assert pool.known()["number"] == "1", "nobody else is there"
+    world.advance(OPEN_MS)
+    probes = [pool.run("h", user="hostile"), pool.run("v", user="victim")]
+    pool.finish(probes[0], state=State.FAILED, code="UPSTREAM_ERROR")
+    assert pool.known()["number"] == "1"
+    pool.audit()
+    pool.finish(pool.run("v2", user="victim"))
+    pool.finish(probes[1])
+    assert pool.known() == {}
+    pool.audit()
