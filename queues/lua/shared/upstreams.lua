@@ -19,15 +19,19 @@ local MOST_OPEN = 60000 -- it is never open for longer, unless OPEN is set to mo
 local PROBES = 2 -- at a time; and so many have to go well
 local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
+local MOST_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
 local MOST_HELD = 3600000
 local MOST_ASKED = 16 -- running tasks that are looked at
+
+-- Where the upstreams of a model stand among those of which something is remembered.
+local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 
 -- Begin to remember something of an upstream; false: there are too many of them.
 local function mark(m, up)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
-    if call('ZCARD', keys.upstreams()) >= MOST then return false end
+    if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MOST_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
   call('HSET', keys.model(m), 'ups', '1')
@@ -241,7 +245,7 @@ function upstreams.tidy()
     if call('EXISTS', hash, list) == 0 then
       probes_of(m, up, true)
       call('ZREM', keys.upstreams(), member)
-      if not call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '1')[1] then
+      if call('ZLEXCOUNT', keys.upstreams(), span_of(m)) == 0 then
         call('HDEL', keys.model(m), 'ups')
       end
     end

@@ -516,3 +516,19 @@ def test_a_user_who_fails_alone_opens_nothing_while_others_wait_nor_again_while_
     pool.finish(probes[1])
     assert pool.known() == {}
     pool.audit()
+
+
+def test_one_model_fills_no_more_than_a_part_of_what_is_remembered(world: World) -> None:
+    pool = Through(world)
+    pool.offers("m", "other")
+    for n in range(1100):
+        grant = pool.run("t" if not n else f"t{n}", upstream=f"up{n}")
+        pool.requeue(grant, "declined", hold_ms=1)
+        pool.cancel(grant.task_id)
+        world.advance(2)
+    grants = [pool.run(f"other{n}", "other", upstream="up") for n in range(FAILURES)]
+    for grant in grants:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" in pool.known("up", "other"), "no worker of m keeps others from theirs"
+    assert world.call("ZCARD", world.keys("upstreams")) < 200
+    pool.audit()
