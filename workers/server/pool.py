@@ -22,6 +22,9 @@ RETRY_REST_MS = 100
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 SHUT_REMEMBERED = 1000
+MOST_UPSTREAMS = 128
+"""Of a model, that the store is told of: more than can be shut at a time (upstreams.lua, MOST_OF_MODEL), so where there are more,
+something may start through one of these."""
 
 _UNUSED = 1 << 62
 """Puts the turns of workers that had no task yet before all others."""
@@ -574,12 +577,13 @@ class Pool:
         self._closed_until.pop((model, upstream))
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here: of those of which one has a name."""
+        """Each of these models and each upstream by which it is offered here, MOST_UPSTREAMS at most: of those of which one has a
+        name."""
         found = []
         for model in models:
             names = {kind.upstream for kind in self._by_model.get(model, ())}
             if names != {""}:
-                found += [(model, name) for name in sorted(names)]
+                found += [(model, name) for name in sorted(names)[:MOST_UPSTREAMS]]
         return found
 
     def pick(
