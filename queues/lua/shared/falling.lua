@@ -21,7 +21,7 @@ function barred_until(name)
   local rules = call('HMGET', keys.model(m), unpack(ALL_RULES))
   local at = paced_until(m, rules, 1)
   if at < FOREVER then at = math.ceil(at / 1000) end
-  if rules[9] then
+  if rules[9] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
   end
@@ -37,7 +37,7 @@ function barred_by(name)
   if not m then return 'no_worker' end
   local s = call('HMGET', keys.model(m), 'paused', 'ups')
   if s[1] == '1' then return 'model_paused' end
-  if s[2] then
+  if s[2] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 and why ~= 'held' then return 'breaker_open' end
   end
