@@ -141,7 +141,7 @@ function upstreams.note(t, good, why, books)
     call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
     call('DEL', list)
     announce(m, up, 'closed', '', 0, t.ow)
-  elseif bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
+  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)

@@ -440,3 +440,19 @@ def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
     assert outcome.outcome == ("ended" if waits else "queued")
     assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
     pool.audit()
+
+
+def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    for grant in [pool.run(f"bad{n}") for n in range(PROBES)]:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    before = pool.known()
+    world.advance(2 * OPEN_MS)
+    for _ in range(PROBES):
+        pool.succeed()
+        assert pool.known() == before
+    pool.succeed()
+    assert pool.known() == {}, "more of them went well than not"
+    pool.audit()
