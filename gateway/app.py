@@ -25,6 +25,7 @@ from fairlane.gateway.api import (
     account,
     archive,
     audit,
+    changes,
     health,
     hot,
     keys,
@@ -33,6 +34,7 @@ from fairlane.gateway.api import (
     pages,
     quota,
     routes,
+    settings,
     usage,
     users,
 )
@@ -58,12 +60,14 @@ log = structlog.get_logger("fairlane.gateway")
 
 ROUTERS = (
     (operators.router, Access.ADMIN),
+    (changes.router, Access.ADMIN),
     (keys.router, Access.ADMIN),
     (quota.router, Access.ADMIN),
     (usage.router, Access.ADMIN),
     (audit.router, Access.ADMIN),
     (users.router, Access.ADMIN),
     (archive.router, Access.ADMIN),
+    (settings.router, Access.ADMIN),
     (metrics.router, Access.METRICS),
     (account.router, Access.KEY),
     (routes.router, Access.KEY),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,11 @@ import structlog
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
 from fairlane.gateway.routing.plans import Plan, Plans
+from fairlane.gateway.routing.rollouts import Rollouts, rollouts
 from fairlane.gateway.settings import Settings, Unpriced
+from fairlane.gateway.settings.leaves import since_when
+from fairlane.gateway.settings.origins import Origins
+from fairlane.queues.changes import PlannedChange
 from fairlane.queues.survey.survey import RefusedReload
 
 log = structlog.get_logger("fairlane.gateway")
@@ -37,6 +41,7 @@ RELOADED = (
     "archive",
     "archive_ttl_ms",
     "structured_output",
+    "structured_repair",
     "result_ttl_after_read_ms",
     "refusals_retention_days",
     "max_queue_wait_ms",
@@ -69,6 +74,33 @@ def _routes_hash(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
+_OF_A_PLACE = {
+    "host",
+    "port",
+    "redis_url",
+    "data_dir",
+    "processes",
+    "log_format",
+    "log_level",
+    "max_connections",
+}
+"""What replicas may well have each for itself."""
+
+
+def _settings_hash(settings: Settings) -> str:
+    """Of what has no hash of its own, and should be the same on all replicas."""
+    hashed = {"models", "queues", "routes", "templates", "keys", "workers", "stream_token_secret"}
+    said = settings.model_dump(mode="json", exclude=hashed | _OF_A_PLACE)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _origins(before: Settings, after: Settings) -> Origins:
+    """Who set what holds when `after` is taken over."""
+    kept = {loc: one for loc, one in before.origins.of.items() if loc[0] not in RELOADED}
+    taken = {loc: one for loc, one in after.origins.of.items() if loc[0] in RELOADED}
+    return Origins(kept | taken, after.origins.file)
+
+
 class Current:
     """The settings and the keys that hold. Both are replaced as a whole when the configuration is read again, the keys also when
     those of the database change.
@@ -79,7 +111,14 @@ class Current:
 
     def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
         self.settings = settings
+        self.read = settings
+        """What was read last: some of it may wait for a restart."""
+        self.began_ms = settings.times.read_ms
+        self.since: dict[str, int] = {}
+        """See `since_when`."""
         self._own = own
+        self._changes: tuple[PlannedChange, ...] = ()
+        self._told_unfit: dict[str, str] = {}
         self._read(settings)
         self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
@@ -96,7 +135,9 @@ class Current:
         before = self.settings
         self.reload_refused = None
         self.settings = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
-        self.settings.came(settings.times)
+        self.settings.came(settings.times, _origins(before, settings))
+        self.since = since_when(self.since, before, self.settings, settings.times.read_ms)
+        self.read = settings
         self._read(self.settings)
         self._told_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
@@ -106,10 +147,46 @@ class Current:
         self.plans = Plans(settings)
         self.routes_hash = _routes_hash(settings)
         """Of its routes, templates and fallbacks: the same where these are the same."""
+        self.settings_hash = _settings_hash(settings)
+        self._roll_out()
 
-    def plan(self, caller: Caller, name: str, has_image: Callable[[], bool]) -> Plan:
-        """What a request of this caller for this name comes to now. `has_image` is asked where that matters."""
-        return self.plans.plan(caller, name, time.time() * 1000, has_image)
+    @property
+    def changes(self) -> Sequence[PlannedChange]:
+        """Those that this replica goes by, of single tasks and of queues and models as a whole."""
+        return self._changes
+
+    def take_changes(self, changes: Iterable[PlannedChange]) -> None:
+        """Take over which changes of settings hold now, on top of the configuration, and of the next ones."""
+        self._changes = tuple(changes)
+        self._roll_out()
+
+    def _roll_out(self) -> None:
+        self.rollouts: Rollouts | None
+        """None: no task is concerned by a change."""
+        self.rollouts, self.unfit = rollouts(self.settings, self.plans, self._changes)
+        """`unfit`: ids of changes that hold for nobody, as they do not fit the configuration, with what is wrong."""
+        for change_id, why in self.unfit.items():
+            if self._told_unfit.get(change_id) != why:
+                log.warning(
+                    "a change does not fit the configuration, and holds for nobody", change=change_id, why=why
+                )
+        self._told_unfit = self.unfit
+
+    def plan(self, caller: Caller, name: str, has_image: Callable[[], bool], subject: str = "") -> Plan:
+        """What a request of this caller for this name comes to now. `has_image` is asked where that matters. `subject` tells its
+        task from others where a change holds for a share of them: its idempotency key, or its id; '': it is on the old side."""
+        if self.rollouts is None:
+            return self.plans.plan(caller, name, time.time() * 1000, has_image)
+        return self.rollouts.plan(caller, name, subject, time.time() * 1000, has_image)
+
+    def plans_of(self, caller: Caller, name: str, subject: str = "") -> Plans:
+        """The plans by which that is so."""
+        return self.plans if self.rollouts is None else self.rollouts.plans_of(caller, name, subject)
+
+    @property
+    def limiting(self) -> Settings:
+        """The settings with what holds for all tasks of a model on top: by these its workers are watched."""
+        return self.settings if self.rollouts is None else self.rollouts.settings
 
     def take_keys(self, stored: StoredKeys) -> None:
         """Take over what the database says of keys."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,17 +33,21 @@ from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
+from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.parts import Part
 from fairlane.gateway.records.archive import Archive
+from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
-from fairlane.gateway.settings import Settings
+from fairlane.gateway.settings import ModelSettings, Settings
 from fairlane.gateway.shutdown import Shutdown
+from fairlane.gateway.store.changes import ChangesWatch
 from fairlane.gateway.store.configuration import ConfigurationWatch
 from fairlane.gateway.store.connection import NewConnection
 from fairlane.gateway.store.inbox import Inbox
@@ -63,6 +67,7 @@ from fairlane.gateway.watch.loop import LoopWatch
 from fairlane.gateway.watch.minutes import Minutes
 from fairlane.gateway.watch.replicas import Replicas, here
 from fairlane.gateway.watch.store import StoreWatch
+from fairlane.queues.changes import ChangeStore, PlannedChange
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.scheduler import Ends, Limits, Scheduler
@@ -115,6 +120,7 @@ class Gateway:
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
         self.metrics = TellingRecorder(settings.models)
+        self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
         self.connections = Connections(
@@ -142,6 +148,9 @@ class Gateway:
         self.store = StoreWatch(self.link, address, keys, replica)
         self.scheduler = Scheduler(self.link, keys, replica, ENDS, _limits(settings), self.metrics)
         self.configuration = ConfigurationWatch(self.scheduler, current, address, self._store_emptied)
+        change_store = ChangeStore(self.link)
+        self.changes = ChangesWatch(change_store, self._take_changes)
+        self.scheduler.on_changes = self.changes.told
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
         )
@@ -161,7 +170,7 @@ class Gateway:
         results = Results(self.hub.page, self.hub.last)
         self.checker = checker = Checker()
         self.dispatcher = Dispatcher(
-            self.scheduler, self.link, self.hub, _dispatch_settings(settings), keys, checker, self.tracer
+            self.scheduler, self.link, self.hub, _dispatch_settings(current), keys, checker, self.tracer
         )
         cancels, presence = self.dispatcher.cancels, self.dispatcher.offers.presence
         self.workers = WorkerSocket(
@@ -237,6 +246,7 @@ class Gateway:
             self.surveyor,
             lambda: current.settings.queues,
             lambda: current.settings.outbox_max_entries,
+            self.dispatcher.congestion,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
@@ -257,6 +267,17 @@ class Gateway:
             forget=Forget(self.database, records.forgotten, self.scheduler, audit),
             keys=KeyAdmin(key_store, self.keyring, current, audit, self.key_tasks, allowances),
             quota=self.quota,
+            changes=ChangeAdmin(
+                change_store,
+                self.changes.read,
+                current,
+                self.scheduler,
+                Comparisons(records.reading),
+                records.outbox.catch_up,
+            ),
+            settings=EffectiveSettings(
+                self.link, keys, self.scheduler, current, self._of_itself, [changes_now(current)]
+            ),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(
@@ -270,7 +291,9 @@ class Gateway:
             self.dispatcher.pool,
             self.dispatcher.attempts,
         )
-        self.scrape = Scrape(siblings, self.metrics, self.health.gauges, self.surveyor)
+        self.scrape = Scrape(
+            siblings, self.metrics, self.health.gauges, self.dispatcher.congestion.in_force, self.surveyor
+        )
 
         breakers = Breakers(replica, self.metrics)
         self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
@@ -292,6 +315,7 @@ class Gateway:
             self.surveyor,
             history,
             self.configuration,
+            self.changes,
             self.replicas,
             audit,
             *records.parts,
@@ -335,7 +359,7 @@ class Gateway:
         """Take over keys and limits of new settings; what needs a restart stays as it is (`current.RELOADED`)."""
         current = self.current
         changes = current.replace(settings)
-        self.dispatcher.settings.take_over(_dispatch_settings(current.settings))
+        self.dispatcher.settings.take_over(_dispatch_settings(current))
         self.scheduler.limits = replace(
             self.scheduler.limits,
             max_queue_length=settings.max_queue_length,
@@ -344,6 +368,7 @@ class Gateway:
             max_outbox=settings.outbox_max_entries,
         )
         self.calls.most = settings.max_calls_per_caller
+        self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
@@ -357,6 +382,10 @@ class Gateway:
                 await asyncio.sleep(1.0)
 
     # ---- what parts tell each other that were made before the other ----------
+
+    def _take_changes(self, changes: Sequence[PlannedChange]) -> None:
+        self.current.take_changes(changes)
+        self.dispatcher.settings.take_over(_dispatch_settings(self.current))
 
     def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
         self.current.take_keys(stored)
@@ -386,6 +415,7 @@ class Gateway:
             keys_hash=self.current.callers.hash,
             routes_hash=self.current.routes_hash,
             reload_refused=self.current.reload_refused,
+            settings_hash=self.current.settings_hash,
         )
 
     def _about(self) -> dict[str, Any]:
@@ -463,7 +493,18 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _dispatch_settings(settings: Settings) -> DispatchSettings:
+def _output_limits(model: ModelSettings) -> OutputLimits:
+    return OutputLimits(
+        model.first_output_ms,
+        model.silence_ms,
+        model.first_output_least_ms,
+        model.silence_least_ms,
+        *model.tightens_ms,
+    )
+
+
+def _dispatch_settings(current: Current) -> DispatchSettings:
+    settings = current.settings
     return DispatchSettings(
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
@@ -473,8 +514,12 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
         max_output_bytes=settings.max_output_bytes,
         debug_events=settings.llm_debug and settings.environment != "production",
         output_limits={
-            name: OutputLimits(model.first_output_ms, model.silence_ms)
-            for name, model in settings.models.items()
+            name: _output_limits(model)
+            for name, model in current.limiting.models.items()
             if model.first_output_ms or model.silence_ms
+        },
+        changed_limits={
+            concerned: _output_limits(model)
+            for concerned, model in (current.rollouts.limited if current.rollouts is not None else {}).items()
         },
     )

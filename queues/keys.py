@@ -48,6 +48,7 @@ KEYS = (
     Key("held_lanes", "X:{subject}", "hash", "queue:model with held flows -> user last let go", "emptied with the next"),
     Key("held", "Y:{queue}:{#model}:{model}:{subject}", "zset", "user -> start tag, of held flows", "emptied by ending"),
     Key("service", "S:{queue}:{period}:{model}", "hash", "user -> served while in line, of a period", "EXPIRE 15 min"),
+    Key("answers", "A:{period}:{model}", "hash", "bin of a time -> answers of a period that took so long", "EXPIRE 40 min"),
     Key("span", "h:{#model}:{model}:{user}", "string", "mean duration of one user's attempts, ms", "EXPIRE 1 h"),
     Key("mean", "n:{#model}:{model}:{user}", "string", "mean output tokens of one user", "EXPIRE 1 h"),
     Key("held_name", "N:{model}", "string", "no task of * that asks for this name starts before, ms: the provider said so", "PX"),
@@ -69,6 +70,10 @@ KEYS = (
     Key("request", "Z:{id}", "string", "the request of a task that the archive shall have", "archived; PX, set when it ends"),
     Key("configured", "configured", "hash", "setting of a queue or model -> value, from the configuration", "configure"),
     Key("overrides", "overrides", "hash", "setting of a queue or model -> value, changed while running", "change"),
+    Key("changed", "changed", "hash", "the same setting -> its entry of the audit record, who, and that value", "change"),
+    Key("changes", "changes", "zset", "change of settings -> when it was set down (us)", "plan: the last 200, and what is live"),
+    Key("change", "C:{change}", "hash", "a change of settings (fields: see CHANGE)", "plan, with its line in `changes`"),
+    Key("due", "due", "zset", "change of settings -> when it begins or ends (ms)", "sweep, when it is due; alter"),
     Key("audit", "audit", "stream", "what operators did, of releases that kept it here", "inherit, at the next start"),
     Key("history", "history", "stream", "what each replica counted in ten seconds: from, at, bucket", "trimmed: an hour; EXPIRE"),
     Key("rolled", "H:{step}:{at}", "hash", "part of a replica -> what it counted, of a minute or more", "PX, 6 h to 7 days"),
@@ -96,6 +101,7 @@ KEYS = (
     Key("uses", "uses:{token}", "string", "how many tasks a signed token of limited uses has submitted", "PX, behind its end"),
     Key("nonce", "nonce:{key}:{nonce}", "string", "a signed request of a caller's key has come", "PX, 15 min"),
     Key("named", "J:{digest}", "string", "an idempotency key: fingerprint and task that it names", "PX, set when it ends"),
+    Key("names", "I:{user}", "string", "when a user's idempotency keys are all over, as if they came evenly, us", "PX, then"),
     Key("probe", "probe", "string", "nothing: written to see whether Redis takes writes again", "PX"),
     Key("clock", "clock", "string", "the time, in tests only", "tests"),
 )
@@ -163,6 +169,7 @@ RECORD = {
     "pg": "epoch of an attempt, and the data of its last `progress`, which is not logged",
     "aw": "end of the last gap that moved its time, ms",
     "ls": "the worker that was lost with it last",
+    "ch": "the change of settings that concerns it, and its side: new or old",
     "mv": "models that it went on from: a line for each, with when (ms) and why",
     "hi": "earlier attempts: worker|granted|ended|why; …",
     "ed": "ended, ms",
@@ -171,6 +178,7 @@ RECORD = {
     "er": "sentence of a failure, without what it may quote; only in `failure`",
     "fn": "nonce of the call that ended it",
     "js": "what the finished text must be: a JSON schema, `payload` (as its response_format says) or `object`",
+    "rp": "1: an answer that does not match may be asked for again; then 2, what that answer used, and cost (repairing.lua)",
     "us": "tokens that were told with its end, of one whose worker was still to stop: input, output, what else is known; before "
     "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",
@@ -198,7 +206,7 @@ MODEL = {
     "breaker_window_ms": "within such a time; absent: 60,000",
     "breaker_open_ms": "for so long at first; absent: 5,000",
     "breaker_slow_ms": "a first output that comes later counts as a failure; 0 or absent: none does",
-    "ups": "1: something is remembered of an upstream",
+    "ups": "something is remembered of an upstream: 1 outcomes, 2 a breaker that is not closed, or a hold, too",
     "out": "mean output, tokens",
     "top": "longest output of late, tokens: it fades as shorter ones come",
     "pace": "mean pace of a task, tokens a second",
@@ -274,6 +282,25 @@ BALANCE = {
 }
 """Fields of the balance of a subject, as of LIMIT. Amounts are micro-credits."""
 
+CHANGE = {
+    "ki": "kind of what it changes: route, model or queue",
+    "na": "its name",
+    "wh": "what is to hold, JSON",
+    "se": "the same of a queue or model as a whole: a line for each setting, with its value; absent: it is said of each task",
+    "wa": "what was set before, likewise, once it has begun",
+    "ro": "percent of the tasks",
+    "no": "note",
+    "who": "id of the key that made it",
+    "ad": "from which address",
+    "st": "scheduled, active, ended or taken_back",
+    "ma": "made, ms",
+    "at": "when it begins, ms",
+    "un": "when it ends, ms; 0: not by itself",
+    "bg": "when it began, ms",
+    "ed": "when it ended, ms",
+}
+"""Fields of a change of settings."""
+
 PRESENCE = {
     "{worker id}": "JSON: what holds as long as the worker does not change",
     "*": "JSON: worker id -> running tasks and ms since it was last heard of, as of the last renewal",
@@ -290,6 +317,7 @@ POOL = {
     "cancelled": "tasks that were cancelled",
     "strict": "1: some queue is paused or has a rule about running tasks",
     "version": "version of the configuration in force: modified, read (ms), hash, replica that set it",
+    "changes": "version of the changes of settings: when one was altered last, us",
     "acted": "id of the newest entry of the audit record",
     "born": "when it was configured first, us: another one means that the store was emptied meanwhile",
     "swept": "last sweep, ms",

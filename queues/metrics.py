@@ -104,6 +104,10 @@ class Metrics(Protocol):
         """So many tasks went on from a model to another one. `cause`: failed (an attempt), or unavailable (nobody
         offers the model, or it is held, paced or paused)."""
 
+    def repaired(self, model: str, outcome: str) -> None:
+        """An answer that did not match its schema was asked for again. `outcome`: begun; then mended, or failed: the second one
+        does not match either."""
+
     def breaker(self, model: str, upstream: str, became: str) -> None:
         """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
 
@@ -265,6 +269,11 @@ class Recorder:
             ("model", "to", "cause"),
             "Tasks that went on to another model, because an attempt failed or theirs started nothing",
         )
+        self.repairs = Counter(
+            "fairlane_repairs_total",
+            ("model", "outcome"),
+            "Answers that did not match their schema and were asked for again: begun, mended, failed",
+        )
         self.breaker_changes = Counter(
             "fairlane_breaker_changes_total",
             ("model", "upstream", "became"),
@@ -349,6 +358,7 @@ class Recorder:
             self.ended_tasks,
             self.model_holds,
             self.fallen_tasks,
+            self.repairs,
             self.breaker_changes,
             self.dropped_results,
             self.written_records,
@@ -398,6 +408,15 @@ class Recorder:
 
     def fell(self, model: str, other: str, cause: str, number: int = 1) -> None:
         self.fallen_tasks.add((self._model(model), self._model(other), cause), number)
+
+    def may_fall(self, moves: Iterable[tuple[str, str]]) -> None:
+        """Tasks may go on from these models to those: a first one is then seen to be one more."""
+        for model, other in sorted(moves):
+            for cause in ("failed", "unavailable"):
+                self.fallen_tasks.add((self._model(model), self._model(other), cause), 0)
+
+    def repaired(self, model: str, outcome: str) -> None:
+        self.repairs.add((self._model(model), outcome))
 
     def breaker(self, model: str, upstream: str, became: str) -> None:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))

@@ -27,9 +27,11 @@ def name_of(key_id: str, user: str, idempotency_key: str) -> str:
     return digest_text(hashed.digest())
 
 
-def pack(name: str, fingerprint: str, ttl_ms: int) -> str:
-    """A name, what tells another body from the first one, and for how long it is remembered, for `TaskSpec.idempotency`."""
-    return f"{name} {fingerprint} {ttl_ms}"
+def pack(name: str, fingerprint: str, ttl_ms: int, most: int = 0, period_ms: int = 0) -> str:
+    """A name, what tells another body from the first one, and for how long it is remembered, for `TaskSpec.idempotency`. `most`:
+    such names that a user may have (0: any number), of those that are remembered for `period_ms`."""
+    each_us = max(ttl_ms * 1000 // most, 1) if most else 0
+    return f"{name} {fingerprint} {ttl_ms} {each_us} {period_ms}"
 
 
 def naming_in_lua() -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from fairlane.queues.versions import Configuration
+
 Kind = Literal["queue", "model"]
 Value = str | int | float | bool | None
 """None = not set."""
@@ -43,6 +45,66 @@ class EffectiveSettings:
 
     values: dict[str, Value]
     overrides: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A setting that was changed while running. `audit_id` is the entry that says so; it and `who` are '' where a release that
+    did not write them down made the change.
+    """
+
+    kind: Kind
+    name: str
+    setting: str
+    value: Value
+    audit_id: str = ""
+    who: str = ""
+
+    @property
+    def at_ms(self) -> int | None:
+        """When it was changed."""
+        return int(self.audit_id.partition("-")[0]) // 1000 if self.audit_id else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """All that is set of queues and models, by the configuration in force, if there is one, and while running."""
+
+    in_force: Configuration | None
+    configured: dict[tuple[Kind, str, str], Value]
+    """By kind, name and setting."""
+    overrides: list[Override]
+
+
+def read_field(field: str) -> tuple[Kind, str, str] | None:
+    """Kind, name and setting of a field of `configured`, `overrides` and `changed`; None for one that another release knows."""
+    letter, _, rest = field.partition(":")
+    name, _, setting = rest.rpartition(":")
+    kind: Kind = "queue" if letter == "q" else "model"
+    return (kind, name, setting) if setting in settings_of(kind) else None
+
+
+def read_ruling(
+    in_force: Configuration | None,
+    configured: Mapping[str, str],
+    overrides: Mapping[str, str],
+    changed: Mapping[str, str],
+) -> Ruling:
+    """What the hashes of these names hold. Who made a change counts for the value that they gave, and for no other: a replica of
+    a release that does not write down who may have changed it since.
+    """
+    found = []
+    for field, text in overrides.items():
+        if place := read_field(field):
+            entry, who, value = [*changed.get(field, "").split(" ", 2), "", "", ""][:3]
+            known = (entry, who) if entry and value == text else ("", "")
+            found.append(Override(*place, decode(place[0], place[2], text), *known))
+    said = {
+        place: decode(place[0], place[2], text)
+        for field, text in configured.items()
+        if (place := read_field(field))
+    }
+    return Ruling(in_force, said, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,16 @@ from fairlane.queues.rules import (
     Change,
     EffectiveSettings,
     Kind,
+    Ruling,
     Value,
     decode,
     encode,
     fields_of,
+    read_ruling,
     settings_of,
 )
 from fairlane.queues.store.link import Arg, RedisLink
+from fairlane.queues.survey.crowding import Crowding, read_crowding
 from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
@@ -45,6 +48,7 @@ from fairlane.queues.tasks import (
     Reached,
     Record,
     Refused,
+    Repair,
     Short,
     Shut,
     State,
@@ -127,6 +131,8 @@ class Scheduler:
         self.limits = limits
         self.replica = replica
         self._dropped = SummedLine(self._log_dropped)
+        self.on_changes: Callable[[bytes], None] = _ignore
+        """Hears the version of the changes of settings with each sweep."""
 
     def _log_dropped(self, number: int) -> None:
         log.warning(
@@ -203,6 +209,8 @@ class Scheduler:
             return Known(*known, line, model, name, template, standing)
         if outcome in ("full", "user_full", "too_long"):
             return Refused(outcome, waiting=reply[1], limit=reply[2], retry_ms=reply[3], standing=standing)
+        if outcome == "names":
+            return Refused("idempotency_keys", retry_ms=reply[1], standing=standing)
         if outcome == "full_bytes":
             return Refused(outcome, retry_ms=reply[1], standing=standing)
         if outcome == "unavailable":
@@ -225,6 +233,14 @@ class Scheduler:
         """What is left of each limit of a caller: of its key, and of the user; both packed (`limits.pack`)."""
         reply = await self._link.run("allowance", user, key_limits, user_limits)
         return list(read_allowance(reply))
+
+    async def congestion(self, model: str, period_ms: int, seen: Mapping[str, int]) -> Crowding:
+        """How crowded a model is; adds the answers that were `seen` here, by the names of their bins.
+
+        What is asked again, as the reply was lost, may be counted twice.
+        """
+        told = [part for pair in seen.items() for part in pair]
+        return read_crowding(await self._link.run("congestion", model, period_ms, *told))
 
     async def balance(self, subject: str) -> Balance | None:
         """What a key or user can pay with; None: SQL knows."""
@@ -354,11 +370,12 @@ class Scheduler:
         grant: Grant,
         why: str,
         *,
-        cause: Literal["lost", "failed", "falls", "declined"],
+        cause: Literal["lost", "failed", "falls", "declined", "repair"],
         begun: bool,
         end: Fragment | None = None,
         who: str = "",
         hold_ms: int = 0,
+        repair: Repair | None = None,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
@@ -366,6 +383,9 @@ class Scheduler:
         (costs no try). `end`: what the task ends with when its tries are used up, instead of WORKER_LOST. `who` was lost, over
         all its connections. `hold_ms`: nothing of the model starts for so long, because its provider said so. A task ends after
         100 attempts anyhow, or 1,000 if the last was refused so.
+
+        `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
+        task, and not behind its first output: else the task ends with `end`.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -381,6 +401,7 @@ class Scheduler:
             *(end or ends.worker_lost),
             *ends.no_worker,
             *ends.timeout,
+            *(_told_of_repair(repair) if repair else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":
@@ -392,6 +413,8 @@ class Scheduler:
         if outcome == "queued":
             self.metrics.returned(grant.queue, grant.model, cause)
             model = reply[2].decode()
+            if repair:
+                self.metrics.repaired(grant.model, "begun")
             if model != grant.asked:
                 failed = cause in ("failed", "falls")
                 self.metrics.fell(grant.asked, model, "failed" if failed else "unavailable")
@@ -462,6 +485,7 @@ class Scheduler:
         for pair, number in zip(reply[5][::2], reply[5][1::2], strict=True):
             model, other, cause = pair.decode().split("\n")
             self.metrics.fell(model, other, cause, number)
+        self.on_changes(reply[6])
         return max(int(reply[0]) - int(reply[1]), 0), reply[2]
 
     async def position(self, task_id: str) -> Record | None:
@@ -669,6 +693,14 @@ class Scheduler:
         packed, born = await self._link.command("HMGET", self._keys("pool"), "version", "born")
         return None if packed is None else read_configuration(packed), (born or b"").decode()
 
+    async def ruling(self) -> Ruling:
+        """All that is set of queues and models, and who changed it. Raises StoreError."""
+        command, keys = self._link.command, self._keys
+        version = command("HGET", keys("pool"), "version")
+        hashes = [command("HGETALL", keys(name)) for name in ("configured", "overrides", "changed")]
+        packed, texts = await version, [_texts(await reply) for reply in hashes]
+        return read_ruling(None if packed is None else read_configuration(packed), *texts)
+
     async def change(self, kind: Kind, name: str, values: Mapping[str, Value], actor: Actor) -> Change | None:
         """Set something of a queue or model while running; None = there is no such queue. KeyError for an unknown setting.
 
@@ -717,6 +749,14 @@ class Scheduler:
             return {n: decode(kind, n, raw.decode()) for n, raw in zip(names, replies, strict=True) if raw}
 
         return EffectiveSettings(known(values), known(overrides))
+
+
+def _ignore(version: bytes) -> None:
+    pass
+
+
+def _texts(flat: list[bytes]) -> dict[str, str]:
+    return {field.decode(): value.decode() for field, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _mark() -> str:
@@ -769,6 +809,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("rt", task.asked)
     if task.template:
         fields += ("tm", task.template)
+    if task.change:
+        fields += ("ch", task.change)
     if task.fallbacks:
         fields += ("fb", task.fallbacks, "fa", task.fallback_after_ms)
     if task.named_later:
@@ -783,11 +825,18 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("su", task.uses)
     if task.answer:
         fields += ("js", task.answer)
+    if task.repair:
+        fields += ("rp", b"1")
     if task.archive_ms:
         fields += ("ar", f"{task.archive_ms}{' r' if task.archive_request else ''}")
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
     return fields
+
+
+def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:
+    used = repair.used
+    return ("payload", repair.payload, "input", used.input, "output", used.output, "more", used.more)
 
 
 def _task_end(account: list[Any], error: bytes = b"{}") -> TaskEnd:

@@ -92,6 +92,10 @@ class TaskSpec:
     answer: str = ""
     """What its finished text must be, or it fails: a JSON schema; `payload`: as the payload's `response_format` says; `object`:
     any JSON object; '' = anything."""
+    repair: bool = False
+    """If that does not match, and nobody has seen any of it, its model is asked again once."""
+    change: str = ""
+    """The change of settings that concerns it and its side of it, `new` or `old`; '' = none."""
     uses: str = ""
     """What it is one use of, where uses are limited: how many there may be, for how long they are remembered (ms), and the name
     under which they are counted."""
@@ -109,7 +113,8 @@ class TaskSpec:
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
     *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
-    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer"),
+    *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
+    "change",
 )
 
 
@@ -150,6 +155,20 @@ class Grant(NamedTuple):
     """There is another model to go on to."""
     answer: str = ""
     """What its finished text must be (`TaskSpec.answer`)."""
+    repair: str = ""
+    """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
+    change: str = ""
+    """As `TaskSpec` has it."""
+
+    @property
+    def repairs(self) -> bool:
+        """Whether an answer that does not match may be asked for again."""
+        return self.repair == "1"
+
+    @property
+    def repaired(self) -> "Used | None":
+        """What an answer used that this attempt repairs, and that counts beside its own; None of any other attempt."""
+        return read_repair(self.repair)
 
 
 class Place(NamedTuple):
@@ -248,8 +267,8 @@ class Refused:
     longest, both ms), no_worker, unavailable (the breakers of all its upstreams are open),
     cancelled, outbox_full (SQL is behind), rate_limited (`reached` says which limit), quota
     (`short` says by how much), no_balance (the store must be told first what there is: `unknown`),
-    used_up (what it would be a use of; `limit` = how many there are), other (its idempotency key names a task that was asked for
-    otherwise).
+    used_up (what it would be a use of; `limit` = how many there are), idempotency_keys (its user has as many as
+    may be), other (its idempotency key names a task that was asked for otherwise).
     `retry_ms`: how long it will take, as far as can be told, until it would be accepted.
     """
 
@@ -297,8 +316,31 @@ class Used(NamedTuple):
         """What is known beside input and output, as the usage record has it."""
         return "" if self[2:] == _NOTHING_MORE else f"{self.cached} {self.reasoning} {self.estimated:d}"
 
+    def plus(self, other: "Used") -> "Used":
+        """What both used; what one of them does not know is as the other one says."""
+        pairs = zip(self[:4], other[:4], strict=True)
+        read, wrote, cached, reasoning = (max(a, b) if a < 0 or b < 0 else a + b for a, b in pairs)
+        return Used(read, wrote, cached, reasoning, self.estimated or other.estimated)
+
 
 _NOTHING_MORE = Used()[2:]
+
+
+def read_repair(field: str) -> Used | None:
+    """What the record's field `rp` says of an answer that was asked for again; None where there was none that counts."""
+    said = field.split()
+    if len(said) < 7:
+        return None
+    read, wrote, cached, reasoning, estimated = map(int, said[1:6])
+    return Used(read, wrote, cached, reasoning, estimated == 1)
+
+
+class Repair(NamedTuple):
+    """Lets a task be done once more, with another payload: its answer was finished, and is not what it must be."""
+
+    payload: bytes
+    used: Used
+    """By the answer."""
 
 
 class End(NamedTuple):

@@ -82,6 +82,11 @@ class Coalescer:
         """Pieces that wait."""
         return len(self._runs)
 
+    @property
+    def size(self) -> int:
+        """What waits: its characters, and one for each delta."""
+        return self._chars + self._chunks
+
     def add(self, index: int, kind: str, delta: str | bytes, now: float) -> None:
         """Take one delta of choice `index`: text, or for `tool` and `extra` JSON.
 

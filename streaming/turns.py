@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 
 Caller = object
@@ -15,6 +15,11 @@ class Turns:
     def __init__(self, most: int) -> None:
         self._free = most
         self._lines: dict[Caller, deque[asyncio.Future[None]]] = {}
+
+    @property
+    def free(self) -> int:
+        """How many more could have their turn at once."""
+        return self._free
 
     @contextlib.asynccontextmanager
     async def of(self, caller: Caller) -> AsyncIterator[None]:
@@ -60,3 +65,31 @@ class Turns:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+class GroupedTurns:
+    """One at a time: groups in turns, and in each group its callers. A group of many has no more turns than one of few."""
+
+    def __init__(self) -> None:
+        self._groups = Turns(1)
+        self._inside: dict[Caller, Turns] = {}
+        self._members: Counter[Caller] = Counter()
+        """Callers of a group who wait or have their turn; it is forgotten with the last one."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether somebody has a turn."""
+        return not self._groups.free
+
+    @contextlib.asynccontextmanager
+    async def of(self, group: Caller, caller: Caller) -> AsyncIterator[None]:
+        """Wait for a turn, and give it back at the end."""
+        inside = self._inside.setdefault(group, Turns(1))
+        self._members[group] += 1
+        try:
+            async with inside.of(caller), self._groups.of(group):
+                yield
+        finally:
+            self._members[group] -= 1
+            if not self._members[group]:
+                del self._members[group], self._inside[group]

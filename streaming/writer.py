@@ -33,6 +33,8 @@ MAX_UNSENT_EVENTS = 10_000
 """Events that may wait to be sent. An event costs Redis some 10 us, however short it is."""
 EARLIER_EVENT_BYTES = 512
 """What each event of earlier attempts counts, in the middle: their sizes are not known any more, and none was output."""
+WITHHELD_CHARS = 16_384
+"""Output that is withheld becomes an event when it is so long: nobody reads it as it comes."""
 SHOW_S = 0.2
 """What is not logged (progress) is shown no more often."""
 TERMINAL_KINDS = {State.COMPLETED: "done", State.FAILED: "error", State.CANCELLED: "cancelled"}
@@ -99,6 +101,7 @@ class TaskWriter:
         "_shown_behind",
         "_slot",
         "_unsent",
+        "_withheld",
         "chunks",
         "logged_bytes",
         "text_bytes",
@@ -139,6 +142,7 @@ class TaskWriter:
         self._failed = False
         self._closed = False
         self._unsent = 0
+        self._withheld: list[EventFields] | None = None
         self.chunks = 0
         self.text_bytes = 0
         """Of all that was written, but for what stands beside it (`extra`)."""
@@ -147,8 +151,13 @@ class TaskWriter:
 
     @property
     def has_output(self) -> bool:
-        """True once a chunk was accepted, logged or not."""
-        return self.chunks > 0
+        """True once a chunk was accepted that is logged, or will be: no retry is possible from then on."""
+        return self.chunks > 0 and self._withheld is None
+
+    def withhold(self) -> None:
+        """Log no output before the task is completed, and none if it is not: nobody has seen any then. Call it before the first.
+        It is kept in memory, `max_bytes` of it at most."""
+        self._withheld = []
 
     def chunk(self, index: int, kind: str, delta: str | bytes) -> None:
         """Take one delta of the worker; text for the kinds made of text, JSON for the others."""
@@ -218,6 +227,11 @@ class TaskWriter:
         if self._busy or self._closed or self._end or self._failed:
             return
         now = time.monotonic() * 1000
+        if self._withheld is not None:
+            if self._coalescer.size >= WITHHELD_CHARS:
+                self._collect(now)
+            self._send_ready()
+            return
         due = self._coalescer.due(now)
         if due is not None and due <= now:
             self._collect(now)
@@ -254,6 +268,9 @@ class TaskWriter:
             return
         self._show_held()
         self._collect(time.monotonic() * 1000)
+        if self._withheld is not None and state is State.COMPLETED:
+            self._ready += self._withheld
+            self._withheld = None
         terminal = (TERMINAL_KINDS[state], compose(self._grant.task_id, _now_ms(), fragment))
         nonce = self._scheduler.nonce()
         self._end = End(state, code, terminal, used, nonce, want, models, worker, keep_ms, upstream)
@@ -294,12 +311,15 @@ class TaskWriter:
         self.logged_bytes += len(data)
         if self.logged_bytes > self._max_bytes:
             self._full = True
+        elif not self._failed and kind == "chunk" and self._withheld is not None:
+            self._withheld.append((kind, data))
         elif not self._failed:
             self._ready.append((kind, data))
 
     def _wait(self, size: int) -> None:
         """Count what waits to be sent: bytes while Redis does not answer, events always."""
-        self._unsent += size
+        if self._withheld is None:
+            self._unsent += size
         if self._coalescer.waiting >= CALL_EVENTS:  # so that they count for what the log may take
             self._collect(time.monotonic() * 1000)
         too_many = len(self._ready) + self._coalescer.waiting > MAX_UNSENT_EVENTS
@@ -444,7 +464,7 @@ class TaskWriter:
         self._end = None
         self._stop_timer()
         self._coalescer.take(0)
-        self._ready, self._sending = [], []
+        self._ready, self._sending, self._withheld = [], [], None if self._withheld is None else []
         self._seq = 0  # where the log ends is known to Redis alone
         self._owner.on_unwritable(self._grant, why)
 

@@ -27,11 +27,13 @@ class EventData(_Strict):
 
 
 class StartData(EventData):
-    """A worker's attempt begins. There may be several, as long as no output was seen."""
+    """A worker's attempt begins. There may be several, as long as no output was seen. `repair`: an answer that did not match its
+    schema is asked for again."""
 
     attempt: FromOne
     model: str
     queue: str
+    repair: Literal[True] | None = None
     metadata: JsonValue = None
 
 

@@ -130,7 +130,7 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
     403: ("TOKEN_USED_UP",),
     410: ("IDEMPOTENCY_RESULT_GONE",),
     422: ("IDEMPOTENCY_KEY_REUSED",),
-    429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL"),
+    429: ("RATE_LIMITED", "INSUFFICIENT_QUOTA", "USER_QUEUE_FULL", "TOO_MANY_IDEMPOTENCY_KEYS"),
     503: (
         "QUEUE_FULL",
         "WAIT_TOO_LONG",
@@ -144,7 +144,11 @@ CODES_OF_SUBMIT: Mapping[int, Sequence[str]] = {
 """And of a submission besides."""
 CODES_OF_REPORT: Mapping[int, Sequence[str]] = {503: ("REPORT_TOO_LONG",)}
 """And of what the SQL database is asked for at length."""
-OPENAI_CODES = {"RATE_LIMITED": "rate_limit_exceeded", "INSUFFICIENT_QUOTA": "insufficient_quota"}
+OPENAI_CODES = {
+    "RATE_LIMITED": "rate_limit_exceeded",
+    "INSUFFICIENT_QUOTA": "insufficient_quota",
+    "UNAUTHORIZED": "invalid_api_key",
+}
 """What these are called on /v1."""
 
 

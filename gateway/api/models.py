@@ -16,6 +16,7 @@ from fairlane.queues.rules import Kind
 from fairlane.queues.survey.survey import Blocked
 from fairlane.queues.survey.upstreams import BreakerState
 from fairlane.queues.tasks import State
+from fairlane.workers.server.limits.tightening import Why
 
 Ms = int
 """Milliseconds; of a time, since 1970."""
@@ -128,6 +129,9 @@ class OpenAIHeaders(IdempotencyHeader):
         None, description="what becomes of the task when its caller hangs up; `cancel` if not given"
     )
     x_fairlane_result_ttl: Positive | Left = Field(None, description="ms")
+    x_fairlane_repair: Literal["1", "0", "true", "false"] | Left = Field(
+        None, description="1: an answer that does not match its JSON schema is asked for again, once"
+    )
     x_fairlane_metadata: str | Left = Field(None, description="a JSON object of at most 4,096 bytes")
     x_fairlane_user: str | Left = Field(None, description="for delegating keys")
     x_fairlane_tier: str | Left = Field(None, description="for delegating keys")
@@ -275,6 +279,9 @@ class Wishes(Asked):
     on_disconnect: Literal["cancel", "continue"] | None = None
     result_ttl_ms: Positive | None = None
     metadata: Any = None
+    repair: bool | None = Field(
+        None, description="an answer that does not match its JSON schema is asked for again, once"
+    )
     idempotency_key: IdempotencyKey | None = Field(None, description="as the header `Idempotency-Key`")
 
 
@@ -329,6 +336,7 @@ class RouteRule(Answer):
     price: dict[str, float] | None = Field(description="credits, as in the settings")
     fallbacks: list[str]
     fallback_after_ms: Ms | None
+    repair: bool = Field(description="an answer that does not match its JSON schema is asked for again")
 
 
 class Route(RouteRule):
@@ -582,6 +590,24 @@ class BreakerChanged(Answer):
     audit_id: str
 
 
+class OutputLimit(Answer):
+    """A limit of a model on its silence, as it holds now at the replica that answers."""
+
+    ms: Ms
+    target_ms: Ms = Field(description="where it goes, by a fifth every 5 s")
+    why: Why = Field(description="why it goes there")
+    p99_ms: Ms | None = Field(description="how long all but one in a hundred answers took of late")
+    answers: int = Field(description="of how many that is known")
+
+
+class OutputLimits(Answer):
+    first_output: OutputLimit | None
+    silence: OutputLimit | None
+    wait_ms: Ms | None = Field(
+        description="how long its queue makes those wait who come now, if limits follow it"
+    )
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -607,6 +633,7 @@ class ModelState(Answer):
     upstreams: list[UpstreamState] = Field(
         description="the servers behind its workers, where one has a name, or something is known of it"
     )
+    output_limits: OutputLimits | None = Field(description="null: it may be silent for as long as it likes")
 
 
 class ModelInfo(Answer):
@@ -693,6 +720,9 @@ class Task(Answer):
     model: str | None
     asked: str | None = Field(description="what its caller named, where another model may run")
     moves: list[ModelMove] = Field(description="the models that it went on from, the last ten")
+    repaired: bool = Field(
+        description="an answer of it did not match its schema, and its model was asked again"
+    )
     queue: str | None
     user: str | None
     key: str | None
@@ -716,8 +746,16 @@ class AllCancelled(Answer):
     more: bool
 
 
+class ChangeOfTask(Answer):
+    id: str
+    side: Literal["new", "old"]
+
+
 class TaskDetail(Task):
     now: Ms
+    change: ChangeOfTask | None = Field(
+        description="the change of settings that concerned it when it was submitted, and its side"
+    )
     fallbacks: list[str] = Field(description="models that it may go on to")
     template: TemplateUsed | None = None
     priority: int
@@ -1039,6 +1077,7 @@ class UsedBy(Used):
     state: str | Left = None
     code: str | Left = None
     family: str | Left = Field(None, description="beside `code`: its family")
+    route: str | Left = None
     day: str | Left = Field(None, description="2026-11-23")
     hour: str | Left = Field(None, description="2026-11-23T16:00Z")
 
@@ -1089,6 +1128,14 @@ class UsedTask(Answer):
     price: str = Field(
         description="by which it is reckoned, in credits: of a million tokens of input, cached input, output and reasoning, "
         "and of the task itself, with slashes between"
+    )
+    route: str = Field(description="the name that its caller gave, where more than one model may run it")
+    template: str = Field(description="the name of the template that its payload was made of")
+    template_version: str
+    change_id: str = Field(description="of the change of settings that concerned it; empty: none did")
+    side: Literal["new", "old", ""] = Field(description="on which it was of that")
+    moves: int | None = Field(
+        description="how often it went on to another model; null: no change concerned it, and it was not counted"
     )
 
 
@@ -1146,3 +1193,79 @@ class History(Answer):
     models: dict[str, ModelMinute]
     total: HistoryTotal
     names: HistoryNames
+
+
+class ChangeShown(Answer):
+    """A change of settings."""
+
+    id: str
+    kind: Literal["route", "model", "queue"]
+    name: str
+    tier: str | None = Field(description="of a route: for tasks of this tier alone")
+    vision: bool = Field(description="of a route: for requests with images alone")
+    set: dict[str, JsonValue]
+    per_task: bool = Field(description="it is decided for each task, so it may hold for a share of them")
+    rollout: int | None = Field(description="percent")
+    by: Literal["task", "user"] | None
+    state: Literal["scheduled", "active", "ended", "taken_back"]
+    problem: str | None = Field(description="why it holds for nobody, though it is active")
+    note: str
+    who: str = Field(description="the id of the key that made it")
+    made_at: Ms
+    at: Ms = Field(description="when it begins or began, as it was asked for")
+    until: Ms | None = Field(description="when it ends by itself")
+    began_at: Ms | None
+    ended_at: Ms | None
+
+
+class ChangeMade(ChangeShown):
+    warnings: list[str]
+
+
+class ChangeList(Answer):
+    now: Ms
+    changes: list[ChangeShown]
+    next: None = Field(description="all are told")
+
+
+class FailuresOfSide(Answer):
+    code: str
+    family: str | None
+    tasks: int
+
+
+class TimesOfSide(Answer):
+    p50: Ms
+    p95: Ms
+
+
+class SideOfChange(Answer):
+    """Tasks on one side of a change that have ended."""
+
+    tasks: int
+    completed: int
+    failed: int
+    cancelled: int
+    failures: list[FailuresOfSide]
+    moved: int = Field(description="those that went on to another model")
+    input_tokens_per_task: float | None
+    output_tokens_per_task: float | None
+    cost_per_task: float | None = Field(description="credits")
+    sampled: int = Field(description="tasks of which times are told, those that ended last")
+    wait_ms: TimesOfSide | None
+    first_output_ms: TimesOfSide | None
+    duration_ms: TimesOfSide | None
+
+
+class Comparison(Answer):
+    old: SideOfChange
+    new: SideOfChange
+    enough: bool = Field(description="both sides have tasks enough to say something")
+
+
+class ChangeDetail(ChangeShown):
+    now: Ms
+    comparison: Comparison | None = Field(
+        description="null: it is not decided for each task, or the database is away"
+    )
+    database_away: str | None = Field(description="why there is no comparison now")

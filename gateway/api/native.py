@@ -86,7 +86,9 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
     fields = await tasks.bodies.parse(body, caller=request.opener)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
     if kind_of(fields.get("template") or b""):
-        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener)
+        task_id = new_task_id(now_ms())
+        subject = said.key if said else task_id
+        filled = await fill_in(tasks.current, caller, fields, tasks.bodies, request.opener, subject)
         return _make(
             tasks,
             caller,
@@ -98,6 +100,7 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
             read_metadata(fields),
             said or of_prompt(filled, tasks.settings),
             filled=filled,
+            task_id=task_id,
         )
     task_type = read_type(fields)
     payload = fields.get("payload")
@@ -132,13 +135,16 @@ def _make(
     own: tuple[str, ...] = (),
     named: str | None = None,
     filled: Filled | None = None,
+    task_id: str = "",
 ) -> tuple[TaskSpec, AnswerMode]:
     """`named`: the model that the payload names; without another word it is the task's. `filled`: the template of which the
     payload was made."""
     tasks.calls.name(request, caller)
+    task_id = task_id or new_task_id(now_ms())
     if filled is None:
         name = read_model(fields, named or caller.only_model or DEFAULT_MODEL)
-        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields))
+        subject = said.key if said else task_id
+        plan = tasks.current.plan(caller, name, partial(has_image, payload_fields), subject)
     else:
         plan = filled.plan
     asynchronous = read_flag(fields, "async")
@@ -154,13 +160,14 @@ def _make(
         on_disconnect=value_of(fields, "onDisconnect"),
         result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=metadata,
+        repair=value_of(fields, "repair"),
         template="" if filled is None else filled.template,
     )
     task = make_task(
         tasks.settings,
         caller,
         plan,
-        task_id=new_task_id(now_ms()),
+        task_id=task_id,
         task_type=task_type,
         payload=payload,
         fields=payload_fields,

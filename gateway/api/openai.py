@@ -162,13 +162,15 @@ def _task(
         on_disconnect=request.header(b"x-fairlane-on-disconnect"),
         result_ttl_ms=_number(request, b"x-fairlane-result-ttl"),
         metadata=_metadata(request),
+        repair=_flag(request, b"x-fairlane-repair"),
         on_v1=True,
     )
+    task_id = new_task_id(time.time_ns() // 1_000_000)
     task = make_task(
         tasks.settings,
         caller,
-        tasks.current.plan(caller, name, partial(has_image, fields)),
-        task_id=new_task_id(time.time_ns() // 1_000_000),
+        tasks.current.plan(caller, name, partial(has_image, fields), said.key if said else task_id),
+        task_id=task_id,
         task_type=task_type,
         payload=body,
         fields=fields,
@@ -190,6 +192,15 @@ def _number(request: Request, name: bytes) -> int | float | None:
     except (ValueError, OverflowError):  # also NaN and infinity
         raise bad_request(f"the header {name.decode()} must be a number", name.decode()) from None
     return whole if number == whole else number
+
+
+def _flag(request: Request, name: bytes) -> bool | None:
+    text = request.header(name)
+    if text is None:
+        return None
+    if text not in ("1", "true", "0", "false"):
+        raise bad_request(f"the header {name.decode()} must be 1 or 0", name.decode())
+    return text in ("1", "true")
 
 
 def _metadata(request: Request) -> bytes:

@@ -136,6 +136,7 @@ async def find_tasks(
     user: Filter = "",
     queue: Filter = "",
     model: Filter = "",
+    asked: Filter = "",
     worker: Filter = "",
     code: Filter = "",
     since: Annotated[str, Query(alias="from", pattern=TIME)] = "",
@@ -146,7 +147,8 @@ async def find_tasks(
     """Tasks that match, newest first: with `state=executing` every one that runs; with `failed`, `cancelled` or a `code` the last
     10,000 of a day that failed or were cancelled, with the `error`'s sentence; else among the last 10,000 that were submitted.
     `text` is a part of the id, the user or the sentence, or how the request's id begins, in small or large letters; with `from`
-    and `to` (ms) submitted then or later, and before then; all else must be equal.
+    and `to` (ms) submitted then or later, and before then; all else must be equal. `model` is the one that runs it, or answered;
+    `asked` the name that its caller gave, a route or a model.
 
     `next` is the `after` that goes on, null at the end.
     """
@@ -155,7 +157,7 @@ async def find_tasks(
     if after and not could_be_ours(after, now_ms()):
         raise bad_request("after must be the id of a task", "after")
     given = {"state": state, "user": user, "queue": queue, "model": model, "worker": worker, "code": code}
-    wanted = {FILTERS[name]: value for name, value in given.items() if value}
+    wanted = {FILTERS[name]: value for name, value in (given | {"asked": asked}).items() if value}
     times = {"from": since, "to": until}
     wanted |= {name: value for name, value in times.items() if value}
     if text:

@@ -53,9 +53,10 @@ async def _filters(
     state: Filter = "",
     code: Filter = "",
     family: Filter = "",
+    route: Filter = "",
 ) -> dict[str, str]:
     """Those of FILTERS that the query names. (A coroutine: FastAPI calls what is none in a thread.)"""
-    return given(dict(zip(FILTERS, (key, user, model, tier, state, code, family), strict=True)))
+    return given(dict(zip(FILTERS, (key, user, model, tier, state, code, family, route), strict=True)))
 
 
 TheFilters = Annotated[dict[str, str], Depends(_filters)]

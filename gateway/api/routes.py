@@ -39,6 +39,7 @@ def _rule(rule: Rule, settings: Settings, tier: str) -> dict[str, Any]:
         "price": price and dict(zip(_RATES, map(plain_credits, price[:5]), strict=True)),
         "fallbacks": list(rule.fallbacks),
         "fallbackAfterMs": rule.fallback_after_ms if rule.fallbacks else None,
+        "repair": settings.structured_repair if rule.repair is None else rule.repair,
     }
 
 
@@ -48,8 +49,9 @@ async def routes(request: Framed, caller: TheCaller) -> Response:
     templates, with the variables that they take."""
     current: Current = request.app.gateway.current
     plans, tier, listed = current.plans, caller.tier, []
-    for name, route in sorted(plans.routes.named.items()):
+    for name in sorted(plans.routes.named):
         if caller.may_use(name):
+            route = current.plans_of(caller, name).routes.named[name]
             plain = route.rule(tier)
             vision = _rule(route.rule(tier, image=True), current.settings, tier) if route.sees else None
             template = plain.template or (name if name in plans.templates else None)
@@ -81,7 +83,7 @@ async def render(request: Framed, caller: TheCaller, ours: TheRequest) -> Respon
         if tier not in tasks.settings.tiers:
             raise bad_request(f"tier must be one of {', '.join(sorted(tasks.settings.tiers))}", "tier")
         caller = replace(caller, tier=tier)
-    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener)
+    filled = await fill_in(tasks.current, caller, fields, tasks.bodies, ours.opener, more="tier")
     task = make_task(
         tasks.settings,
         caller,

@@ -64,7 +64,8 @@ async def usage(
     form: Form = "",
 ) -> Response:
     """What tasks used that ended from one day to before another (by hour: hours), added up. Without times the last 30 days, or 48
-    hours; hours are kept for three days, and users are told by day.
+    hours; hours are kept for three days, and users and routes are told by day. By route, and of a route, are only the tasks whose
+    caller named one.
 
     Days and hours are those of UTC. Rows with most tokens come first, times in their order; `total` is of all, also beyond the
     limit (`more`). CSV with `format=csv` or `Accept: text/csv`.
@@ -82,6 +83,7 @@ async def tasks(
     since: Since = "",
     until: Until = "",
     task: Filter = "",
+    template: Filter = "",
     after: Annotated[str, Query(max_length=100, pattern=PLAIN), Plain] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_TASKS), Count] = 100,
     form: Form = "",
@@ -91,7 +93,7 @@ async def tasks(
     `next` is the `after` that goes on, null at the end (of CSV: the header `x-next`). What is not known is null.
     """
     request.check_query(*TIMES, *TASK_FILTERS, "after", *LIST)
-    wanted = Wanted(*between(since, until), {**given({"task": task}), **filters})
+    wanted = Wanted(*between(since, until), {**given({"task": task, "template": template}), **filters})
     rows, more = await usage.tasks(wanted, after, limit, caller.key_id)
     if wants_csv(request, form):
         return await as_csv(TASK_COLUMNS, rows, "tasks", {"x-next": more} if more else {})
@@ -109,6 +111,7 @@ async def own_usage(
     user: Filter = "",
     model: Filter = "",
     tier: Filter = "",
+    route: Filter = "",
     limit: Annotated[int, Query(ge=1, le=MOST_OWN_ROWS), Count] = 1000,
     form: Form = "",
 ) -> Response:
@@ -117,8 +120,8 @@ async def own_usage(
     A delegating key sees all its users: `by=user`, or one of them with `user` (its name as the key gives it, or as rows show it).
     Where the request names a user itself (`X-Fairlane-User`), it sees that one alone.
     """
-    request.check_query("by", *TIMES, "user", "model", "tier", *LIST)
-    filters = {**_whose(caller, user), **given({"model": model, "tier": tier})}
+    request.check_query("by", *TIMES, "user", "model", "tier", "route", *LIST)
+    filters = {**_whose(caller, user), **given({"model": model, "tier": tier, "route": route})}
     return await _sums(usage, caller, request, read_by(by), (since, until), filters, limit, form)
 
 

@@ -29,6 +29,7 @@ OPTIONS: Final = (
     b"x-fairlane-priority",
     b"x-fairlane-on-disconnect",
     b"x-fairlane-result-ttl",
+    b"x-fairlane-repair",
     b"x-fairlane-metadata",
 )
 """Our options on OpenAI's calls that say what becomes of the task."""
@@ -46,6 +47,9 @@ class Said(NamedTuple):
     fingerprint: str
     ttl_ms: int
     """For how long the key names its task."""
+    most: int
+    """Keys that its user may have, of those that name a task for `period_ms`."""
+    period_ms: int
 
 
 async def read_idempotency(
@@ -63,9 +67,9 @@ async def read_idempotency(
         return None
     if native:
         asked = {name: value for name, value in fields.items() if name != FIELD}
-        return Said(key, await _fingerprint(request, bodies, asked, []), settings.idempotency_ttl_ms)
+        return _said(key, await _fingerprint(request, bodies, asked, []), settings)
     options = [(name, text) for name in OPTIONS if (text := request.header(name)) is not None]
-    return Said(key, await _fingerprint(request, bodies, fields, options), settings.idempotency_ttl_ms)
+    return _said(key, await _fingerprint(request, bodies, fields, options), settings)
 
 
 def of_prompt(filled: Filled, settings: Settings) -> Said | None:
@@ -76,7 +80,13 @@ def of_prompt(filled: Filled, settings: Settings) -> Said | None:
         return None
     says = f"{filled.template}\n{filled.plan.tier}\n{filled.plan.model}\n".encode()
     digest = digest_text(hashlib.sha256(says + filled.payload).digest())
-    return Said(f"{filled.plan.asked} {digest}", digest, rule.same_task_ms)
+    return _said(f"{filled.plan.asked} {digest}", digest, settings, rule.same_task_ms)
+
+
+def _said(key: str, fingerprint: str, settings: Settings, ttl_ms: int = 0) -> Said:
+    """`ttl_ms`: how long the key names its task, if not as long as a caller's own."""
+    period_ms = settings.idempotency_ttl_ms
+    return Said(key, fingerprint, ttl_ms or period_ms, settings.max_idempotency_keys, period_ms)
 
 
 def name_task(task: TaskSpec, said: Said | None) -> None:
@@ -85,7 +95,7 @@ def name_task(task: TaskSpec, said: Said | None) -> None:
     if said is None:
         return
     name = name_of(task.key, task.user, said.key)
-    task.idempotency = pack(name, said.fingerprint, said.ttl_ms)
+    task.idempotency = pack(name, said.fingerprint, said.ttl_ms, said.most, said.period_ms)
     task.idempotency_key = said.key
     task.after_read_ms = 0
     if task.linger_ms:

@@ -34,6 +34,7 @@ OWN_FIELDS = (
     "resultTtlMs",
     "metadata",
     "idempotencyKey",
+    "repair",
 )
 """Fields of a native body that are the gateway's; everything else is the worker's."""
 
@@ -66,6 +67,8 @@ class Options:
     on_disconnect: Any = None
     result_ttl_ms: Any = None
     metadata: bytes = b""
+    repair: Any = None
+    """An answer that does not match its schema is asked for again."""
     template: str = ""
     """Which template the payload was made of, as it is told."""
     on_v1: bool = False
@@ -236,6 +239,10 @@ class _Made(NamedTuple):
             else:
                 timeout = settings.task_timeout_ms
         output = output_of(fields)
+        answer = ""
+        if task_type == "openaiLike" and kind_of(payload) == "{":
+            answer = _answer(settings, fields, templated=bool(options.template))
+        repair = _repair(settings, rule, options.repair)
         return TaskSpec(
             id=self.task_id,
             model=plan.model,
@@ -269,12 +276,12 @@ class _Made(NamedTuple):
             uses=caller.uses,
             asked=plan.asked if plan.rule else "",
             template=options.template,
+            change=plan.change,
             fallbacks=plan.fallbacks,
             fallback_after_ms=rule.fallback_after_ms if plan.fallbacks else 0,
             named_later=named_later,
-            answer=_answer(settings, fields, templated=bool(options.template))
-            if task_type == "openaiLike" and kind_of(payload) == "{"
-            else "",
+            answer=answer,
+            repair=repair and answer != "",
         )
 
     def _payload(self, plan: Plan, payload: bytes, fields: Members) -> tuple[bytes, bool]:
@@ -338,6 +345,15 @@ def _answer(settings: Settings, fields: Members, *, templated: bool) -> str:
         return wanted_of(fields, unstrict=templated or settings.structured_output == "all")
     except ValueError as error:
         raise bad_schema(str(error)) from None
+
+
+def _repair(settings: Settings, rule: Rule, wish: Any) -> bool:
+    """Whether an answer that does not match is asked for again: as the caller says, else the route, else the settings."""
+    if wish is None:
+        return settings.structured_repair if rule.repair is None else rule.repair
+    if not isinstance(wish, bool):
+        raise bad_request("repair must be true or false", "repair")
+    return wish
 
 
 def bad_schema(why: str) -> ApiError:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import LARGE, Bodies, Members, value_of
-from fairlane.gateway.calls.intake import DEFAULT_MODEL, read_model
+from fairlane.gateway.calls.intake import DEFAULT_MODEL, OWN_FIELDS, read_model
 from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fairlane.gateway.prompts.templates import Prompt, Template
 
 MAX_LOCALE_CHARS = 35
+MEMBERS = frozenset({"template", "variables", "locale", "model", "stream", "user", *OWN_FIELDS})
+"""What a request may hold that names a template: the template makes the rest. (`user` may say whose it is.)"""
 
 
 class TemplateNotFound(ApiError):
@@ -42,15 +44,30 @@ class Filled(NamedTuple):
 
 
 async def fill_in(
-    current: Current, caller: Caller, fields: Members, bodies: Bodies, opener: Opener
+    current: Current,
+    caller: Caller,
+    fields: Members,
+    bodies: Bodies,
+    opener: Opener,
+    subject: str = "",
+    *,
+    more: str = "",
 ) -> Filled:
-    """What a request of these members, which name a template, comes to. Raises ApiError: 400, 403, 404."""
+    """What a request of these members, which name a template, comes to. `subject`: as `Current.plan` takes it. `more`: a member
+    that it may have beside MEMBERS. Raises ApiError: 400, 403, 404."""
     name = value_of(fields, "template")
     if not isinstance(name, str):
         raise bad_request("template must be the name of a template or route", "template")
     for other in ("payload", "type"):
         if other in fields:
             raise bad_request(f"A task of a template has no {other}: the template makes it", other)
+    for other in fields:
+        if other not in MEMBERS and other != more:
+            raise bad_request(
+                f"A task of a template has no {other[:100]!r}: what the model is told stands in the template (its `parameters`), "
+                "and what fills it in under `variables`",
+                other,
+            )
     locale = value_of(fields, "locale") or ""
     if not isinstance(locale, str) or len(locale) > MAX_LOCALE_CHARS:
         raise bad_request("locale must be a language tag, such as en or zh-CN", "locale")
@@ -58,39 +75,44 @@ async def fill_in(
     size = len(memoryview(fields["variables"])) if members else 0
     model = read_model(fields, "") or None
     if size < LARGE:
-        return _written(current, caller, _rendered(current, caller, name, _read(members), locale, model))
+        return _written(current, _rendered(current, caller, name, _read(members), locale, model, subject))
     async with bodies.turn(size, opener) as spent:
         with spent():
             variables = _read(members)
         await asyncio.sleep(0)
         with spent():
-            rendered = _rendered(current, caller, name, variables, locale, model)
+            rendered = _rendered(current, caller, name, variables, locale, model, subject)
         del variables
         await asyncio.sleep(0)
         with spent():
-            return _written(current, caller, rendered)
+            return _written(current, rendered)
 
 
 class _Rendered(NamedTuple):
-    """A prompt, and whose."""
+    """A prompt, and what it comes to."""
 
-    asked: str
-    image: bool
+    plan: Plan
     template: "Template"
     prompt: "Prompt"
 
 
 def _rendered(
-    current: Current, caller: Caller, name: str, variables: dict[str, Any], locale: str, model: str | None
+    current: Current,
+    caller: Caller,
+    name: str,
+    variables: dict[str, Any],
+    locale: str,
+    model: str | None,
+    subject: str,
 ) -> _Rendered:
     """What a template's name, its variables and a locale come to. `model`: where no route of the name says one."""
-    plans = current.plans
+    plans = current.plans_of(caller, name, subject)
     route = plans.routes.named.get(name)
     if route is not None and not caller.may_use(name):
         route = None
     template, image = plans.template(route, caller.tier, name, variables, locale)
     if template is None:
-        known = {*plans.templates, *filter(caller.may_use, plans.routes.named)}
+        known = {*plans.templates, *filter(caller.may_use, current.plans.routes.named)}
         raise TemplateNotFound(name, known)
     if route is not None and model is not None:
         raise bad_request(f"The route {name} says which model runs: leave `model` out", "model")
@@ -104,12 +126,12 @@ def _rendered(
         ) from None
     except TemplateError as error:
         raise bad_request(f"The template {template.name} cannot be filled in: {error}", "variables") from None
-    return _Rendered(asked, image, template, prompt)
+    return _Rendered(current.plan(caller, asked, lambda: image, subject), template, prompt)
 
 
-def _written(current: Current, caller: Caller, rendered: _Rendered) -> Filled:
+def _written(current: Current, rendered: _Rendered) -> Filled:
     """The task's body, which is no larger than one that a caller may send."""
-    asked, image, template, prompt = rendered
+    plan, template, prompt = rendered
     body = {member: Raw(msgspec.json.encode(value)) for member, value in prompt.body.items()}
     payload = msgspec.json.encode(body)
     most = current.settings.max_body_bytes
@@ -118,7 +140,6 @@ def _written(current: Current, caller: Caller, rendered: _Rendered) -> Filled:
             f"The template {template.name} makes a body of {len(payload)} bytes of these variables, and {most} are allowed",
             "variables",
         )
-    plan = current.plan(caller, asked, lambda: image)
     return Filled(plan, payload, body, "\n".join((template.name, template.version, prompt.locale)))
 
 

@@ -15,9 +15,10 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
-HEAD = "0009"
+HEAD = "0012"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -106,13 +107,26 @@ usage = Table(
     Column("estimated", Boolean, nullable=False),
     Column("cost", BigInteger, comment="Micro-credits. Null: it had no price"),
     _text("price"),
+    _text("route"),
+    _text("template"),
+    _text("template_version"),
+    Column("change_id", Text, nullable=False, server_default=""),
+    Column("side", Text, nullable=False, server_default=""),
+    Column("moves", Integer, comment="Null: no change concerned it"),
     Index("ix_usage_ended_task", "ended", "task"),
+    Index(
+        "ix_usage_change_id_side_ended",
+        *("change_id", "side", "ended"),
+        sqlite_where=text("change_id <> ''"),
+        postgresql_where=text("change_id <> ''"),
+    ),
     Index("ix_usage_key_id_ended_task", "key_id", "ended", "task"),
     Index("ix_usage_user_name_ended_task", "user_name", "ended", "task"),
     comment="One row per ended task",
 )
 """Empty text: there is none. `model` is the one that was asked for, `scheduled` the line that it waited in; `granted` is its last
-grant. `price` says all of it (`Price.id`)."""
+grant. `price` says all of it (`Price.id`). `route`: the name that its caller gave, where more than one model may run it. `side`:
+new or old, of the change of settings that concerned it; `moves`: how often it went on to another model then."""
 
 
 MEASURES = (
@@ -154,6 +168,36 @@ usage_users = Table(
     Index("ix_usage_users_user_name_began", "user_name", "began"),
     comment="The same added up over days, by user",
 )
+
+usage_routes = Table(
+    "usage_routes",
+    metadata,
+    _number("began"),
+    _text("key_id"),
+    _text("tier"),
+    _text("route"),
+    _text("model"),
+    *_measures(),
+    PrimaryKeyConstraint("began", "key_id", "tier", "route", "model", name="pk_usage_routes"),
+    comment="The same added up over days, by route: of tasks that have one",
+)
+
+
+usage_changes = Table(
+    "usage_changes",
+    metadata,
+    _number("began"),
+    _text("change_id"),
+    _text("side"),
+    _text("state"),
+    _text("code"),
+    Column("moved", Boolean, nullable=False),
+    *_measures(),
+    PrimaryKeyConstraint("change_id", "side", "state", "code", "moved", "began", name="pk_usage_changes"),
+    Index("ix_usage_changes_began", "began"),
+    comment="The same of tasks that a change of settings concerned, added up over days",
+)
+"""`moved`: those that went on to another model."""
 
 ledger = Table(
     "ledger",

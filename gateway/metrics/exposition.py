@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from fairlane import __version__
-from fairlane.gateway.metrics.snapshot import GAUGES, Snapshot
+from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT, Snapshot
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES, rows_of
 from fairlane.queues.metrics import Counter, Histogram, Recorder
 from fairlane.queues.survey.survey import Survey
@@ -51,6 +51,13 @@ class _Everything(Collector):
             for snapshot in self._snapshots:
                 gauge.add_metric((str(snapshot.process),), snapshot.gauges[name])
             yield gauge
+        limit = GaugeMetricFamily(
+            OUTPUT_LIMIT.name, OUTPUT_LIMIT.help, labels=(*OUTPUT_LIMIT.labels, PROCESS)
+        )
+        for snapshot in self._snapshots:
+            for key, value in snapshot.limits.items():
+                limit.add_metric((*key, str(snapshot.process)), value)
+        yield limit
         yield from _processes(self._snapshots)
         yield from _shared(self._survey, self._label)
         info = GaugeMetricFamily("fairlane_build_info", "1; the version of this gateway", labels=("version",))

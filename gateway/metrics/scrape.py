@@ -8,20 +8,22 @@ from fairlane.gateway.metrics.snapshot import Snapshot, take_snapshot
 from fairlane.queues.errors import StoreError
 from fairlane.queues.metrics import Recorder
 from fairlane.queues.survey.survey import Survey, Surveyor
+from fairlane.workers.server.limits.congestion import ModelLimits
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`gauges`: what holds now in this process."""
+    """`gauges`: what holds now in this process; `limits`: how long models may be silent, likewise."""
 
     siblings: Siblings
     recorder: Recorder
     gauges: Callable[[], dict[str, float]]
+    limits: Callable[[], dict[str, ModelLimits]]
     surveyor: Surveyor
 
     def own(self) -> Snapshot:
         """What this process has measured so far."""
-        return take_snapshot(self.siblings.index, self.recorder, self.gauges())
+        return take_snapshot(self.siblings.index, self.recorder, self.gauges(), self.limits())
 
     async def snapshots(self) -> list[Snapshot]:
         """What every process has measured that answers in time."""

@@ -1,10 +1,13 @@
 """What one process of a gateway has measured, at one moment, in a form that another process can read."""
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 
+from fairlane.gateway.metrics.store_gauges import StoreGauge
 from fairlane.queues.metrics import Counter, Recorder
+from fairlane.workers.server.limits.congestion import ModelLimits
 
 Labels = tuple[str, ...]
 
@@ -17,11 +20,20 @@ class Snapshot(msgspec.Struct):
     pid: int
     series: dict[str, list[tuple[Labels, list[float]]]]
     gauges: dict[str, float]
+    limits: dict[Labels, float] = {}
+    """Limits in force, s, by the labels of OUTPUT_LIMIT."""
 
 
-def take_snapshot(process: int, metrics: Recorder, gauges: dict[str, float]) -> Snapshot:
-    """What this process has measured; `gauges` by the names of GAUGES."""
-    return Snapshot(process, os.getpid(), series_of(metrics), gauges)
+def take_snapshot(
+    process: int, metrics: Recorder, gauges: dict[str, float], limits: Mapping[str, ModelLimits]
+) -> Snapshot:
+    """What this process has measured; `gauges` by the names of GAUGES, `limits` by model (of those that share a label one)."""
+    told: dict[Labels, float] = {}
+    for model, of_model in limits.items():
+        for kind, limit in (("first_output", of_model.first_output), ("silence", of_model.silence)):
+            if limit is not None:
+                told[metrics.label(model), kind] = limit.ms / 1000
+    return Snapshot(process, os.getpid(), series_of(metrics), gauges, told)
 
 
 def series_of(metrics: Recorder) -> dict[str, list[tuple[Labels, list[float]]]]:
@@ -48,3 +60,9 @@ GAUGES = {
     "fairlane_loop_lag_max_seconds": "The longest that the event loop was late, within the last half minute to minute",
 }
 """What holds now, of each process, and what it means."""
+OUTPUT_LIMIT = StoreGauge(
+    "fairlane_output_limit_seconds",
+    ("model", "limit"),
+    "How long a model may be silent: before its first output, or after it (silence), as it holds for tasks that begin now",
+)
+"""The same, of each model with such limits."""

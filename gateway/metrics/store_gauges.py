@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairlane.queues.metrics import OTHER
 from fairlane.queues.survey.survey import Survey
 from fairlane.queues.survey.upstreams import BreakerState
 
@@ -19,6 +20,8 @@ class StoreGauge:
     joins: Callable[[float, float], float] = lambda one, other: one + other
 
 
+MOST_UPSTREAMS = 100
+"""Names of upstreams that are told apart: workers choose them."""
 _STATES = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 _LANE, _MODEL, _QUEUE = ("queue", "model"), ("model",), ("queue",)
 
@@ -116,6 +119,7 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_queue_service_share", name, queue.share)
         put("fairlane_queue_weight", name, float(queue.settings.values.get("weight") or 1))
         put("fairlane_queue_paused", name, float(queue.paused))
+    upstreams = _told_upstreams(survey)
     for model in survey.models:
         name = (label(model.model),)
         put("fairlane_model_slots_used", name, model.running)
@@ -126,7 +130,8 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         put("fairlane_model_held_seconds", name, _left(model.held_until_ms, survey.now_ms))
         put("fairlane_model_paced_seconds", name, _left(model.next_start_ms, survey.now_ms))
         for upstream in model.upstreams:
-            put("fairlane_breaker_state", (*name, upstream.upstream), _STATES.index(upstream.state))
+            told = upstream.upstream if upstream.upstream in upstreams else OTHER
+            put("fairlane_breaker_state", (*name, told), _STATES.index(upstream.state))
     states = [
         "draining" if worker.get("draining") else "unhealthy" if worker.get("unhealthy") else "ready"
         for worker in survey.workers
@@ -149,6 +154,15 @@ def rows_of(survey: Survey, label: Callable[[str], str]) -> Rows:
         "fairlane_replicas_overruled", (), sum(own.hash != in_force for own in survey.configurations.values())
     )
     return rows
+
+
+def _told_upstreams(survey: Survey) -> set[str]:
+    """The upstreams that keep their names: those with breakers that are not closed first, then by name."""
+    well = {one.upstream: True for model in survey.models for one in model.upstreams}
+    for model in survey.models:
+        for one in model.upstreams:
+            well[one.upstream] &= one.state is BreakerState.CLOSED
+    return set(sorted(well, key=lambda name: (well[name], name))[:MOST_UPSTREAMS])
 
 
 def _left(until_ms: int | None, now_ms: int) -> float:

@@ -12,8 +12,10 @@ from fairlane.gateway.current import Current
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operator import changes
 from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
+from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.search import FILTERS, search
@@ -55,6 +57,8 @@ class Operator:
     keys: KeyAdmin
     forget: Forget
     quota: QuotaAdmin
+    changes: ChangeAdmin
+    settings: EffectiveSettings
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""
 

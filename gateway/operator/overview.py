@@ -9,6 +9,8 @@ from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.survey.survey import Model, Queue, ReplicaInfo
 from fairlane.queues.tasks import TERMINAL, asked_model
 from fairlane.queues.versions import Configuration
+from fairlane.workers.server.limits.congestion import ModelLimits
+from fairlane.workers.server.limits.tightening import InForce
 
 MOST_MODELS = 8
 """Models of a worker that its row names."""
@@ -65,8 +67,27 @@ def configuration_row(own: Configuration | None, in_force: Configuration | None)
     return {"hash": own.hash, "modifiedAt": own.modified_ms, "inForce": own.hash == in_force.hash}
 
 
-def model_row(model: Model) -> dict[str, Any]:
-    """A model as the operator's calls show it."""
+def limits_row(limits: ModelLimits) -> dict[str, Any]:
+    """The limits of a model on its silence, as they hold now at this replica, and why."""
+
+    def row(limit: InForce | None) -> dict[str, Any] | None:
+        return (
+            None
+            if limit is None
+            else {
+                "ms": round(limit.ms),
+                "targetMs": round(limit.target_ms),
+                "why": limit.why,
+                "p99Ms": None if limit.p99_ms is None else round(limit.p99_ms),
+                "answers": limit.answers,
+            }
+        )
+
+    return {"firstOutput": row(limits.first_output), "silence": row(limits.silence), "waitMs": limits.wait_ms}
+
+
+def model_row(model: Model, limits: ModelLimits | None = None) -> dict[str, Any]:
+    """A model as the operator's calls show it; `limits` on its silence, if it has any."""
     settings = in_force("model", model.settings.values)
     return {
         "model": model.model,
@@ -103,6 +124,7 @@ def model_row(model: Model) -> dict[str, Any]:
             }
             for upstream in model.upstreams
         ],
+        "outputLimits": limits and limits_row(limits),
     }
 
 
@@ -150,6 +172,7 @@ def task_row(task_id: str, fields: dict[str, str]) -> dict[str, Any]:
         "model": model,
         "asked": fields.get("rt") or None,
         "moves": [{"model": left, "at": int(at), "why": why} for left, at, why in moves],
+        "repaired": fields.get("rp", "")[:1] == "2",
         "queue": fields.get("q"),
         "user": fields.get("u"),
         "key": fields.get("k") or None,

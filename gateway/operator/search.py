@@ -10,7 +10,15 @@ from fairlane.gateway.tasks.poll import place_fields, told_of_plan
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import Record, State
 
-FILTERS = {"state": "st", "user": "u", "queue": "q", "model": "m", "worker": "wk", "code": "co"}
+FILTERS = {
+    "state": "st",
+    "user": "u",
+    "queue": "q",
+    "model": "m",
+    "asked": "rt",
+    "worker": "wk",
+    "code": "co",
+}
 """Parameters of a search, and the fields of a task's record that must equal them."""
 SOURCES: dict[str, Literal["running", "recent", "failed"]] = {
     State.EXECUTING: "running",
@@ -43,6 +51,12 @@ async def search(
     return rows, after or None
 
 
+def change_of(fields: Mapping[str, str]) -> dict[str, str] | None:
+    """The change of settings that concerned a task, and its side of it."""
+    change_id, _, side = fields.get("ch", "").partition(" ")
+    return {"id": change_id, "side": side} if change_id else None
+
+
 def describe(task_id: str, record: Record) -> dict[str, Any]:
     """Everything of a task but its payload and output."""
     fields = record.fields
@@ -66,6 +80,7 @@ def describe(task_id: str, record: Record) -> dict[str, Any]:
         "attemptDeadlineAt": number("xd"),
         "keptForMs": number("tl"),
         "events": record.number("sq"),
+        "change": change_of(fields),
         "metadata": msgspec.Raw(fields["md"].encode()) if fields.get("md") else None,
     }
     if record.state is State.QUEUED:

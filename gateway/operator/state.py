@@ -26,6 +26,7 @@ from fairlane.queues.store.link import RedisLink
 from fairlane.queues.survey.survey import Surveyor
 from fairlane.queues.tasks import State
 from fairlane.workers.server.background import observe
+from fairlane.workers.server.limits.congestion import Congestion
 
 
 class StateReader:
@@ -40,6 +41,7 @@ class StateReader:
         surveyor: Surveyor,
         queues: Callable[[], Mapping[str, QueueSettings]],
         most_records: Callable[[], int],
+        congestion: Congestion,
     ) -> None:
         self._link = link
         self._keys = keys
@@ -48,6 +50,7 @@ class StateReader:
         self._surveyor = surveyor
         self._queues = queues
         self._most_records = most_records
+        self._congestion = congestion
         self._reading = asyncio.Lock()
         self._next: asyncio.Task[dict[str, Any]] | None = None
         self._tasks = 0
@@ -72,11 +75,11 @@ class StateReader:
 
     async def _read(self, tasks: int) -> dict[str, Any]:
         survey, task_rows = await asyncio.gather(self._surveyor.survey(), self._recent_tasks(tasks))
-        queues = self._queues()
+        queues, limits = self._queues(), self._congestion.in_force()
         return {
             "now": survey.now_ms,
             "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
-            "models": [model_row(row) for row in survey.models if not row.gone],
+            "models": [model_row(row, limits.get(row.model)) for row in survey.models if not row.gone],
             "workers": [worker_row(row) for row in survey.workers],
             "counts": {
                 "queued": sum(row.waiting for row in survey.queues),

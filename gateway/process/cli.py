@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": (f"{_HERE}.serve_cli", "demo"),
     "check": (f"{_HERE}.serve_cli", "check"),
     "status": (f"{_HERE}.operator_cli", "status"),
+    "settings": (f"{_HERE}.settings_cli", "settings"),
     "users": (f"{_HERE}.operator_cli", "users"),
     "tasks": (f"{_HERE}.operator_cli", "tasks"),
     "cancel": (f"{_HERE}.operator_cli", "cancel"),
@@ -39,6 +40,7 @@ COMMANDS = {
     "queues": (f"{_HERE}.limits_cli", "queues"),
     "models": (f"{_HERE}.limits_cli", "models"),
     "breakers": (f"{_HERE}.breakers_cli", "app"),
+    "changes": (f"{_HERE}.changes_cli", "app"),
     "worker": ("fairlane.workers.cli", "app"),
 }
 """The module of each, and what it is there: a function, or an app with commands of its own."""

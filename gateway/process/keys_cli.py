@@ -1,8 +1,6 @@
 """`fairlane key create|list|show|change|rotate|revoke`: the keys of a running gateway, which its database keeps."""
 
-import datetime
 import re
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any, get_origin
 from urllib.parse import quote
@@ -14,6 +12,7 @@ from fairlane.gateway.durations import duration
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, print_away, query_of, stop
 from fairlane.gateway.process.new_key_cli import new
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
+from fairlane.gateway.process.times import DURATION, UNITS_MS, read_time
 from fairlane.gateway.settings import CallerKey, KeyLimits, KeyQuota, part_of
 
 KEYS = "/api/admin/keys"
@@ -22,8 +21,6 @@ _LISTS = {name for name, field in CallerKey.model_fields.items() if get_origin(f
 _PARTS = {name for name, field in CallerKey.model_fields.items() if part_of(field)}
 _TEXTS = {"tier", "user_from", "note", *(f"quota.{name}" for name in KeyQuota.model_fields)}
 """What is no JSON; an amount of credits is sent as it is written."""
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
 
 KeyId = Annotated[str, typer.Argument(help="The key's id.")]
 VALUES_HELP = (
@@ -151,10 +148,10 @@ def rotate(
 ) -> None:
     """Give a key another secret, which is shown this once; old and new are valid side by side for a time. Written to the audit
     record."""
-    duration = _DURATION.fullmatch(keep)
+    duration = DURATION.fullmatch(keep)
     if duration is None and keep != "0":
         stop("--keep must be a time such as 30m, 24h or 7d, or 0")
-    keep_ms = int(duration[1]) * _UNITS_MS[duration[2]] if duration else 0
+    keep_ms = int(duration[1]) * UNITS_MS[duration[2]] if duration else 0
     _print_secret(ask(gateway, key, f"{_path(key_id)}/rotate", as_json, {"keep_ms": keep_ms}, method="POST"))
 
 
@@ -218,24 +215,13 @@ def _value(name: str, text: str) -> Any:
     if name in _TEXTS:
         return text
     if name == "expires":
-        return _time(text)
+        return read_time("expires", text, otherwise=", or null")
     if name in _LISTS and not text.startswith("["):
         return [part.strip() for part in text.split(",")]
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
-
-
-def _time(text: str) -> int:
-    """A point in time, ms."""
-    if duration := _DURATION.fullmatch(text):
-        return int(time.time() * 1000) + int(duration[1]) * _UNITS_MS[duration[2]]
-    try:
-        found = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        stop("expires must be a time from now such as 12h or 30d, a date such as 2027-01-31 (UTC), or null")
-    return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
 def _print_key(row: Mapping[str, Any]) -> None:

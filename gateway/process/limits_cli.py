@@ -12,7 +12,7 @@ from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, answer_
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
 if TYPE_CHECKING:
-    from fairlane.gateway.process.status import ModelRow, QueueRow, State
+    from fairlane.gateway.process.status import ModelRow, OutputLimitRow, OutputLimitsRow, QueueRow, State
 
 MOST_NAMES = 20
 
@@ -27,10 +27,25 @@ _BLOCKED = {
 }
 """Why nothing starts, in words."""
 
+_WHY = {
+    "short_queue": "the queue is short",
+    "long_queue": "the queue is long",
+    "answers": "answers take so long",
+    "few_answers": "too few answers are known",
+    "paused": "paused",
+    "held": "held by its provider",
+    "paced": "paced",
+    "no_worker": "no worker",
+    "breaker_open": "breaker open",
+    "unknown": "how long the queue is, is not known",
+}
+"""Why a limit that follows the queue is what it is."""
+_OF_QUEUE = ("short_queue", "long_queue", "answers")
+
 SET_HELP = "One or more of: name=value. null takes a change back: what is configured holds again."
 
 
-class _ListUnlessTold(TyperGroup):
+class ListUnlessTold(TyperGroup):
     """`fairlane queues --json` means `fairlane queues list --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -39,8 +54,8 @@ class _ListUnlessTold(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-queues = typer.Typer(cls=_ListUnlessTold, help="Show the queues and their limits, or change them.")
-models = typer.Typer(cls=_ListUnlessTold, help="Show the models and their limits, or change them.")
+queues = typer.Typer(cls=ListUnlessTold, help="Show the queues and their limits, or change them.")
+models = typer.Typer(cls=ListUnlessTold, help="Show the models and their limits, or change them.")
 
 
 @queues.command("list")
@@ -132,9 +147,16 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
+    limited = any(row.output_limits for row in state.models)
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
-        *("running/user", "waiting/user", "evenness", "state"),
+        *(
+            "running/user",
+            "waiting/user",
+            "evenness",
+            *(("first output", "silence") if limited else ()),
+            "state",
+        ),
     )
     for row in state.models:
         marked = _Marked(row)
@@ -150,12 +172,32 @@ def _print_models(state: "State") -> None:
             marked("max_running_per_user", row.max_running_per_user),
             marked("max_waiting_per_user", row.max_waiting_per_user),
             "-" if row.jain is None else f"{row.jain:.2f}",
+            *(_limits_words(row.output_limits) if limited else ()),
             _condition(row, state.now),
         )
     if state.models:
         print_table(table)
     else:
         typer.echo("no models yet")
+
+
+def _limits_words(limits: "OutputLimitsRow | None") -> tuple[str, str]:
+    """How long a model may be silent now, before its first output and after it, and where its queue moves that, why."""
+    if limits is None:
+        return "-", "-"
+    return _limit_words(limits.first_output, limits.wait_ms), _limit_words(limits.silence, limits.wait_ms)
+
+
+def _limit_words(limit: "OutputLimitRow | None", wait_ms: float | None) -> str:
+    from fairlane.gateway.process.status import seconds  # noqa: PLC0415
+
+    if limit is None:
+        return "-"
+    if limit.why == "fixed":
+        return seconds(limit.ms)
+    going = "" if round(limit.target_ms) == round(limit.ms) else f", going to {seconds(limit.target_ms)}"
+    wait = "" if wait_ms is None or limit.why not in _OF_QUEUE else f" ({seconds(wait_ms)} to wait)"
+    return f"{seconds(limit.ms)}{going}: {_WHY.get(limit.why, limit.why)}{wait}"
 
 
 def _condition(row: "ModelRow", now: float) -> str:
@@ -184,7 +226,7 @@ class _Marked:
 
 
 def _set(kind: Kind, name: str, values: Sequence[str], gateway: str, key: str | None, as_json: bool) -> None:
-    change = _read(values)
+    change = read_values(values)
     answer = answer_of(gateway, key, f"/api/admin/{kind}s/{quote(name, safe='')}", change)
     if kind == "model" and any(value is not None for value in change.values()):
         _warn_of_a_stranger(name, gateway, key)
@@ -217,7 +259,7 @@ class _Changed(msgspec.Struct):
     changed: dict[str, dict[str, Any]]
 
 
-def _read(values: Sequence[str]) -> dict[str, Any]:
+def read_values(values: Sequence[str]) -> dict[str, Any]:
     """`weight=4 paused=true`, as JSON would have it: numbers, true, false and null are such, the rest is text."""
     change: dict[str, Any] = {}
     for text in values:

@@ -61,6 +61,9 @@ def tasks(
     user: User = "",
     queue: Queue = "",
     model: Model = "",
+    asked: Annotated[
+        str, typer.Option(help="The route or model that the caller named, whichever answered.")
+    ] = "",
     worker: Worker = "",
     code: Annotated[str, typer.Option(help="The code of a failure, such as UPSTREAM_ERROR.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=200, help="Show no more than so many.")] = 20,
@@ -76,7 +79,12 @@ def tasks(
     """
     worker_id = _worker_id(gateway, key, worker, may_be_gone=True) if worker else ""
     wanted = {"text": text, "state": state, "user": user, "queue": queue, "model": model, "worker": worker_id}
-    told = ask(gateway, key, f"/api/admin/tasks{query_of({**wanted, 'code': code, 'limit': limit})}", as_json)
+    told = ask(
+        gateway,
+        key,
+        f"/api/admin/tasks{query_of({**wanted, 'asked': asked, 'code': code, 'limit': limit})}",
+        as_json,
+    )
     if told is None:
         return
     table = make_table(

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 import structlog
 import typer
+from msgspec import to_builtins
 
 from fairlane.gateway.accounts.openmode import who_gets_in
 from fairlane.gateway.process.asking import Config
 from fairlane.gateway.process.logs import configure_logging
-from fairlane.gateway.settings import Settings, describe, load_settings, settings_table, without_secrets
+from fairlane.gateway.settings import Settings, load_settings, settings_table, without_secrets
 
 
 def _about(setting: str) -> str:
@@ -73,12 +74,21 @@ def check(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the reference of all settings instead, as Markdown.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print those that have their defaults, too.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print all settings as JSON, as the file has them, and `sources`: who set which."
+        ),
+    ] = False,
 ) -> None:
-    """Check the settings, say who gets in, and print those that a gateway would start with, secrets hidden. The database is asked
-    for keys, and left as it is.
+    """Check the settings, say who gets in, and print what a gateway would start with: each setting that is not as by default, and
+    whether the file, the environment or a flag says so; secrets hidden. The database is asked for keys, and left as it is.
 
-    One that runs took them over at its start, and some again at a SIGHUP: its log names what waits for a restart.
+    One that runs took them over at its start, and some again at a SIGHUP, and others may have been changed since:
+    `fairlane settings` asks it.
     """
     if markdown:
         typer.echo(settings_table(), nl=False)
@@ -89,10 +99,16 @@ def check(
     held, unknown = database_cli.held(settings)
     for warning in [*warnings, *unknown, *who_gets_in(settings, held)]:
         typer.echo(f"fairlane: {warning}", err=True)
+    from fairlane.gateway.operator.effective import of_file  # noqa: PLC0415 (for this command only)
+    from fairlane.gateway.process.settings_cli import print_rows  # noqa: PLC0415
+
+    rows = [to_builtins(row) for row in of_file(settings)]
     if as_json:
-        typer.echo(json.dumps(without_secrets(settings), indent=2))
+        sources = {
+            row["name"]: {"source": row["source"], "where": row["where"]}
+            for row in rows
+            if row["source"] != "default" and not row["follows"]
+        }
+        typer.echo(json.dumps(without_secrets(settings) | {"sources": sources}, indent=2))
         return
-    rows = describe(settings)
-    width = max(len(name) for name, _ in rows)
-    for name, value in [("setting", "value"), *rows]:
-        typer.echo(f"{name:{width}}  {value}")
+    print_rows([row for row in rows if everything or row["differs"]], len(rows))

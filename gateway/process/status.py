@@ -62,6 +62,24 @@ class UpstreamRow(msgspec.Struct, rename="camel"):
     held_until: float | None = None
 
 
+class OutputLimitRow(msgspec.Struct, rename="camel"):
+    """A limit of a model on its silence, in that answer."""
+
+    ms: float
+    why: str
+    target_ms: float = 0
+    p99_ms: float | None = None
+    answers: int = 0
+
+
+class OutputLimitsRow(msgspec.Struct, rename="camel"):
+    """Both of them."""
+
+    first_output: OutputLimitRow | None = None
+    silence: OutputLimitRow | None = None
+    wait_ms: float | None = None
+
+
 class ModelRow(msgspec.Struct, rename="camel"):
     """A model in that answer. `limit` None: bounded by the workers' slots only."""
 
@@ -84,6 +102,7 @@ class ModelRow(msgspec.Struct, rename="camel"):
     configured: bool = False
     upstreams: list[UpstreamRow] = []
     overrides: dict[str, Any] = {}
+    output_limits: OutputLimitsRow | None = None
 
 
 class WorkerRow(msgspec.Struct, rename="camel"):

@@ -12,7 +12,7 @@ def usage(
     by: Annotated[
         str,
         typer.Option(
-            help="model, key, user, tier, state, code, day or hour; up to three, with commas between."
+            help="model, key, user, tier, state, code, route, day or hour; up to three, with commas between."
         ),
     ] = "model",
     since: Annotated[
@@ -25,6 +25,7 @@ def usage(
     caller: Annotated[str, typer.Option("--of-key", help="Only of this key, by its id.")] = "",
     user: Annotated[str, typer.Option(help="Only of this user, as the task list names it.")] = "",
     tier: Annotated[str, typer.Option(help="Only of this tier.")] = "",
+    route: Annotated[str, typer.Option(help="Only of tasks that named this route.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show no more rows than so many.")] = 1000,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print it as CSV.")] = False,
     gateway: Url = HERE,
@@ -40,7 +41,7 @@ def usage(
     fairlane usage --by day,model --csv > usage.csv
     """
     wanted = {"by": by, "from": since, "to": until, "model": model, "key": caller, "user": user, "tier": tier}
-    wanted |= {"limit": str(limit), "format": "csv" if as_csv else "json"}
+    wanted |= {"route": route, "limit": str(limit), "format": "csv" if as_csv else "json"}
     path = f"/api/admin/usage{query_of(wanted)}"
     told = ask(gateway, key, path, as_csv or as_json, exact=True, ends_line=not as_csv)
     if told is not None:

@@ -16,8 +16,8 @@ from jinja2 import (
     UndefinedError,
     meta,
     nodes,
+    pass_context,
     pass_environment,
-    pass_eval_context,
 )
 from jinja2.exceptions import SecurityError
 from jinja2.exceptions import TemplateError as JinjaError
@@ -33,6 +33,8 @@ MOST_ROUNDS = 20_000
 """Of all loops of one prompt together: some 20 ms, where little is done in each."""
 MOST_S = 0.15
 """Seconds of the processor after which no further round begins: others wait for the event loop meanwhile."""
+MOST_JSON_CHARS = 2 << 20
+"""Of all texts of one prompt that `tojson` writes: less than 0.1 s, where each character takes six."""
 MOST_TEMPLATE_CHARS = 262_144
 MOST_DIGITS = 20
 MOST_INDENT = 16
@@ -66,7 +68,7 @@ _NOT_HERE = (
     *(nodes.Block, nodes.Macro, nodes.CallBlock),
 )
 """A call would let a template, or a text method with a variable's length, make gigabytes of a word."""
-_ROUND = "_round"
+_ROUND, _WALKED, _WRITTEN = "_round", "_walked", "_written"
 
 
 class Budget:
@@ -76,6 +78,7 @@ class Budget:
         """`size`: bytes of all texts together, in UTF-8."""
         self.size = self.most = size
         self.rounds = rounds
+        self.json = MOST_JSON_CHARS
         self._until = time.thread_time() + MOST_S
 
     def round(self) -> str:
@@ -87,6 +90,12 @@ class Budget:
             raise TemplateError(f"the template's loops take longer than {MOST_S} s")
         return ""
 
+    def write(self, value: Any) -> None:
+        """Count what becomes JSON. Raises TemplateError."""
+        self.json -= _chars(value)
+        if self.json < 0:
+            raise TemplateError(f"tojson writes at most {MOST_JSON_CHARS} characters of texts in one prompt")
+
     def take(self, text: str) -> str:
         """Count a text. Raises TemplateError."""
         self.size -= len(text)
@@ -95,6 +104,19 @@ class Budget:
         if self.size < 0:
             raise TemplateError(f"the prompt would have more than {self.most} bytes")
         return text
+
+
+def _chars(value: Any) -> int:
+    """Characters of the texts in a value."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return sum(_chars(name) + _chars(one) for name, one in value.items())
+        case list() | tuple():
+            return sum(map(_chars, value))
+        case _:
+            return 0
 
 
 def _for_lists(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,11 +158,12 @@ def _bounded_round(value: Any, precision: Any = 0, method: Any = "common") -> An
     return do_round(value, precision, method)
 
 
-@pass_eval_context
+@pass_context
 def _bounded_tojson(context: Any, value: Any, indent: Any = None) -> Any:
+    context[_WRITTEN](value)
     if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MOST_INDENT):
         raise TemplateError(f"tojson takes an indent of at most {MOST_INDENT}")
-    return do_tojson(context, value, indent)
+    return do_tojson(context.eval_ctx, value, indent)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -165,11 +188,21 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-class _CountRounds(NodeTransformer):
-    """Has each round of a loop counted."""
+def _walked(value: Any, name: str) -> Any:
+    """What a loop goes through: no text, which it would take letter by letter; an empty one may stand for nothing. Raises
+    TemplateError."""
+    if isinstance(value, str) and value:
+        raise TemplateError(f"{name or 'what a loop goes through'} must be a list, and is a text")
+    return value
+
+
+class _WatchLoops(NodeTransformer):
+    """Has each round of a loop counted, and looks at what it goes through."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - Jinja's name
         self.generic_visit(node)
+        name = nodes.Const(node.iter.name if isinstance(node.iter, nodes.Name) else "")
+        node.iter = nodes.Call(nodes.Name(_WALKED, "load"), [node.iter, name], [], None, None)
         call = nodes.Call(nodes.Name(_ROUND, "load"), [], [], None, None)
         node.body = [nodes.ExprStmt(call), *node.body]
         return node
@@ -196,13 +229,14 @@ class Text:
             raise TemplateError(
                 f"line {node.lineno}: calls, include, import, extends, block and macro are not for prompts; use filters"
             )
-        if any(name.name == _ROUND for name in tree.find_all(nodes.Name)):
-            raise TemplateError(f"{_ROUND} is not a name for a variable")
+        for name in tree.find_all(nodes.Name):
+            if name.name in (_ROUND, _WALKED, _WRITTEN):
+                raise TemplateError(f"{name.name} is not a name for a variable")
         for loop in tree.find_all(nodes.For):
             if loop.recursive:
                 raise TemplateError(f"line {loop.lineno}: a loop cannot be recursive here")
         self._plain = source if not self.variables and _is_plain(tree) else None
-        tree = _CountRounds().visit(tree)
+        tree = _WatchLoops().visit(tree)
         tree.set_environment(_sandbox)
         try:
             self._template = _sandbox.from_string(tree)
@@ -213,7 +247,12 @@ class Text:
         """The text with its places filled in. Raises TemplateError."""
         if self._plain is not None:
             return budget.take(self._plain)
-        counted: dict[str, Any | Callable[[], str]] = {**variables, _ROUND: budget.round}
+        counted: dict[str, Any] = {
+            **variables,
+            _ROUND: budget.round,
+            _WALKED: _walked,
+            _WRITTEN: budget.write,
+        }
         try:
             return "".join(budget.take(part) for part in self._template.generate(counted))
         except TemplateError:

@@ -50,6 +50,11 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     cost: str = ""
     charge: str = ""
     """What was paid (paying.lua)."""
+    route: str = ""
+    template: str = ""
+    """Its name, version and locale, a line for each."""
+    change: str = ""
+    """The change of settings that concerned it, its side, and how often it went on to another model."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -84,6 +89,12 @@ class UsageRow(NamedTuple):
     estimated: bool
     cost: int | None
     price: str
+    route: str
+    template: str
+    template_version: str
+    change_id: str = ""
+    side: str = ""
+    moves: int | None = None
 
     @property
     def waited_ms(self) -> int:
@@ -109,7 +120,9 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         read, wrote, more = entry.told.split(" ", 2)
         input_, output = _tokens(read), _tokens(wrote)
     cached, reasoning, estimated = more.split(" ") if more else ("", "", "")
+    change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
+    template, version, *_ = (*entry.template.split("\n"), "")
     return UsageRow(
         entry.task,
         entry.ended,
@@ -137,6 +150,12 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
         estimated == "1",
         int(entry.cost) if entry.cost else None,
         _price_id(entry.price) if entry.price else "",
+        entry.route,
+        template,
+        version,
+        change_id,
+        side,
+        moves,
     )
 
 
@@ -201,6 +220,14 @@ def _price_id(packed: str) -> str:
 def _tokens(text: str) -> int | None:
     """A number of tokens; None where it is not known (-1)."""
     return min(int(text), MOST_TOKENS) if text and text[0] != "-" else None
+
+
+def _change(text: str) -> tuple[str, str, int | None]:
+    """Id of the change, side, and how often a task went on; nothing of what a newer release says otherwise."""
+    parts = text.split(" ")
+    if len(parts) != 3 or not parts[2].isdecimal():
+        return "", "", None
+    return parts[0], parts[1], int(parts[2])
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Select, Table, and_, case, desc, func, literal_column, or_, select
 
 from fairlane.gateway.credits.amounts import credits_of
-from fairlane.gateway.database.tables import MEASURES, usage, usage_sums, usage_users
+from fairlane.gateway.database.tables import MEASURES, usage, usage_routes, usage_sums, usage_users
 from fairlane.gateway.errors import bad_request
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.usage import DAY_MS, HOUR_MS, HOURS_KEPT_MS
@@ -23,12 +23,13 @@ DIMENSIONS = {
     "tier": "tier",
     "state": "state",
     "code": "code",
+    "route": "route",
     "day": "began",
     "hour": "began",
 }
 """By what tasks can be added up, and the column."""
-FILTERS = ("key", "user", "model", "tier", "state", "code", "family")
-TASK_FILTERS = ("task", *FILTERS)
+FILTERS = ("key", "user", "model", "tier", "state", "code", "family", "route")
+TASK_FILTERS = ("task", "template", *FILTERS)
 """Of the records themselves."""
 SPANS = {"day": DAY_MS, "hour": HOUR_MS}
 USUAL_DAYS, USUAL_HOURS = 30, 48
@@ -73,6 +74,12 @@ SHOWN = {
     "estimated": "estimated",
     "cost": "cost",
     "price": "price",
+    "route": "route",
+    "template": "template",
+    "template_version": "templateVersion",
+    "change_id": "changeId",
+    "side": "side",
+    "moves": "moves",
 }
 """Columns of a row, and what callers are told them as; costs in credits."""
 TASK_COLUMNS = [
@@ -203,9 +210,16 @@ def _total(by: Sequence[str], wanted: Wanted) -> Select[Any]:
 
 
 def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
-    """The table of sums that can tell it, and which of its rows."""
+    """The table of sums that can tell it, and which of its rows. That of routes has only the tasks that have one."""
     asked = {*by, *wanted.filters}
-    if "user" not in asked:
+    if "route" in asked:
+        if other := sorted(asked & {"user", "hour", "state", "code", "family"}):
+            raise bad_request(
+                f"usage of routes is added up by day, and not by {other[0]}: look at the tasks themselves",
+                "route",
+            )
+        table, which = usage_routes, []
+    elif "user" not in asked:
         span = HOUR_MS if "hour" in by else DAY_MS
         table, which = usage_sums, [usage_sums.c.span == span]
     elif other := sorted(asked & {"hour", "state", "code", "family"}):
@@ -235,7 +249,7 @@ def _dimension(table: Table, name: str) -> ColumnElement[Any]:
 
 
 def _filters(table: Table, wanted: Wanted) -> list[ColumnElement[bool]]:
-    columns = {**DIMENSIONS, "task": "task"}
+    columns = {**DIMENSIONS, "task": "task", "template": "template"}
     found: list[ColumnElement[bool]] = []
     for name, value in wanted.filters.items():
         if name == "family":

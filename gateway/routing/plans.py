@@ -1,7 +1,8 @@
 """What becomes of a request: which model runs it, and on which terms. Pure."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import copy
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.credits.prices import PriceTable
@@ -27,6 +28,8 @@ class Plan(NamedTuple):
     """Models to go on to, with what a task costs there, packed as the scheduler takes them."""
     otherwise: "Plan | None" = None
     """What it comes to where this one cannot be paid; None: it is refused."""
+    change: str = ""
+    """The change of settings that concerns it, and its side of it (`TaskSpec.change`)."""
 
 
 class Plans:
@@ -39,6 +42,12 @@ class Plans:
         self.templates: Mapping[str, Template] = {
             name: said.compiled(name) for name, said in settings.templates.items()
         }
+
+    def varied(self, settings: Settings, only: Collection[str] | None = None) -> Self:
+        """The same with other routes and models: with those of these names alone, if `only` names some."""
+        other = copy.copy(self)
+        other.routes = Routes(settings, only)
+        return other
 
     def plan(self, caller: Caller, name: str, now_ms: float, has_image: Callable[[], bool]) -> Plan:
         """What a request of this caller for this name comes to now. `has_image` is asked where it matters."""

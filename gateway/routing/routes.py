@@ -1,7 +1,8 @@
 """Routes: the names that callers use instead of a model, and what each comes to for a tier. Pure."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from fairlane.gateway.credits.prices import Price
@@ -30,6 +31,7 @@ class Rule(NamedTuple):
     fallback_after_ms: int = FALLBACK_AFTER_MS
     same_task_ms: int = 0
     template: str = ""
+    repair: bool | None = None
 
 
 class Route:
@@ -63,10 +65,11 @@ class Route:
 class Routes:
     """All routes, and the models with fallbacks, which are routes to themselves."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, only: Collection[str] | None = None) -> None:
+        """`only`: of these names alone."""
         self._models: dict[str, Route] = {}
         for name, model in settings.models.items():
-            if model.fallbacks:
+            if model.fallbacks and (only is None or name in only):
                 rule = Rule(
                     "",
                     name,
@@ -74,12 +77,21 @@ class Routes:
                     fallback_after_ms=_first(model.fallback_after_ms, FALLBACK_AFTER_MS),
                 )
                 self._models[name] = Route(name, dict.fromkeys(settings.tiers, rule))
-        self.named = {name: self._made(name, said, settings) for name, said in settings.routes.items()}
+        self.named = {
+            name: self._made(name, said, settings)
+            for name, said in settings.routes.items()
+            if only is None or name in only
+        }
         self._all = {**self._models, **self.named}
 
     def find(self, name: str) -> Route | None:
         """The route of a name that a caller gives; None: it is a model's, with nothing to it."""
         return self._all.get(name)
+
+    def moves(self) -> set[tuple[str, str]]:
+        """From which model to which one a task may go on, where it does not come back to one that it had left."""
+        rules = (rule for route in self._all.values() for _, _, rule in route.rules())
+        return {pair for rule in rules for pair in combinations((rule.model, *rule.fallbacks), 2)}
 
     def _made(self, name: str, said: RouteSettings, settings: Settings) -> Route:
         plain, vision = {}, {}

@@ -1,14 +1,16 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
-from fairlane.gateway.settings.docs import describe, settings_table, without_secrets
+from fairlane.gateway.settings.docs import settings_table, without_secrets
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
     Settings,
     Unpriced,
     hide_password,
+    notes,
     unusable,
     unusable_key,
+    unusable_routes,
 )
 from fairlane.gateway.settings.parts import (
     MODES,
@@ -24,7 +26,13 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
     part_of,
 )
-from fairlane.gateway.settings.routing import RouteRule, RouteSettings, TemplateMessage, TemplateSettings
+from fairlane.gateway.settings.routing import (
+    RouteRule,
+    RouteSettings,
+    RouteVariant,
+    TemplateMessage,
+    TemplateSettings,
+)
 from fairlane.gateway.settings.sources import Problem, suggestion
 
 __all__ = [
@@ -40,6 +48,7 @@ __all__ = [
     "QueueSettings",
     "RouteRule",
     "RouteSettings",
+    "RouteVariant",
     "Scope",
     "Settings",
     "SettingsError",
@@ -48,13 +57,14 @@ __all__ = [
     "Unpriced",
     "UpstreamSettings",
     "WorkerKey",
-    "describe",
     "hide_password",
     "load_settings",
+    "notes",
     "part_of",
     "settings_table",
     "suggestion",
     "unusable",
     "unusable_key",
+    "unusable_routes",
     "without_secrets",
 ]

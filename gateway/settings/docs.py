@@ -30,29 +30,10 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "upstreams": ("upstreams.<name>", UpstreamSettings),
 }
 
+URLS = ("redis_url", "database_url", "otlp_endpoint")
+"""Settings that are shown without user, password and query."""
+
 _BEYOND_ANY_USE = 10_000_000
-
-
-def describe(settings: Settings) -> list[tuple[str, str]]:
-    """The settings in force as rows of name and value, without secrets and passwords: fit to be shown."""
-    rows: list[tuple[str, str]] = []
-    for name in Settings.model_fields:
-        value = getattr(settings, name)
-        if name == "templates":
-            rows += [(f"{name}.{key}", _template(key, entry)) for key, entry in value.items()]
-        elif name in ("models", "queues", "routes", "upstreams"):
-            rows += [(f"{name}.{key}", _entry(entry)) for key, entry in value.items()]
-        elif name == "prices":
-            rows += [(f"prices[{at}]", _entry(entry)) for at, entry in enumerate(value)]
-        elif name in ("keys", "workers"):
-            rows += [(f"{name}.{entry.id}", _entry(entry)) for entry in value]
-        elif name == "redis_url":
-            rows.append((name, hide_password(value) if value else "private server in data_dir"))
-        elif name == "database_url":
-            rows.append((name, hide_password(value) if value else "SQLite in data_dir"))
-        else:
-            rows.append((name, _shown(value)))
-    return rows
 
 
 def without_secrets(settings: Settings) -> dict[str, Any]:
@@ -60,23 +41,18 @@ def without_secrets(settings: Settings) -> dict[str, Any]:
     shown = settings.model_dump(
         mode="json", exclude={kind: {"__all__": {"sha256", "signing_key"}} for kind in ("keys", "workers")}
     )
-    urls = {"redis_url": settings.redis_url, "database_url": settings.database_url}
-    return shown | {name: url and hide_password(url) for name, url in urls.items()}
+    return shown | {name: shown[name] and hide_password(shown[name]) for name in URLS}
 
 
-def _template(name: str, template: TemplateSettings) -> str:
-    """What there is, without its texts: they are long."""
+def template_text(name: str, template: TemplateSettings) -> str:
+    """What there is of a template, without its texts: they are long."""
     made = template.compiled(name)
     locales = f", locales {' '.join(made.locales)}" if made.locales else ""
     return f"version {made.version}{locales}, variables {' '.join(made.all_variables) or 'none'}"
 
 
-def _entry(entry: BaseModel) -> str:
-    values = entry.model_dump(exclude={"id", "sha256", "signing_key"}, exclude_none=True)
-    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items() if value not in ("", {}, []))
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for people."""
     if isinstance(value, SecretStr):
         return "(hidden)"
     if isinstance(value, bool):
@@ -86,7 +62,7 @@ def _shown(value: Any) -> str:
     if value == {}:
         return "none"
     if isinstance(value, dict):
-        return f"({', '.join(f'{name} {_shown(part)}' for name, part in value.items())})"
+        return f"({', '.join(f'{name} {shown(part)}' for name, part in value.items())})"
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return "not set" if value is None else str(value)
@@ -144,7 +120,7 @@ def _default(field: FieldInfo) -> str:
         return "not set"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}{_limits(field)}"
-    return f"`{value}`" if isinstance(value, str) else _shown(value)
+    return f"`{value}`" if isinstance(value, str) else shown(value)
 
 
 def _limits(field: FieldInfo) -> str:

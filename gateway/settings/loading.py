@@ -1,5 +1,6 @@
 """Loads the settings: flags over environment over file over defaults; every mistake is named at its place."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.settings.model import Loc, Settings, Times, notes
+from fairlane.gateway.settings.leaves import origins_of
+from fairlane.gateway.settings.model import Settings, Times, notes
+from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     CallerKey,
     ModelSettings,
@@ -19,6 +22,7 @@ from fairlane.gateway.settings.parts import (
 )
 from fairlane.gateway.settings.routing import RouteSettings, TemplateSettings
 from fairlane.gateway.settings.sources import (
+    DEFAULT_FILE,
     Ignored,
     Problem,
     Source,
@@ -89,9 +93,14 @@ def load_settings(
         problems += [Problem(_place(lack, sources), lack.message) for lack in _lacking(settings, environ)]
     if problems or settings is None:
         raise SettingsError(problems)
+    times, path = settings.times, str(config or DEFAULT_FILE)
     if file.modified_ms is not None:
-        read_ms = settings.times.read_ms
-        settings.came(Times(min(file.modified_ms, read_ms), read_ms))
+        times = Times(min(file.modified_ms, times.read_ms), times.read_ms)
+    origins = origins_of(
+        settings,
+        [("flag", flags, ""), ("environment", own, ""), ("environment", seeds, ""), ("file", file, path)],
+    )
+    settings.came(times, Origins(origins, None if file.modified_ms is None else os.path.abspath(path)))
     return settings, [*(_warning(entry, settings) for entry in ignored), *notes(settings)]
 
 

@@ -22,6 +22,7 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
     KIB,
@@ -45,8 +46,6 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
-
-Loc = tuple[str | int, ...]
 
 
 class Refuse(Protocol):
@@ -193,6 +192,12 @@ class Settings(BaseModel):
     does not match fails with `JSON_PARSE_FAILED`.
     """
 
+    structured_repair: bool = False
+    """Whether a model is asked once more for an answer that does not match its schema, and told what was wrong, while its caller
+    has seen none of it. Such tasks may cost twice as much, and show nothing before their end unless they stream. Routes
+    (`repair`) and requests (`repair`, `X-Fairlane-Repair`) may say otherwise.
+    """
+
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
     result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.
@@ -208,6 +213,13 @@ class Settings(BaseModel):
     """Milliseconds from its submission that a task is known by its `Idempotency-Key`; in any case until a minute behind its end.
     Its result and event log are kept as long, in memory, within `max_retained_bytes`. 0: such keys are not looked at, and each
     call is a new task. Too little: who comes again later pays for a second answer.
+    """
+
+    max_idempotency_keys: Count = 1_000_000
+    """Keys (`Idempotency-Key`) that one user may bring at once, some 250 bytes of Redis each; then they come back evenly, all of
+    them in `idempotency_ttl_ms`. A caller's key without users is one user. Beyond it calls with a new key are refused (429
+    `TOO_MANY_IDEMPOTENCY_KEYS`); those with a known one, or none, are not. Too little: busy callers are refused; too much: one of
+    them may fill Redis.
     """
 
     pending_ttl_ms: Ms = 3 * HOUR_MS
@@ -375,15 +387,23 @@ class Settings(BaseModel):
     """
 
     _times: Times = PrivateAttr(default_factory=Times.now)
+    _set_by: Origins = PrivateAttr(default_factory=Origins)
 
     @property
     def times(self) -> Times:
         """When the configuration was modified and read: of several replicas' the newest one holds."""
         return self._times
 
-    def came(self, times: Times) -> None:
-        """Say when it was modified and read."""
+    @property
+    def origins(self) -> Origins:
+        """Who set what."""
+        return self._set_by
+
+    def came(self, times: Times, origins: Origins | None = None) -> None:
+        """Say when it was modified and read, and by whom it was set."""
         self._times = times
+        if origins is not None:
+            self._set_by = origins
 
     @property
     def loopback(self) -> bool:
@@ -575,6 +595,7 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
             ("max_body_bytes",),
         )
     _check_queues(settings, refuse)
+    _check_models(settings, refuse)
     _check_routes(settings, refuse)
     _check_templates(settings, refuse)
     _check_prices(settings, refuse)
@@ -608,6 +629,33 @@ def _check_queues(settings: Settings, refuse: Refuse) -> None:
             example = next(name for name, queue in settings.queues.items() if queue.tier == tier)
             refuse(
                 f"tier {tier!r} has no queue of mode {' and '.join(missing)}: add one", ("queues", example)
+            )
+
+
+def _check_models(settings: Settings, refuse: Refuse) -> None:
+    for name, model in settings.models.items():
+        limits = (
+            ("first_output_least_ms", model.first_output_least_ms, "first_output_ms", model.first_output_ms),
+            ("silence_least_ms", model.silence_least_ms, "silence_ms", model.silence_ms),
+        )
+        for least_name, least, most_name, most in limits:
+            if least is not None and most is None:
+                refuse(
+                    f"{least_name} needs {most_name}: the limit that it tightens",
+                    ("models", name, least_name),
+                )
+            elif least is not None and most is not None and least > most:
+                refuse(
+                    f"{least_name} ({least}) is above {most_name} ({most})",
+                    ("models", name, least_name),
+                    ("models", name, most_name),
+                )
+        begin, end = model.tightens_ms
+        if begin >= end:
+            refuse(
+                f"tightens_from_ms ({begin}) must be below tightens_to_ms ({end})",
+                ("models", name, "tightens_from_ms"),
+                ("models", name, "tightens_to_ms"),
             )
 
 
@@ -675,6 +723,18 @@ def _check_templates(settings: Settings, refuse: Refuse) -> None:
                 template.compiled(name)
             except TemplateError as error:
                 refuse(str(error), ("templates", name))
+
+
+def unusable_routes(settings: Settings) -> list[str]:
+    """What of routes and models does not fit the rest, one sentence each, which names the place."""
+    found: list[str] = []
+
+    def refuse(message: str, *locs: Loc) -> None:
+        found.extend(f"{'.'.join(map(str, loc))}: {message}" for loc in locs[:1])
+
+    _check_models(settings, refuse)
+    _check_routes(settings, refuse)
+    return found
 
 
 def unusable(queue: QueueSettings) -> list[tuple[str, ...]]:

@@ -48,6 +48,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
 
 MOST_FALLBACKS = 8
+TIGHTENS_FROM_MS = 2 * SECOND_MS
+TIGHTENS_TO_MS = 20 * SECOND_MS
 MOST_OF_A_PRICE = 100_000_000
 """Credits of a million tokens, or of a task: what one task costs then is a number that Redis's scripts can count with."""
 
@@ -141,8 +143,8 @@ class ModelSettings(SettingsPart):
     """
 
     breaker_failures: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Failures of an upstream (a server behind workers) that open its breaker for this model, if they are half of what came to
-    an end within `breaker_window_ms`: then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
+    """Failures of an upstream (a server behind workers) within `breaker_window_ms` that open its breaker for this model, if they
+    are half of what ended in that time. Then nothing of the model starts through it for a while. Not set: 5. 0: no breaker.
     """
 
     breaker_window_ms: Annotated[int, Field(ge=1000, le=3_600_000)] | None = None
@@ -166,6 +168,23 @@ class ModelSettings(SettingsPart):
     silence_ms: Ms | None = None
     """Milliseconds between two outputs of a worker, after the first. Not set: no limit, as above."""
 
+    first_output_least_ms: Ms | None = None
+    """How far `first_output_ms` tightens while the model's queue is long, so that slots come back sooner; it relaxes as the queue
+    drains, and stays above what answers take. Not set: it stays as it is. Below what a good answer takes when the model is busy,
+    a few of these end, too.
+    """
+
+    silence_least_ms: Ms | None = None
+    """The same for `silence_ms`. Not set: it stays as it is."""
+
+    tightens_from_ms: MsOrZero | None = None
+    """Both limits begin to tighten when the model's queue makes those who come wait for longer than so many milliseconds. Not
+    set: 2 s. Means nothing without a least limit.
+    """
+
+    tightens_to_ms: Ms | None = None
+    """They are as tight as they may be when it makes them wait for so many; more than `tightens_from_ms`. Not set: 20 s."""
+
     fallbacks: Annotated[list[ModelName], Field(max_length=MOST_FALLBACKS)] = []
     """Models to which a task of this one goes on, in this order, that it could not answer: before anybody saw output, at
     its age. Routes that run this model have them too, unless they name others.
@@ -174,6 +193,12 @@ class ModelSettings(SettingsPart):
     fallback_after_ms: MsOrZero | None = None
     """A task goes on to the next model while this one is held or paced for longer than so many milliseconds. Not set: 10 s.
     """
+
+    @property
+    def tightens_ms(self) -> tuple[int, int]:
+        """The waits between which limits tighten."""
+        begin, end = self.tightens_from_ms, self.tightens_to_ms
+        return TIGHTENS_FROM_MS if begin is None else begin, TIGHTENS_TO_MS if end is None else end
 
 
 class QueueSettings(SettingsPart):

@@ -67,6 +67,11 @@ class RouteRule(SettingsPart):
     template: ModelName | None = None
     """The template of tasks that name this route as `template`. Not set: the one of the route's own name."""
 
+    repair: bool | None = None
+    """Whether an answer that does not match its JSON schema is asked for again, once. Not set: as `structured_repair` says. A
+    request may say otherwise.
+    """
+
 
 class RouteVariant(RouteRule):
     """What a route says of tasks of one kind: for all tiers, and for each."""

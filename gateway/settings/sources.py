@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from fairlane.gateway.settings.model import Loc, Settings
+from fairlane.gateway.settings.model import Settings
+from fairlane.gateway.settings.origins import Loc
 
 ENV_PREFIX = "FAIRLANE_"
 DEFAULT_FILE = Path("fairlane.yaml")

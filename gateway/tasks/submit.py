@@ -295,6 +295,9 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
         case "used_up":
             text = f"The token was for {refused.limit} submissions, and none is left: ask for another one"
             return ApiError(403, "TOKEN_USED_UP", text)
+        case "idempotency_keys":
+            text = "You have brought as many new idempotency keys as this gateway remembers: come again, or send none"
+            return ApiError(429, "TOO_MANY_IDEMPOTENCY_KEYS", text, retry_after_ms=retry_ms)
         case "cancelled":
             text = "The task was cancelled before it was accepted"
             return ApiError(failure_row(CANCELLED).native, CANCELLED, text)

@@ -5,21 +5,25 @@
 -- ARGV[3]  grant token
 -- ARGV[4]  why, for the record: of a failure its code
 -- ARGV[5]  lost: the worker is gone | failed: it failed, a retry may help | falls: it failed, and only another model may help (these
---          count a try if it had begun) | declined
+--          count a try if it had begun) | declined | repair: it has answered, and is asked again, once a task
 -- ARGV[6]  1: the worker had begun
 -- ARGV[7]  who was lost, the same over all connections of a worker
 -- ARGV[8]  ms for which the model is held, because its provider said: not before (0: it is not); where its worker names an upstream,
 --          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
+-- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
+--          and `more` (recording.lua)
 -- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue', 'allow-oom', function(ARGV)
   local id, token = ARGV[1], ARGV[3]
-  local t = load(id)
+  local t, with = load(id), {}
+  for i = 15, #ARGV, 2 do with[ARGV[i]] = ARGV[i + 1] end
+  local repair = ARGV[5] == 'repair' and { payload = with.payload, used = { with.input, with.output, with.more } } or nil
   if not t or t.ep ~= ARGV[2] or t.gt ~= token then return { 'stale', t and t.st or 'unknown' } end
   if t.st ~= 'executing' then
-    if release(id, t) then
-      settle(t, -1, -1, false)
+    if release(id, t, repair and repair.used) then
+      settle(t, repair and num(with.input) or -1, repair and num(with.output) or -1, false)
       wake(t.m)
       wake_elsewhere(t)
     end
@@ -44,8 +48,9 @@ script('requeue', 'allow-oom', function(ARGV)
   end
   local freed = t.m
   if OF_UPSTREAM[ARGV[4]] then upstreams.note(t, false, ARGV[4]) end
-  if TELLS_THAT_IT_WORKS[ARGV[4]] then upstreams.note(t, true, '') end
-  local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until)
+  if TELLS_THAT_IT_WORKS[ARGV[4]] or repair then upstreams.note(t, true, '') end
+  local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
+    repair)
   local at = wake(t.m)
   if t.m ~= freed then wake(freed) end
   wake_elsewhere(t)

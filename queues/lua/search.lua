@@ -6,6 +6,7 @@
 -- ARGV[3]  tasks to look at, at most
 -- ARGV[4]  tasks to find, at most
 -- ARGV[5…] field of the record, value, …: what a task must have; m = the model that was asked for, or as which it is scheduled;
+--          rt = the name that its caller gave, a route or a model, whichever model runs it;
 --          text = a part of its id, its user or its sentence, or how its request's id begins, in small letters;
 --          from, to = submitted then or later, and before then, ms
 --          The sentence of a failure, er, is in no task's record: it is kept with what is remembered of failures.
@@ -48,6 +49,10 @@ script('search', 'no-writes', function(ARGV)
     for i = 1, #fields do
       local other = found[i] ~= values[i]
       if other and fields[i] == 'm' then other = call('HGET', record_of(id), 'an') ~= values[i] end
+      if fields[i] == 'rt' and not found[i] then -- no other model may run it
+        local model = call('HMGET', record_of(id), 'an', 'm')
+        other = (model[1] or model[2]) ~= values[i]
+      end
       if other then return false end
     end
     return true

@@ -8,7 +8,8 @@
 -- ARGV[20…] limits of the caller's key, and of its user: requests a minute and a day, tokens likewise, waiting and running tasks
 --          (0: none; '': no limits at all)
 -- ARGV[22]  quota that it is paid from ('': none)
--- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, and for how long it is remembered, ms ('': none)
+-- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, for how long it is remembered, ms, which part of its user's
+--          period it takes, us (0: it is not counted), and that period, ms ('': none)
 -- ARGV[24]  upstream of that worker
 -- ARGV[25…] further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
@@ -20,6 +21,7 @@
 --          {'limited', rate or 'waiting', subject, limit, used, what it would take, retry ms} (limiting.lua)
 --          {'quota', micro-credits that it would be held, that are there} it cannot be paid (paying.lua) |
 --          {'no_balance', subject, window or ''} SQL must tell first what is there (fund.lua)
+--          {'names', retry ms} its user has as many idempotency keys as may be |
 --          {'other'} its idempotency key names a task of another fingerprint |
 --          {'same', task, its state or '' its record is kept no more, place, enqueued ms, model it is scheduled as, model it asks for, name
 --          that its caller gave, template} its idempotency key names that one already: nothing was taken of anything
@@ -60,6 +62,8 @@ script('submit', nil, function(ARGV)
       local told = { known.en, known.m, known.an or known.m, known.rt or '', known.tm or '' }
       return refusal({ 'same', first, known.st, where, unpack(told) })
     end
+    local wait = may_name(u, named)
+    if wait then return refusal({ 'names', wait }) end
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
@@ -85,7 +89,7 @@ script('submit', nil, function(ARGV)
     unpack(call('HMGET', keys.queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
-  if lane.ups then
+  if lane.barred then
     local at, why, solo = upstreams.barred(m)
     if at > 0 and why == 'open' and (not solo or solo == u) then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
   end
@@ -93,7 +97,7 @@ script('submit', nil, function(ARGV)
   longest_wait = num(longest_wait)
   if longest_wait > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait end
   local at_once = false
-  if want > 0 and not lane.ups and (m == asked or not name_held_until({ an = asked })) then
+  if want > 0 and not lane.barred and (m == asked or not name_held_until({ an = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
@@ -159,7 +163,7 @@ script('submit', nil, function(ARGV)
   if linger_ms > 0 then put('lv', whole(NOW + linger_ms)) end
   if m ~= asked then put('an', asked) end
   if follow == '1' then put('rd', replica) end
-  if name_key then put('ik', give_name(name_key, named, id)) end
+  if name_key then put('ik', give_name(name_key, named, id, u)) end
   local left = standings and what_is_left(standings, true) or nil
   if standings then put('lm', charge_limits(standings, tokens)) end
   if funds then put('qt', hold_credits(funds, price)) end
@@ -190,7 +194,7 @@ script('submit', nil, function(ARGV)
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
-  elseif ruled or lane.held > NOW or lane.ups then
+  elseif ruled or lane.held > NOW or lane.barred then
     local at = wake(m)
     if at then later = later_of(m, at) end
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then

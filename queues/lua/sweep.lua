@@ -323,5 +323,6 @@ script('sweep', 'allow-oom', function(ARGV)
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end
-  return { next_at, NOW, #due, accounts, dropped, told_fallen }
+  changing.turn(20)
+  return { next_at, NOW, #due, accounts, dropped, told_fallen, changing.version() }
 end)

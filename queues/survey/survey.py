@@ -168,6 +168,8 @@ class ReplicaInfo(msgspec.Struct, rename="camel", frozen=True):
     """Of its routes, templates and fallbacks; '' of a release that does not tell it."""
     reload_refused: RefusedReload | None = None
     """The last one, unless a good one came after it."""
+    settings_hash: str = ""
+    """Of its other settings; '' of a release that does not tell it."""
 
 
 _replica_info = msgspec.json.Decoder(ReplicaInfo)

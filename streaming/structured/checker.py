@@ -1,7 +1,8 @@
 """Asks the child process whether a schema is one, and whether texts match it.
 
-It is started when it is first needed, and anew when it was ended. One question at a time, users in turns: who asks much waits for
-himself. Each question has a deadline, so that nobody waits for ever, whatever was asked.
+It is started when it is first needed, and anew when it was ended. One question at a time, keys in turns, and their users: who
+asks much waits for himself, and a key of many users for itself. Each question has a deadline, so that nobody waits for ever,
+whatever was asked.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 import structlog
 
 from fairlane.streaming.structured.wanted import LENGTH, MAX_TEXT_BYTES
-from fairlane.streaming.turns import Turns
+from fairlane.streaming.turns import GroupedTurns
 
 log = structlog.get_logger("fairlane.streaming")
 
@@ -54,7 +55,7 @@ class Checker:
     """See the module. `close` ends the child; a question under way is answered with `unknown`."""
 
     def __init__(self) -> None:
-        self._turns = Turns(1)
+        self._turns = GroupedTurns()
         self._child: asyncio.subprocess.Process | None = None
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._slow: OrderedDict[str, list[float]] = OrderedDict()
@@ -110,15 +111,14 @@ class Checker:
 
     async def _ask(self, schema: bytes, texts: list[bytes], user: str) -> Verdict:
         """Wait for its turn, and ask. Nobody waits longer for a turn than PATIENCE_S."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._turns.acquire(user)
-        except TimeoutError:
-            return LATE
-        try:
+        key = user.partition("/")[0]  # (the users of a delegating key are named behind it)
+        async with contextlib.AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await turn.enter_async_context(self._turns.of(key, user))
+            except TimeoutError:
+                return LATE
             return await self._ask_now(msgspec.msgpack.encode((schema, texts)), user)
-        finally:
-            self._turns.release()
 
     async def _ask_now(self, question: bytes, user: str) -> Verdict:
         if self._was_slow(user):  # those before it in the line were his, too

@@ -17,6 +17,8 @@ _number = msgspec.json.Decoder(float).decode
 _INPUT = ("inputTokens", "prompt_tokens", "input_tokens")
 _OUTPUT = ("outputTokens", "completion_tokens", "output_tokens")
 _TOTAL = ("totalTokens", "total_tokens")
+REPAIRED = "repaired"
+"""In a usage object, which tokens of it an answer used that did not match its schema and was asked for again."""
 _KNOWN = frozenset(_INPUT + _OUTPUT + _TOTAL)
 
 
@@ -67,6 +69,53 @@ def estimated_usage(counts: tuple[int, int], told: bytes | None = None) -> bytes
     return join_object([*pairs, *((name, b"%d" % count) for name, count in own), ("estimated", b"true")])
 
 
+def usage_of_both(told: bytes, before: tuple[int, int, int, int], *, estimated: bool = False) -> bytes:
+    """A usage object that counts another answer's tokens, too: of input, output, cached and reasoning (-1: unknown); `estimated`:
+    these are the gateway's own count.
+
+    It keeps the names that it has; `repaired` says what the other answer used of it.
+    """
+    found = members(told) or {}
+    read, wrote, cached, reasoning = (max(count, 0) for count in before)
+    read_name = next((name for name in _INPUT if name in found), "inputTokens")
+    wrote_name = next((name for name in _OUTPUT if name in found), "outputTokens")
+    own = {read_name: msgspec.Raw(b"0"), wrote_name: msgspec.Raw(b"0"), **found}
+    pairs = [
+        (name, _more_of(name, bytes(value), read, wrote, cached, reasoning))
+        for name, value in own.items()
+        if name != REPAIRED
+    ]
+    if estimated and "estimated" not in found:
+        pairs.append(("estimated", b"true"))
+    return join_object(
+        [*pairs, (REPAIRED, b'{"%b":%d,"%b":%d}' % (read_name.encode(), read, wrote_name.encode(), wrote))]
+    )
+
+
+def _more_of(name: str, value: bytes, read: int, wrote: int, cached: int, reasoning: int) -> bytes:
+    """A member of a usage object, with so much more of what it counts."""
+    more = read if name in _INPUT else wrote if name in _OUTPUT else read + wrote if name in _TOTAL else None
+    if more is None:
+        more = cached if name in _CACHED else reasoning if name in _REASONING else None
+    if more is not None:
+        return b"%d" % min((_count(msgspec.Raw(value)) or 0) + more, MAX_TOKENS)
+    details = members(value) if name in _INPUT_DETAILS + _OUTPUT_DETAILS else None
+    if details is None:
+        return value
+    part, more = ("cached_tokens", cached) if name in _INPUT_DETAILS else ("reasoning_tokens", reasoning)
+    if more and part in details:
+        details[part] = msgspec.Raw(b"%d" % ((_count(details[part]) or 0) + more))
+    return join_object((member, bytes(count)) for member, count in details.items())
+
+
+def put_usage(result: bytes, usage: bytes) -> bytes:
+    """A result with this usage in the place of its own; one that has none as it is."""
+    found = members(result) or {}
+    if not kind_of(found.get("usage")):
+        return result
+    return join_object({**found, "usage": msgspec.Raw(usage)}.items())
+
+
 def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes | None = None) -> bytes | None:
     """OpenAI's usage object; None when nothing is known.
 
@@ -81,6 +130,9 @@ def openai_usage(raw: bytes | None, result: bytes | None = None, latest: bytes |
     counts = (("prompt_tokens", prompt), ("completion_tokens", completion), ("total_tokens", total))
     pairs = [(name, b"%d" % count) for name, count in counts]
     pairs += [(name, bytes(value)) for name, value in found.items() if _worth_keeping(name, value)]
+    if REPAIRED in found:
+        of_first = openai_usage(bytes(found[REPAIRED]))
+        pairs = [(name, of_first or value) if name == REPAIRED else (name, value) for name, value in pairs]
     return join_object(pairs)
 
 

@@ -256,7 +256,9 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "POST", "/api/admin/keys/{key}/revoke", {}, {"now": True}
     ),
     ("GET", "/api/admin/usage"): lambda rng, known: Valid(
-        "GET", f"/api/admin/usage?by={rng.choice(('model', 'key,day', 'hour', 'user&format=csv'))}", "ops"
+        "GET",
+        f"/api/admin/usage?by={rng.choice(('model', 'key,day', 'hour', 'user&format=csv', 'route,day'))}",
+        "ops",
     ),
     ("GET", "/api/admin/usage/tasks"): _fixed("GET", "/api/admin/usage/tasks?limit=5", "ops"),
     ("GET", "/api/usage"): lambda rng, known: Valid("GET", "/api/usage?by=model", rng.choice(HOSTILE)),

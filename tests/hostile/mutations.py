@@ -123,6 +123,7 @@ FIELDS = (
         "priority",
         "onDisconnect",
         "resultTtlMs",
+        "repair",
         "idempotencyKey",
         "template",
         "variables",
@@ -149,6 +150,7 @@ HEADERS = (
         "X-Fairlane-Mode",
         "X-Fairlane-On-Disconnect",
         "X-Fairlane-Result-Ttl",
+        "X-Fairlane-Repair",
         "Idempotency-Key",
     ),
     *(

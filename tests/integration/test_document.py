@@ -190,11 +190,12 @@ def test_the_document_names_the_codes_of_refusals_and_what_stands_in_place_of_a_
     assert {code for _, code in named - told} == {"TOO_MANY_AHEAD", "BUSY"}
     report = document["paths"]["/api/admin/usage"]["get"]["responses"]["503"]["description"]
     assert report.endswith("REPORT_TOO_LONG")
-    on_v1 = document["paths"]["/v1/chat/completions"]["post"]["responses"]["429"]["description"]
-    assert (
-        on_v1
-        == "`code`: TOO_MANY_CALLS, TOO_MANY_AHEAD, rate_limit_exceeded, insufficient_quota, USER_QUEUE_FULL"
+    on_v1 = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert on_v1["429"]["description"] == (
+        "`code`: TOO_MANY_CALLS, TOO_MANY_AHEAD, rate_limit_exceeded, insufficient_quota, USER_QUEUE_FULL, "
+        "TOO_MANY_IDEMPOTENCY_KEYS"
     )
+    assert on_v1["401"]["description"] == "`code`: invalid_api_key, TOKEN_EXPIRED"
     for path, calls in document["paths"].items():
         for call in calls.values():
             proofs = [name for one in call.get("security", ()) for name in one]

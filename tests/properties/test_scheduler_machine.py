@@ -40,6 +40,7 @@ from tests.support.history import History, Written
 from tests.support.pool import OPS
 from tests.support.servers import Server
 
+from fairlane.queues import naming
 from fairlane.queues.credits import Funds
 from fairlane.queues.keys import ANY_MODEL, KEYS
 from fairlane.queues.limits import RATES, pack
@@ -54,6 +55,7 @@ from fairlane.queues.tasks import (
     Known,
     Later,
     Refused,
+    Repair,
     Shut,
     State,
     Submitted,
@@ -105,8 +107,13 @@ USER_LIMITS: tuple[tuple[str, str], ...] = (
 )
 """Of a key, and of each of its users."""
 QUOTAS = ("", "k", "u")
-NAMES = ("", "", "", "one asked 3600000", "one otherwise 3600000", "other asked 3600000")
-"""Idempotency keys, with the fingerprint of what is asked."""
+NAMES = (
+    *("", "", ""),
+    naming.pack("one", "asked", 3_600_000, 3, 3_600_000),
+    naming.pack("one", "otherwise", 3_600_000, 3, 3_600_000),
+    naming.pack("other", "asked", 3_600_000, 3, 3_600_000),
+)
+"""Idempotency keys, with the fingerprint of what is asked; of new ones a user may bring three in an hour."""
 PRICE, FUNDS = "900000 1 1500000 1 3", Funds(granted=1_000_000, grants=1)
 """What tasks cost, and what there is to pay for them: enough for all but those that may write much."""
 SETTINGS: tuple[tuple[Kind, str, str, tuple[Value, ...]], ...] = (
@@ -315,7 +322,7 @@ class Life(RuleBasedStateMachine):
         times=st.sampled_from(((0, 0, 0), (4000, 0, 0), (0, 2000, 0), (20_000, 0, 3000), (0, 0, 1000))),
         linger=st.sampled_from((0, 0, 5000)),
         tokens=st.sampled_from(((0, 0, 1.0), (90, 10, 1.0), (3000, 100_000, 2.5))),
-        flags=st.tuples(st.booleans(), st.booleans()),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
         falls_after=st.sampled_from((-1, -1, 0, 2000)),
         named=st.sampled_from(NAMES),
         lost=st.booleans(),
@@ -331,7 +338,7 @@ class Life(RuleBasedStateMachine):
         times: tuple[int, int, int],
         linger: int,
         tokens: tuple[int, int, float],
-        flags: tuple[bool, bool],
+        flags: tuple[bool, bool, bool],
         falls_after: int,
         named: str,
         lost: bool,
@@ -341,7 +348,7 @@ class Life(RuleBasedStateMachine):
             f"t{next(self.numbers)}", model, queue, user, b"x" * size, priority=priority, linger_ms=linger
         )
         task.timeout_ms, task.wait_ms, task.run_ms = times
-        task.waiting, task.follow = flags
+        task.waiting, task.follow, task.repair = flags
         task.estimated_input, task.max_output, task.weight = tokens
         task.key_limits, task.user_limits = self.limits
         task.price, task.quota, task.idempotency = PRICE, self.quota, named
@@ -577,7 +584,7 @@ class Life(RuleBasedStateMachine):
         who=WHO,
         which=st.integers(0, 9),
         hold_ms=st.sampled_from((0, 0, 700, 3000)),
-        cause=st.sampled_from(("lost", "failed", "falls", "declined")),
+        cause=st.sampled_from(("lost", "failed", "falls", "declined", "repair", "repair")),
         begun=st.booleans(),
     )
     def requeue(self, who: int, which: int, hold_ms: int, cause: Any, begun: bool) -> None:
@@ -585,15 +592,27 @@ class Life(RuleBasedStateMachine):
         if grant is None:
             return
 
+        repair = Repair(b"y" * next(self.numbers), Used(30, 7)) if cause == "repair" else None
+        hold_ms = 0 if repair else hold_ms
+
         def call() -> Any:
             return drive(
                 replica.scheduler.requeue(
-                    grant, self.failure or "gone", cause=cause, begun=begun, who="w", hold_ms=hold_ms
+                    grant,
+                    "repaired" if repair else self.failure or "gone",
+                    cause=cause,
+                    begun=begun,
+                    who="w",
+                    hold_ms=hold_ms,
+                    repair=repair,
                 )
             )
 
         current, known = self.is_current(grant), self.record(grant.task_id)
         answer = call()
+        if repair and answer.outcome == "queued":
+            assert known["rp"] == "1", "once"
+            assert int(self.record(grant.task_id)["pb"]) == len(repair.payload)
         ended_by_it = known.get("fn") == grant.token
         assert (answer.outcome == "stale") == (not current and not ended_by_it)
         if current and "fo" in known:
@@ -877,7 +896,12 @@ class Life(RuleBasedStateMachine):
     def limit_of(shot: Snapshot, subject: str) -> int:
         """How many tasks a key or user may run at once, by the one that began last; 0 = no limit."""
         running = [shot.one("task", task) for task in shot.one("runs", subject)]
-        return max(((int(r["ep"]), running_limits(r).get(subject, 0)) for r in running), default=(0, 0))[1]
+        began = [(int(r["ep"]), running_limits(r).get(subject, 0)) for r in running]
+        if any(
+            at > 1000 * (shot.now_ms + 1) for at, _ in began
+        ):  # the clock went back: which was the last cannot be told
+            return 0 if any(not limit for _, limit in began) else max(limit for _, limit in began)
+        return max(began, default=(0, 0))[1]
 
     @staticmethod
     def is_held(shot: Snapshot, queue: str, model: str, user: str) -> bool:
@@ -989,6 +1013,7 @@ class Life(RuleBasedStateMachine):
             "models",
             "configured",
             "overrides",
+            "changed",
             "outbox",
             "balance",
             "balances",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tests.support.direct import Subscription, World, drive
 from tests.support.ids import numbered
 
+from fairlane.gateway.records.entries import UsageRow, read_usage
 from fairlane.queues.actor import Actor
 from fairlane.queues.rules import Change, Value
 from fairlane.queues.scheduler import Scheduler
@@ -19,6 +20,7 @@ from fairlane.queues.tasks import (
     Known,
     Place,
     Refused,
+    Repair,
     State,
     Submitted,
     Taken,
@@ -27,6 +29,10 @@ from fairlane.queues.tasks import (
 )
 
 OPS = Actor("ops", "192.0.2.7")
+MISMATCH = Fragment(
+    b'"error":"The answer does not match its schema: $.a","code":"JSON_PARSE_FAILED","retryable":false',
+    "JSON_PARSE_FAILED",
+)
 
 
 class Pool:
@@ -149,18 +155,32 @@ class Pool:
     def requeue(
         self,
         grant: Grant,
-        cause: Literal["lost", "failed", "falls", "declined"] = "lost",
+        cause: Literal["lost", "failed", "falls", "declined", "repair"] = "lost",
         *,
         begun: bool = False,
         end: Fragment | None = None,
         who: str = "key/w1",
         hold_ms: int = 0,
         why: str = "gone",
+        repair: Repair | None = None,
     ) -> Ended:
-        result: Ended = drive(
-            self.scheduler.requeue(grant, why, cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms)
+        call = self.scheduler.requeue(
+            grant, why, cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms, repair=repair
         )
+        result: Ended = drive(call)
         return result
+
+    def repair(
+        self, grant: Grant, payload: bytes = b"{}", used: tuple[int, ...] = (10, 5), end: Fragment = MISMATCH
+    ) -> Ended:
+        """The answer of an attempt does not match."""
+        return self.requeue(grant, "repair", end=end, repair=Repair(payload, Used(*used)))
+
+    def recorded(self) -> dict[str, UsageRow]:
+        """The usage records of tasks that have ended, by task."""
+        entries = self.world.call("XRANGE", self.world.keys("outbox"), "-", "+")
+        rows = (read_usage(fields[1], str) for _, fields in entries if fields[0] == b"usage")
+        return {row.task: row for row in rows}
 
     def cancel(self, task_id: str, *, tombstone_ms: int = 0) -> Ended:
         end = Fragment(b'"by":"client"', "")

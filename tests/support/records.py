@@ -40,13 +40,18 @@ def entry(
     more: str = "",
     price: str = "",
     cost: str = "",
+    route: str = "",
+    template: str = "",
+    change: str = "",
 ) -> bytes:
     """An entry of the kind `usage`, packed as `record_usage` packs it (recording.lua): it waited 200 ms and ran for 700."""
     times = [str(ended), str(ended - 900), str(ended - 700), str(ended - 500)]
     told = [task, str(tokens[0]), str(tokens[1]), more]
     fields = [*times, state, code, queue, "openaiLike", user, key, model, asked or False, "w1", "1", "1"]
-    paid = [price, cost, ""] if price else []
-    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid])
+    named = [route, template] if route or template or change else []
+    paid = [price, cost, ""] if price or named else []
+    concerned = [change] if change else []
+    return msgspec.msgpack.encode([*fields, "req-1", False, False, *told, *paid, *named, *concerned])
 
 
 async def put(link: RedisLink, *packed: bytes, kind: str = "usage") -> None:

@@ -333,6 +333,8 @@ export interface TaskOptions {
   priority?: number;
   onDisconnect?: "cancel" | "continue";
   resultTtlMs?: number;
+  /** An answer that does not match its JSON schema is asked for again, once, as long as nothing of it was shown. */
+  repair?: boolean;
   metadata?: JsonValue;
 }
 export interface CallOptions {

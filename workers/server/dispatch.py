@@ -16,6 +16,7 @@ from fairlane.streaming.hub import Hub
 from fairlane.streaming.structured.checker import Checker
 from fairlane.workers.server.background import Background
 from fairlane.workers.server.cancel import Cancels
+from fairlane.workers.server.limits.congestion import Congestion
 from fairlane.workers.server.offers.elsewhere import Elsewhere
 from fairlane.workers.server.offers.health import Health
 from fairlane.workers.server.offers.offers import Offers
@@ -58,7 +59,8 @@ class Dispatcher:
         self.offers = Offers(scheduler, pool, settings)
         self._elsewhere = Elsewhere(link, keys, scheduler.replica)
         self.health = health = Health(slots, self.offers, self._elsewhere, background)
-        silence = Silence(settings)
+        self.congestion = Congestion(scheduler, settings)
+        silence = Silence(settings, self.congestion)
         self.registry = Registry(slots, self.offers, health, settings)
         self._endings = Endings(
             scheduler,
@@ -92,12 +94,14 @@ class Dispatcher:
         )
 
     def start(self) -> None:
-        """Begin the upkeep."""
+        """Begin the upkeep, and to look at how long queues are."""
         self.upkeep.start()
+        self.congestion.start()
 
     async def close(self) -> None:
         """End the upkeep. Attempts under way are forgotten here: their leases end by themselves."""
         self.slots.close()
+        await self.congestion.close()
         await self.upkeep.close()
         self.offers.close()
         self._elsewhere.close()

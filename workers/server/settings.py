@@ -3,13 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from fairlane.queues.tasks import Grant
+
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """How long a model's worker may stay silent, ms; None = as long as it likes."""
+    """How long a model's worker may stay silent, ms; None = as long as it likes.
+
+    Where there is a least, the limit follows the model's queue: it tightens while those who come wait for `tightens_from_ms` to
+    `tightens_to_ms`.
+    """
 
     first_output_ms: int | None = None
     silence_ms: int | None = None
+    first_output_least_ms: int | None = None
+    silence_least_ms: int | None = None
+    tightens_from_ms: int = 0
+    tightens_to_ms: int = 1
+
+    @property
+    def follows(self) -> bool:
+        return self.first_output_least_ms is not None or self.silence_least_ms is not None
 
 
 @dataclass(slots=True)
@@ -29,6 +43,17 @@ class DispatchSettings:
     debug_events: bool = False
     """Log the payload that each worker gets, for readers who debug prompts."""
     output_limits: Mapping[str, OutputLimits] = field(default_factory=dict)
+    """By model."""
+    changed_limits: Mapping[tuple[str, str], OutputLimits] = field(default_factory=dict)
+    """By model, and the side of a change of settings that a task is on (`Grant.change`)."""
+
+    def changed_for(self, grant: Grant) -> OutputLimits | None:
+        """How long the worker of a task may stay silent by the change of settings on whose new side it is, if that says so."""
+        return self.changed_limits.get((grant.model, grant.change)) if grant.change else None
+
+    def limits_of(self, grant: Grant) -> OutputLimits | None:
+        """How long the worker of a task may stay silent."""
+        return self.changed_for(grant) or self.output_limits.get(grant.model)
 
     def take_over(self, other: "DispatchSettings") -> None:
         """Become like another one."""

@@ -1,10 +1,16 @@
+local drop_payload, unpark, release, settle, refund, end_task, account_of_end, end_waiting, tell_owner
+do
 -- The payload is of no more use: no retry is possible. `u`: its user, if the caller knows. `ar`: the field of the
 -- record; where it says so, the archive shall have the payload.
-local function drop_payload(id, bytes, ar, u)
+function drop_payload(id, bytes, ar, u)
   local payload, dropped = keys.payload(id), 0
   if bytes and ar and string.sub(ar, -1) == 'r' then
     dropped = call('EXISTS', payload)
-    if dropped == 1 then call('RENAME', payload, keys.request(id)) end
+    if dropped == 1 and call('EXISTS', keys.request(id)) == 1 then -- as it came; this one is another (repairing.lua)
+      call('DEL', payload)
+    elseif dropped == 1 then
+      call('RENAME', payload, keys.request(id))
+    end
   elseif bytes then
     dropped = call('DEL', payload)
   end
@@ -38,7 +44,7 @@ local function expire(id, t, keep)
 end
 
 -- Parked flows of a user return to their lines, if he may run one more.
-local function unpark(m, u)
+function unpark(m, u)
   local cap = num(call('HGET', keys.model(m), 'max_running_per_user'))
   if cap > 0 and count_of_user(m, u) >= cap then return end
   for _, q in ipairs(call('SMEMBERS', keys.queues())) do
@@ -59,7 +65,7 @@ end
 
 -- Give a task's slot back. True when it held one, which is once per attempt: its account is then to be closed, by `settle` or
 -- `refund`. `used`: what its worker says, of a task that has ended before, as `record_usage` wants it.
-local function release(id, t, used)
+function release(id, t, used)
   local held = call('ZREM', keys.slots(t.m), id) == 1
   call('ZREM', keys.look(), id)
   if not held then return false end
@@ -104,9 +110,10 @@ local function settle_pace(t, counted, tokens_used)
 end
 
 -- Settle an attempt whose slot was released, the last of its task: charge what it used beyond the estimate, learn from it.
+-- `goes_on`: it is not the last one, and its answer is asked for again.
 -- `input`, `output`: tokens, < 0 unknown; what a worker says is believed up to 4,194,304, and learned from up to 131,072.
 -- `completed`: it ran to its end. Returns its lane's books as they were.
-local function settle(t, input, output, completed)
+function settle(t, input, output, completed, goes_on)
   local q, m = t.q, t.m
   local books = read_books(m, q)
   local unit, known, ran_ms, used = books.unit, input >= 0 and output >= 0, math.max(NOW - num(t.ga), 0), nil
@@ -117,7 +124,7 @@ local function settle(t, input, output, completed)
   elseif known then
     used = math.min(input, 4194304) + 2 * math.min(output, 4194304)
   end
-  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304)) end
+  if t.lm and known then settle_limits(t, math.min(input, 4194304) + math.min(output, 4194304), goes_on) end
   local changed, counted = close_account(t, used, books)
   local paced = known and counted > 0 and settle_pace(t, counted, math.min(input, 4194304) + math.min(output, 4194304))
   if completed then
@@ -151,7 +158,7 @@ local function settle(t, input, output, completed)
 end
 
 -- Take back all that an attempt was charged.
-local function refund(t)
+function refund(t)
   local changed = close_account(t, 0, read_books(t.m, t.q))
   if #changed > 0 then call('HSET', keys.model(t.m), unpack(changed)) end
   unpark_after(t)
@@ -162,7 +169,7 @@ end
 -- `stopping` until `stop_until`. Returns the terminal event's id, which has an epoch of its own: the store may have lost what
 -- the attempt's writer logged behind the log's end, and readers have seen it. Only that writer knows better, and names its `epoch`.
 -- `used`: as `record_usage` wants it. While the slot is `stopping` the task goes on using: it is recorded when that is over.
-local function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
+function end_task(id, t, state, kind, data, code, nonce, except, stop_until, epoch, used)
   drop_payload(id, t.pb, t.ar, t.u)
   if t.ik and state == 'failed' and is_let_go(t, code, data) then let_name_go(id, t) end
   local seq = string.format('%d', num(t.sq) + 1)
@@ -186,7 +193,7 @@ end
 
 -- How a task of this table came to its state, for those who count: queue, model, type, state, code, ms since its submission, ms
 -- since its last grant (-1: it was not running); and whose it was: id, request, user, model that was asked for, worker, attempt.
-local function account_of_end(t, id)
+function account_of_end(t, id)
   return {
     t.q, t.m, t.ty or '', t.st, t.co or '', NOW - num(t.en), t.ga and NOW - num(t.ga) or -1,
     id, t.rq or '', t.u, t.an or t.m, t.wk or '', t.at or '0',
@@ -194,7 +201,7 @@ local function account_of_end(t, id)
 end
 
 -- End a task that waits.
-local function end_waiting(id, t, state, kind, data, code)
+function end_waiting(id, t, state, kind, data, code)
   call('ZREM', keys.look(), id)
   dequeue(id, t)
   if t.lm then settle_limits(t, nil) end
@@ -203,6 +210,7 @@ local function end_waiting(id, t, state, kind, data, code)
 end
 
 -- Ask the owner of a running task to stop its worker.
-local function tell_owner(id, t, why)
+function tell_owner(id, t, why)
   if t.ow then tell(t.ow, 's\n' .. id .. '\n' .. t.ep .. '\n' .. why) end
+end
 end

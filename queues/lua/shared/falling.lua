@@ -1,3 +1,5 @@
+local barred_until, barred_by, open_to, offered_among, costs_of, fall, said_of, fall_on, note_fallen, let_fall
+do
 -- Tasks that may go on to another model, which they do in the order of their field `fb`, before anybody saw output: when an attempt
 -- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
 -- longer than they wait for it (`fa`) it is held or paced. What they were charged is closed before; they keep their age, their limits and what they are held of a quota, which is the
@@ -13,13 +15,13 @@ end)
 
 -- The instant (ms) until which no task starts that asks for this model, whatever ends before; 0: one may; FOREVER: nobody offers it, it
 -- is paused, or its breakers are open.
-local function barred_until(name)
+function barred_until(name)
   local m = scheduled_as(name)
   if not m then return FOREVER end
   local rules = call('HMGET', keys.model(m), unpack(ALL_RULES))
   local at = paced_until(m, rules, 1)
   if at < FOREVER then at = math.ceil(at / 1000) end
-  if rules[9] then
+  if rules[9] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
   end
@@ -30,12 +32,12 @@ end
 local BARRED = { no_worker = true, model_paused = true, breaker_open = true, held = true }
 
 -- Why nothing starts that asks for this model: 'no_worker', 'model_paused', 'breaker_open' or 'held' (or paced).
-local function barred_by(name)
+function barred_by(name)
   local m = scheduled_as(name)
   if not m then return 'no_worker' end
   local s = call('HMGET', keys.model(m), 'paused', 'ups')
   if s[1] == '1' then return 'model_paused' end
-  if s[2] then
+  if s[2] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 and why ~= 'held' then return 'breaker_open' end
   end
@@ -52,21 +54,21 @@ end
 
 -- Which of the models that a task may go on to starts it in time: the number in its list; nil: none. `barred`: `barred_until`, or
 -- one that looks at each model once.
-local function open_to(t, barred)
+function open_to(t, barred)
   for i, one in ipairs(parse_fallbacks(t.fb)) do
     if (barred or barred_until)(one[1]) <= NOW + num(t.fa) then return i end
   end
 end
 
 -- The first of them that somebody offers, for a task whose own model nobody does.
-local function offered_among(t)
+function offered_among(t)
   for i, one in ipairs(parse_fallbacks(t.fb)) do
     if scheduled_as(one[1]) then return i end
   end
 end
 
 -- What a task costs, on its own model and on those that it may go on to: their prices, each that is one.
-local function costs_of(t)
+function costs_of(t)
   local costs = {}
   if t.pc then costs[1] = t.pc end
   for _, one in ipairs(t.fb and parse_fallbacks(t.fb) or {}) do
@@ -77,7 +79,7 @@ end
 
 -- Let a task, which stands in no line, be one of the i-th model of its list. `again`: the one that it comes from goes to the end of
 -- the list, else it is struck off. `why`: the failure code of its attempt, or what `barred_by` says.
-local function fall(t, i, again, why)
+function fall(t, i, again, why)
   t.mv = moves(t, why)
   local list, rest = parse_fallbacks(t.fb), {}
   local function add(one) rest[#rest + 1] = one[1] .. '\t' .. one[2] end
@@ -93,7 +95,7 @@ local function fall(t, i, again, why)
 end
 
 -- The fields of a record that a task was submitted with, from `first` on; `before`: its `fb` then, as it may have gone on at once.
-local function said_of(args, first, t, before)
+function said_of(args, first, t, before)
   if t.fb == before then return unpack(args, first) end
   local fields = {}
   for i = first, #args, 2 do
@@ -106,7 +108,7 @@ local function said_of(args, first, t, before)
 end
 
 -- The same of a task that has a record.
-local function fall_on(id, t, i, again, why)
+function fall_on(id, t, i, again, why)
   fall(t, i, again, why)
   local key = keys.task(id)
   call('HSET', key, 'm', t.m)
@@ -120,7 +122,7 @@ local function fall_on(id, t, i, again, why)
 end
 
 -- Count a task that went on from a model, by both models and why.
-local function note_fallen(told, from, t)
+function note_fallen(told, from, t)
   local barred = BARRED[string.match(t.mv, '([^\t]*)$')]
   local pair = from .. '\n' .. (t.an or t.m) .. '\n' .. (barred and 'unavailable' or 'failed')
   told[pair] = (told[pair] or 0) + 1
@@ -129,7 +131,7 @@ end
 -- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
 -- came. `told`: what has gone on besides. Returns whether to come again at once, as some moved and not all were looked at; and of
 -- each pair of models {from, to and why, number, …}.
-local function let_fall(most, told)
+function let_fall(most, told)
   local moved, more, woken, known = 0, false, {}, {}
   local function barred(name)
     if not known[name] then known[name] = barred_until(name) end
@@ -176,4 +178,5 @@ local function let_fall(most, told)
     pairs_moved[#pairs_moved + 1] = number
   end
   return more, pairs_moved
+end
 end

@@ -8,7 +8,7 @@ function describe(id, t, start_seq, start)
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
     t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '',
+    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '',
   })
 end
 
@@ -113,7 +113,8 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   call('SADD', keys.busy(q, m, u), id)
   call('ZADD', keys.look(), run_instant(t, lease_end), id)
   local event_id = t.ep .. '-' .. t.sq
-  local data = event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"')
+  local repair = t.rp and t.rp ~= '1' and ',"repair":true' or ''
+  local data = event_data(id, '"attempt":' .. t.at .. ',"model":' .. cjson.encode(t.an or m) .. ',"queue":"' .. q .. '"' .. repair)
   call('XADD', keys.log(id), event_id, 'type', 'start', 'data', data)
   publish_event(t.rd, id, event_id, 'start', data, t.ow)
   call('HSET', keys.task(id), 'st', t.st, 'at', t.at, 'ep', t.ep, 'sq', t.sq, 'gt', t.gt, 'ow', t.ow, 'wk', t.wk,
@@ -169,7 +170,7 @@ local function grant_next(model, grant)
     take_turn(model, lane, skipped)
     if not lane then return nil, held end
     grant.probe = nil
-    if lane.ups then
+    if lane.barred then
       local at, why = upstreams.through(model, grant.upstream)
       if at > 0 then return nil, at, true end
       grant.probe = why == 'probe'

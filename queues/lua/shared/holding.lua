@@ -1,3 +1,5 @@
+local running_limits, full_of, hold, let_on, let_others_on
+do
 -- How many tasks of a key, or of one user of a delegating key, may run at once, over all models (limiting.lua says what a subject is).
 --
 -- Who runs as many is not refused but held: each of its flows is parked when its turn comes, and stands in a line of those that are
@@ -8,7 +10,7 @@
 local MOST_LANES = 64 -- in one step: the sweep goes on
 
 -- The subjects that a task counts for when it runs: {{subject, how many may}, …}.
-local function running_limits(t)
+function running_limits(t)
   local of_key, of_user = string.match(t.lm, '^r(%d+) (%d+)')
   if not of_key then return {} end
   local key, user = subjects_of(t.u)
@@ -19,14 +21,14 @@ local function running_limits(t)
 end
 
 -- The first of them of which as many run as may; nil: one more may run.
-local function full_of(limits)
+function full_of(limits)
   for _, of in ipairs(limits) do
     if call('SCARD', keys.runs(of[1])) >= of[2] then return of end
   end
 end
 
 -- Park the first user of a lane until a task of the subject `of` (as in `running_limits`) ends.
-local function hold(q, m, u, tag, of)
+function hold(q, m, u, tag, of)
   local subject, limit = of[1], of[2]
   park(q, m, u, tag)
   call('ZADD', keys.held(q, m, subject), tag, u)
@@ -36,7 +38,7 @@ end
 
 -- One more of a subject may run: of each lane where flows of it are held, the first comes back, unless another one is due before it.
 -- `here`: a model that the caller wakes.
-local function let_on(subject, here)
+function let_on(subject, here)
   local limit = call('ZSCORE', keys.holding(), subject)
   if not limit or call('SCARD', keys.runs(subject)) >= tonumber(limit) then return end
   local lanes = call('HRANDFIELD', keys.held_lanes(subject), MOST_LANES, 'WITHVALUES')
@@ -54,7 +56,8 @@ local function let_on(subject, here)
 end
 
 -- The same for all whom a task counts for when it runs.
-local function let_others_on(t, here)
+function let_others_on(t, here)
   if not t.lm then return end
   for _, of in ipairs(running_limits(t)) do let_on(of[1], here) end
+end
 end

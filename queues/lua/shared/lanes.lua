@@ -14,43 +14,46 @@
 -- turn, because it has slots reserved, is lowered to where its turn would be: nobody pays later for what was reserved.
 --
 -- Tags count in 4,096ths of cost / weight, whole numbers, which are exact and quick to write.
+local tag_step, flow_weight, lane_weight, model_step, read_drain, drain_until_now, drain_after_grant, failed_until_now,
+  note_failed, note_lift, flow_comes, lift_lane, enqueue, park, forget_held, dequeue, hold_name, name_held_until, stand_aside,
+  open_account, read_account, read_books, lifts_of, beyond, lifts_seen, charge, close_account, forget_idle_flows, forget_excess
+do
+function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
 
-local function tag_step(cost, weight) return math.floor(cost * 4096 / weight + 0.5) end
-
-local function flow_weight(t)
+function flow_weight(t)
   local weight = num(t.w)
   return weight > 0 and weight or 1
 end
 
 -- The weight of a queue, as stored.
-local function lane_weight(stored)
+function lane_weight(stored)
   local weight = num(stored)
   return weight > 0 and weight or 1
 end
 
 -- How far a model moves in the line of the models that a worker is shared among: the time that its task will hold a slot, as
 -- far as is known, by the number of users who wait for it. So workers' time goes to models in proportion to their users.
-local function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
+function model_step(mean_ms, users) return math.max(num(mean_ms), 1) * 4096 / math.max(num(users), 1) end
 
 -- How fast a lane's tasks leave while some wait: departures and the ms that they took, both fading with a half-life of about
 -- twenty seconds, and the instant of the last one: three numbers, packed. `after_grant` counts one, `resumes` begins to count
 -- time again.
 local FADE_MS = 30000
 
-local function read_drain(stored)
+function read_drain(stored)
   if not stored then return 0, 0, NOW end
   return struct.unpack('<ddd', stored)
 end
 
 -- Departures until now and the ms they took, faded.
-local function drain_until_now(stored)
+function drain_until_now(stored)
   local count, time, last = read_drain(stored)
   local passed_ms = math.max(NOW - last, 0)
   local kept = passed_ms > 0 and math.exp(0 - passed_ms / FADE_MS) or 1
   return count * kept, time * kept + passed_ms
 end
 
-local function drain_after_grant(stored)
+function drain_after_grant(stored)
   local count, time = drain_until_now(stored)
   return struct.pack('<ddd', count + 1, time, NOW)
 end
@@ -62,14 +65,14 @@ end
 
 -- Departures that came to nothing (the attempt failed, or its task was given back): all of them, and each only where the one before
 -- was another user's, both fading as departures do. Who found a slot at once did not leave a lane.
-local function failed_until_now(stored)
+function failed_until_now(stored)
   if not stored then return 0, 0, '' end
   local all, changes, last = struct.unpack('<ddd', stored)
   local kept = math.exp(math.min(last - NOW, 0) / FADE_MS)
   return all * kept, changes * kept, string.sub(stored, 25)
 end
 
-local function note_failed(t)
+function note_failed(t)
   if num(t.ga) <= num(t.en) then return end
   local model, field = keys.model(t.m), 'X:' .. t.q
   local all, changes, user = failed_until_now(call('HGET', model, field))
@@ -77,7 +80,7 @@ local function note_failed(t)
 end
 
 -- Lift an idle flow to the virtual time, and remember by how much as long as something of it runs.
-local function note_lift(q, m, u, amount)
+function note_lift(q, m, u, amount)
   if call('EXISTS', keys.busy(q, m, u)) == 1 then call('ZINCRBY', keys.lifts(q, m), whole(amount), u) end
 end
 
@@ -90,7 +93,7 @@ end
 -- A flow comes into line, with the tag that it had (in `from`) or lifted, and its lane too if it was idle. Flows that come at
 -- the same virtual time stand in line: each moves it by one, so that no name sorts before another for ever; and so they do behind
 -- the least tag, by their number.
-local function flow_comes(q, m, u, from)
+function flow_comes(q, m, u, from)
   local model, flows = keys.model(m), keys.flows(q, m)
   local s = call('HMGET', model, 'v:' .. q, 'users')
   local v, least = num(s[1]), least_of(flows)
@@ -119,7 +122,7 @@ local function flow_comes(q, m, u, from)
 end
 
 -- Lift a waiting lane that had to stand back to the virtual time. Returns its tag, and the sum of its lifts.
-local function lift_lane(q, m)
+function lift_lane(q, m)
   local s, tag = call('HMGET', keys.model(m), 'V', 'L:' .. q), tonumber(call('ZSCORE', keys.lanes(m), q))
   local lift = math.max(num(s[1]) - tag, 0)
   local lifts = num(s[2]) + lift
@@ -138,7 +141,7 @@ local function note_falls(id, t)
 end
 
 -- Put a task into its flow, and wake up flow and lane if they were idle.
-local function enqueue(id, t)
+function enqueue(id, t)
   local q, m, u = t.q, t.m, t.u
   count_waiting(t, '1')
   note_falls(id, t)
@@ -159,7 +162,7 @@ local function lane_idles(q, m, lane_tag)
 end
 
 -- Take the first user of a lane out of the line until one of its tasks ends.
-local function park(q, m, u, tag)
+function park(q, m, u, tag)
   local flows = keys.flows(q, m)
   call('ZREM', flows, u)
   call('ZADD', keys.parked(q, m), tag, u)
@@ -169,7 +172,7 @@ local function park(q, m, u, tag)
 end
 
 -- A parked flow comes back, or ends: it is held no more (holding.lua).
-local function forget_held(q, m, u)
+function forget_held(q, m, u)
   local key, user = subjects_of(u)
   for _, subject in ipairs({ key, user }) do
     if call('ZREM', keys.held(q, m, subject), u) == 1 and call('EXISTS', keys.held(q, m, subject)) == 0 then
@@ -180,7 +183,7 @@ local function forget_held(q, m, u)
 end
 
 -- Take a waiting task out of its flow, ungranted, or from where it stands aside; idle flows and lanes keep their tags.
-local function dequeue(id, t)
+function dequeue(id, t)
   local q, m, u = t.q, t.m, t.u
   local flow = keys.flow(q, m, u)
   local in_flow = call('ZREM', flow, id) == 1
@@ -211,19 +214,19 @@ end
 
 -- The provider of one of the names that share the line of '*' wants no request for a while. That holds for this name alone: its
 -- tasks stand aside, out of their flows but counted among those that wait, and the sweep brings them back.
-local function hold_name(name, ms)
+function hold_name(name, ms)
   local until_ms = math.max(num(call('GET', keys.held_name(name))), NOW + ms)
   call('SET', keys.held_name(name), whole(until_ms), 'PX', whole(until_ms - NOW))
 end
 
 -- The instant (ms) until which the name of a task is held; nil: it is not.
-local function name_held_until(t)
+function name_held_until(t)
   local until_ms = t.an and num(call('GET', keys.held_name(t.an))) or 0
   return until_ms > NOW and until_ms or nil
 end
 
 -- A task that is in no flow stands aside.
-local function stand_aside(id, t, until_ms)
+function stand_aside(id, t, until_ms)
   count_waiting(t, '1')
   note_falls(id, t)
   call('ZADD', keys.aside(), whole(until_ms), id)
@@ -234,11 +237,11 @@ end
 
 -- The account of an attempt, one field of its record: cost charged, lane's weight, lifts of lane and flow so far, tokens
 -- counted for the model's pace, and '1' if it is counted among the running tasks of its queue.
-local function open_account(cost, weight, lane_lifts, flow_lifts, tokens, counted)
+function open_account(cost, weight, lane_lifts, flow_lifts, tokens, counted)
   return string.format('%d %s %d %d %d %s', cost, weight, lane_lifts, flow_lifts, tokens, counted)
 end
 
-local function read_account(text)
+function read_account(text)
   local cost, weight, lane_lifts, flow_lifts, tokens, counted = string.match(text, '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
   return {
     cost = num(cost), weight = weight, lane_lifts = num(lane_lifts), flow_lifts = num(flow_lifts), tokens = num(tokens),
@@ -248,7 +251,7 @@ end
 
 -- What settling needs of a lane and its model: `unit` of cost, `users` in line, what is learned (means), `v` of the lane, and what
 -- it is charged by: its start `tag` (valid while it is idle), sum of `lifts`, cost `charged` so far.
-local function read_books(m, q)
+function read_books(m, q)
   local unit, users, mean_output, mean_ms, pace, v, tag, lifts, charged, top, ups, slow =
     unpack(call('HMGET', keys.model(m), 'cost', 'users', 'out', 'ms', 'pace', 'v:' .. q, 'S:' .. q, 'L:' .. q, 'c:' .. q, 'top',
       'ups', 'breaker_slow_ms'))
@@ -259,22 +262,22 @@ local function read_books(m, q)
 end
 
 -- The lifts of a flow so far; nil when there are none.
-local function lifts_of(q, m, u) return call('ZSCORE', keys.lifts(q, m), u) or nil end
+function lifts_of(q, m, u) return call('ZSCORE', keys.lifts(q, m), u) or nil end
 
 -- What counts of a later charge (or refund), after lifts of `lifted` since the first one; less than 0: it was lowered.
-local function beyond(step, lifted)
+function beyond(step, lifted)
   if lifted > 0 then return math.max(step - lifted, 0) end
   return step < 0 and math.min(step - lifted, 0) or step
 end
 
 -- The lifts that an attempt remembers after a charge of `step`: what they forgave of it, they do not forgive again.
-local function lifts_seen(seen, step, lifts_now) return seen + math.max(math.min(step, lifts_now - seen), 0) end
+function lifts_seen(seen, step, lifts_now) return seen + math.max(math.min(step, lifts_now - seen), 0) end
 
 local function move_in(line, step, member) return call('ZADD', line, 'XX', 'INCR', step, member) end
 
 -- Charge (or refund) `more` of an attempt to its flow and lane, idle ones too. `account`: of the attempt; `flow_lifts`: as they are
 -- now. Returns what has changed in its model's hash, for the caller to store.
-local function charge(t, more, account, flow_lifts, books)
+function charge(t, more, account, flow_lifts, books)
   local q, m, u = t.q, t.m, t.u
   local lane_step = beyond(tag_step(more, lane_weight(account.weight)), books.lifts - account.lane_lifts)
   local flow_step = whole(beyond(tag_step(more, flow_weight(t)), num(flow_lifts) - account.flow_lifts))
@@ -295,7 +298,7 @@ end
 
 -- Close an attempt's account: charge (or refund) the difference between `used` and the estimate; nil: the estimate stands. Returns
 -- what has changed in its model's hash, for the caller to store, and the tokens that were counted for the model's pace.
-local function close_account(t, used, books)
+function close_account(t, used, books)
   local q, m, u = t.q, t.m, t.u
   local flow_lifts, account = lifts_of(q, m, u), read_account(t.ac)
   local more = used and used - account.cost or 0
@@ -306,7 +309,7 @@ end
 
 -- Forget a few idle flows that the virtual time of their lane has passed, and the first of those that wait: they would be lifted so
 -- far anyway. Of those that still have tasks running only the lift is remembered.
-local function forget_idle_flows(q, m, books)
+function forget_idle_flows(q, m, books)
   local debts, v = keys.debts(q, m), books.v
   if books.users > 0 then v = math.min(v, least_of(keys.flows(q, m)) or v) end
   for _ = 1, 4 do
@@ -324,7 +327,7 @@ end
 
 -- Of more than 1,000 idle flows of a lane those that owe least are forgotten, at most `most` now: where most users come once, the
 -- virtual time passes nobody. Returns how many it looked at.
-local function forget_excess(q, m, most)
+function forget_excess(q, m, most)
   local debts = keys.debts(q, m)
   local excess = call('ZCARD', debts) - 1000
   if excess <= 0 or most <= 0 then return 0 end
@@ -333,4 +336,5 @@ local function forget_excess(q, m, most)
     if call('EXISTS', keys.busy(q, m, u)) == 0 then call('ZREM', debts, u) end
   end
   return #users
+end
 end

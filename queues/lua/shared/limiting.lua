@@ -195,29 +195,24 @@ local function charged_by(lm, whose)
   return parse_limits(string.format('%d %d %d %d 0 0', limits.rm, limits.rd, limits.tm, limits.td))
 end
 
--- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. It
--- counts by the limits as they are now.
-function settle_limits(t, used)
-  local lm = t.lm
-  if used and not string.find(lm, 't', 1, true) then return end -- no limit is one of tokens
-  local tokens = string.match(lm, '(%d+) %l') or 0
+-- Take more of the rates that a task was charged by, or give back what is less than nothing: `more` tells how much of a rate, of
+-- tokens or not, by what the task was charged of it at most. It counts by the limits as they are now.
+local function take_more(t, more)
   local key, user = subjects_of(t.u)
   local standings = {}
-  for letter, name, limit, own in string.gmatch(lm, ' (%l)(%l%l) (%d+) (%d+)') do
-    local of_tokens = name == 'tm' or name == 'td'
-    local taken = of_tokens and math.min(tokens, limit) or 1
-    local more = (of_tokens and used or used and 1 or 0) - taken
-    if more ~= 0 then
+  for letter, name, limit, own in string.gmatch(t.lm, ' (%l)(%l%l) (%d+) (%d+)') do
+    local amount = more(name == 'tm' or name == 'td', limit + 0)
+    if amount ~= 0 then
       local stands = standings[letter]
       if not stands then
         local subject = letter == 'k' and key or user
-        stands = read_tats(subject) or read_tats(subject, charged_by(lm, letter)) -- all had come back
+        stands = read_tats(subject) or read_tats(subject, charged_by(t.lm, letter)) -- all had come back
         standings[letter] = stands
       end
       for i, rate in ipairs(stands.limits.rates) do
         if rate.name == name then
-          local tat, step = stands.tats[i], math.floor(math.abs(more) * rate.period / rate.limit)
-          if more > 0 then
+          local tat, step = stands.tats[i], math.floor(math.abs(amount) * rate.period / rate.limit)
+          if amount > 0 then
             stands.tats[i] = math.min(math.max(tat, US) + step, US + 2 * rate.period)
           else
             stands.tats[i] = tat - math.min(math.floor(math.max(own - US, 0) * limit / rate.limit), step)
@@ -227,6 +222,18 @@ function settle_limits(t, used)
     end
   end
   for _, stands in pairs(standings) do write_tats(stands) end
+end
+
+-- Settle what a task with limits was charged: it used so many tokens. nil: it came to nothing, and takes no request either. `beside`:
+-- it used them beside what it was charged for, for an answer that is asked for again (repairing.lua).
+function settle_limits(t, used, beside)
+  if used and not string.find(t.lm, 't', 1, true) then return end -- no limit is one of tokens
+  local tokens = string.match(t.lm, '(%d+) %l') or 0
+  take_more(t, function(of_tokens, limit)
+    if beside then return of_tokens and used or 0 end
+    local taken = of_tokens and math.min(tokens, limit) or 1
+    return (of_tokens and used or used and 1 or 0) - taken
+  end)
 end
 
 -- Count a task among the waiting ones of those who have a limit of them, or (-1) no more.

@@ -1,7 +1,9 @@
 -- Idempotency keys: who submits with a known one gets the task that it names, and no second one (submit.lua). The key of a task that has
 -- not ended lives as long as it; behind the end until its own time is over, at least a minute: whose connection was cut comes back
 -- behind the end, too. It is written, and let go, in the very step that accepts the task, or ends it.
-local give_name, let_name_go, keep_name, is_let_go
+-- How many a user may have is one number, as rates are (limiting.lua): each key takes its part of a period, so at most twice as many are
+-- there as fit into one.
+local may_name, give_name, let_name_go, keep_name, is_let_go
 do
 local BEHIND_END = 60000
 local BACKSTOP = 86400000 -- should a task be lost without an end, its key goes by itself so long behind its time
@@ -12,10 +14,26 @@ local function names(key, id)
   return value and string.sub(value, -#id) == id
 end
 
--- Let a key name a task that is accepted now. `named`: as submit gets it. Returns what the record holds of it (`ik`): the name, and
+-- When all keys of a user are over, us, and of one key more its part of a period, and the period; nil: they are not counted.
+local function standing(u, named)
+  local each, period = string.match(named, ' (%d+) (%d+)$')
+  each, period = num(each), num(period) * 1000
+  if each == 0 then return end
+  return math.min(math.max(num(call('GET', keys.names(u))), US), US + period), each, period
+end
+
+-- Whether a user may have one key more: nil, or in how many ms.
+function may_name(u, named)
+  local over, each, period = standing(u, named)
+  if over and over + each > US + period then return math.ceil((over + each - US - period) / 1000) end
+end
+
+-- Let a key of a user name a task that is accepted now. `named`: as submit gets it. Returns what the record holds of it (`ik`): the name, and
 -- until when, ms.
-function give_name(key, named, id)
-  local name, fingerprint, ms = string.match(named, '^(%S+) (%S+) (%d+)$')
+function give_name(key, named, id, u)
+  local name, fingerprint, ms = string.match(named, '^(%S+) (%S+) (%d+) ')
+  local over, each = standing(u, named)
+  if over then call('SET', keys.names(u), whole(over + each), 'PX', whole(math.ceil((over + each - US) / 1000))) end
   call('SET', key, fingerprint .. ' ' .. id, 'PX', whole(num(ms) + BACKSTOP))
   return name .. ' ' .. whole(NOW + num(ms))
 end

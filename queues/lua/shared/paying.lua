@@ -13,6 +13,7 @@ local cost_of, most_cost_of, funds_of, begin_window, hold_credits, settle_credit
 do
 local MOST_TOKENS = 4194304 -- of one task, each way; as in ending.lua
 local UNKNOWN_OUTPUT = 4096 -- of a model that has not answered yet
+local MOST_REPAIRED, REPAIR_WORDS = 16384, 512 -- tokens of an answer that is told to its model, and of what was wrong with it
 local MOST_DIGITS = 15 -- of a balance with which numbers here are exact, whatever a task takes of it
 
 -- Prices of a million tokens of input, cached ones, output and reasoning, each as millions and what is over, so that no product is
@@ -46,11 +47,13 @@ function cost_of(pc, input, output, cached, reasoning)
 end
 
 -- What a task may cost: its input, and all the output that it asks for; where it does not say how much, as much as the longest
--- answer of its model of late (`top`, 0: none is known), for each that it asks for. `pc`: its price, as in the record.
+-- answer of its model of late (`top`, 0: none is known), for each that it asks for. `pc`: its price, as in the record. An answer that
+-- may be repaired may be written twice, and the second time the first is read, as far as it is told (repair.py).
 function most_cost_of(t, top, pc)
   local p, output = parse_price(pc), num(t.mo)
   if output == 0 then output = (top > 0 and top or UNKNOWN_OUTPUT) * math.max(num(t.na), 1) end
   local input = t.mi or t.ei
+  if t.rp then input, output = 2 * num(input) + math.min(output, MOST_REPAIRED) + REPAIR_WORDS, 2 * output end
   return cost_of(pc, input, output, p.cached_is_dear and input, p.thought_is_dear and output)
 end
 

@@ -3,11 +3,12 @@
 -- its user at rank k, about r * A + k tasks go first; they leave at the lane's measured pace. Departures come irregularly, about
 -- as a Poisson process, and others may come or go: the bounds are some spreads of n departures away, and one spread is half of the
 -- wait and 1.3 sqrt(n) intervals.
-
+local interval_of, learnt, blocked_by, NOWHERE, place
+do
 -- Mean ms between two departures of a lane: as measured; and as long as these are few, one more as it should be by how long tasks
 -- of the model run and the lane's share of its slots. `waits`: somebody does, as far as the caller knows; where nobody waits
 -- nobody leaves.
-local function interval_of(q, m, drain, mean_ms, waits)
+function interval_of(q, m, drain, mean_ms, waits)
   local count, time
   if waits == nil then waits = call('EXISTS', keys.flows(q, m)) == 1 end
   if waits then count, time = drain_until_now(drain) else count, time = read_drain(drain) end
@@ -24,7 +25,7 @@ end
 
 -- Whether enough is known of a lane to tell how long its tasks wait: some task of the model has completed, or a few have left the
 -- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests says it by itself.
-local function learnt(drain, mean_ms, rpm, tpm, mean_output)
+function learnt(drain, mean_ms, rpm, tpm, mean_output)
   if tpm > 0 then return num(mean_output) > 0 end
   return rpm > 0 or num(mean_ms) > 0 or read_drain(drain) >= 3
 end
@@ -32,12 +33,12 @@ end
 -- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' nobody offers the model, of which
 -- nothing runs | 'breaker_open' of all its upstreams | 'reserved' other queues are owed all its slots and do not lend them (eligible.lua); nil: one can. `paused`, `limit`, `ups`: of
 -- the model, as stored.
-local function blocked_by(q, m, paused, limit, ups)
+function blocked_by(q, m, paused, limit, ups)
   if paused == '1' then return 'model_paused' end
   local queue = call('HMGET', keys.queue(q), 'paused', 'strict')
   if queue[1] == '1' then return 'queue_paused' end
   if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) then return 'no_worker' end
-  if ups then
+  if ups == '2' then
     local at, why = upstreams.barred(m)
     if at > 0 and why ~= 'held' then return 'breaker_open' end
   end
@@ -54,7 +55,7 @@ local function blocked_by(q, m, paused, limit, ups)
 end
 
 -- The place of a task that does not wait.
-local NOWHERE = { 0, 0, 0, 0 }
+NOWHERE = { 0, 0, 0, 0 }
 
 -- A wait in ms as people are told it: two digits of it, by `round`.
 local function in_two_digits(ms, round)
@@ -77,7 +78,7 @@ local function place_of(n, interval, delay, bounds)
 end
 
 -- The place of a task, and what is to be noted of it for `bounds_after`, if it can be compared with what comes.
-local function place(id, t)
+function place(id, t)
   local q, m = t.q, t.m
   local rank = call('ZRANK', keys.flow(q, m, t.u), id)
   if not rank then
@@ -108,4 +109,5 @@ local function place(id, t)
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
   end
   return place_of(n, interval, delay, s[10])
+end
 end

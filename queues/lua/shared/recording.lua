@@ -1,20 +1,25 @@
 -- What has happened and SQL does not know yet: entries of the outbox, which a replica carries there (gateway/records/).
-
+local record_act, record_usage
+do
 -- Write down what somebody did. `id` names it for good: when, us, and something that tells it from others. Returns it.
-local function record_act(id, who, address, action, target, before, after)
+function record_act(id, who, address, action, target, before, after)
   call('XADD', keys.outbox(), '*', 'audit', cmsgpack.pack({ id, who, address, action, target, before, after }))
   call('HSET', keys.pool(), 'acted', id)
   return id
 end
 
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
--- task with a price that, what it cost, and what was paid of it (paying.lua).
-local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt' }
-local TOLD = #RECORDED - 2
+-- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
+-- change of settings concerns that, its side of it, and how often it went on to another model. A task whose answer was repaired used what
+-- both took.
+local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
+  'rp', 'ch', 'mv' }
+local TOLD = #RECORDED - 7
 
 -- How a task may end after its first output as its caller likes, who has that output: cancelled (a state), with the code below, or
--- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for.
-local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true }
+-- because its time was over (a worker's own limit has the same code, and comes before), or its text is not what he asked for; or nobody
+-- had the time to look at that, which many questions of his may bring about, too.
+local AS_CALLERS_LIKE = { OUTPUT_TOO_LARGE = true, NOT_CHECKED = true }
 local function as_callers_like(entry)
   local ended, state, code, id = entry[1], entry[5], entry[6], entry[TOLD + 1]
   if state == 'cancelled' or AS_CALLERS_LIKE[code or ''] then return true end
@@ -28,7 +33,8 @@ end
 
 -- What a task of this entry costs: its price, if it completed; what was used until then, if it ended after its first output and its
 -- caller may have had that end in his hands; else nothing. Where then nobody says what was used, what it was held (`qt`) is paid.
-local function cost_of_entry(entry, pc, qt, used)
+-- `before`: what an answer cost that was repaired.
+local function cost_of_entry(entry, pc, qt, used, before)
   local first_output, state = entry[4], entry[5]
   local stopped = first_output and as_callers_like(entry)
   if state ~= 'completed' and not stopped then return 0 end
@@ -42,20 +48,34 @@ local function cost_of_entry(entry, pc, qt, used)
   end
   local cached, reasoning
   if more ~= '' then cached, reasoning = string.match(more, '^(%S+) (%S+)') end
-  return cost_of(pc, input, output, cached, reasoning)
+  return (pc and cost_of(pc, input, output, cached, reasoning) or 0) + before
 end
 
 -- Record a task that has ended and holds no slot any more: once per task. So here it is paid for. `used`: tokens of input and of output,
 -- -1 unknown, and what else is known of them, as texts; nil: nobody says.
-local function record_usage(id, used)
+function record_usage(id, used)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
-  local pc, qt = entry[TOLD + 1], entry[TOLD + 2]
+  local pc, qt, rt, tm, rp, ch, mv = unpack(entry, TOLD + 1)
+  local own, before = used, 0
+  if rp and rp ~= '1' then
+    if entry[18] and num(used and used[1] or '-1') < 0 and num(used and used[2] or '-1') < 0 then
+      used = { string.match(entry[18], '^(%S*) (%S*) (.*)$') }
+    end
+    used, before = repairs.used_in_all(rp, used)
+  end
+  for i = TOLD + 5, #RECORDED do entry[i] = nil end
   entry[TOLD + 1] = id
   for i = 1, 3 do entry[TOLD + 1 + i] = used and used[i] or '' end
   if pc or qt then -- (one that another model may have answered is held for that, though its own costs nothing)
-    local cost = pc and cost_of_entry(entry, pc, qt, used) or 0
+    local cost = (pc or before > 0) and cost_of_entry(entry, pc, qt, own, before) or 0
     entry[23], entry[24] = pc or '0 0 0 0 0', whole(cost)
     entry[25] = qt and settle_credits(entry[9], qt, cost) or ''
   end
+  if rt or tm or ch then
+    for i = 23, 25 do entry[i] = entry[i] or '' end
+    entry[26], entry[27] = rt or '', tm or ''
+    if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
+  end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
+end
 end

@@ -1,3 +1,5 @@
+local period, note_served, note_left, service_of
+do
 -- How much users were served while they stood in line: what a fairness index is computed from.
 --
 -- A hash per lane and period of five minutes: user -> cost charged to it while tasks of it waited, by its weight, in hundredths,
@@ -8,10 +10,10 @@ local MOST_SERVED = 1000
 local LEFT = '-4611686018427387904' -- stays negative, whatever is added
 local MOST_COUNTED = 268435456 -- of one charge, in hundredths: half a million of them still add up in 63 bits
 
-local function period() return math.floor(NOW / 300000) end
+function period() return math.floor(NOW / 300000) end
 
 -- `grants`: 1 when the charge is for a grant, 0 when it is for what a running task uses beyond that.
-local function note_served(q, m, u, cost, grants)
+function note_served(q, m, u, cost, grants)
   local served = keys.service(q, whole(period()), m)
   local amount = math.floor(math.min(cost * 100, MOST_COUNTED) + 0.5) * 65536 + grants
   if call('HINCRBY', served, u, whole(amount)) == amount then
@@ -23,7 +25,7 @@ local function note_served(q, m, u, cost, grants)
   end
 end
 
-local function note_left(q, m, u)
+function note_left(q, m, u)
   local served, before = keys.service(q, whole(period()), m), keys.service(q, whole(period() - 1), m)
   if call('EXISTS', served, before) == 0 then return end
   if call('HEXISTS', served, u) == 1 or call('HEXISTS', before, u) == 1 then
@@ -35,7 +37,7 @@ end
 -- What each user was served who stood in line through the whole last period, as above. (Less than nothing: what was paid ahead
 -- in the period before came back.)
 local GONE = LEFT / 2
-local function service_of(q, m)
+function service_of(q, m)
   local amounts = {}
   local at_its_end = call('HGETALL', keys.service(q, whole(period() - 2), m))
   for i = 1, #at_its_end, 2 do
@@ -45,4 +47,5 @@ local function service_of(q, m)
     end
   end
   return amounts
+end
 end

@@ -37,6 +37,7 @@ FIELDS = [
     "priority",
     "onDisconnect",
     "resultTtlMs",
+    "repair",
     "metadata",
     "type",
     "payload",
@@ -94,7 +95,7 @@ def test_a_damaged_body_is_taken_or_refused(http: httpx.Client, path: str, at: i
 @BUDGET
 @given(
     name=st.sampled_from(
-        ["timeout", "priority", "mode", "on-disconnect", "result-ttl", "metadata", "user", "tier"]
+        ["timeout", "priority", "mode", "on-disconnect", "result-ttl", "repair", "metadata", "user", "tier"]
     ),
     value=st.text(printable, min_size=1, max_size=12),
 )

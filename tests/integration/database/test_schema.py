@@ -81,8 +81,12 @@ async def test_an_upgrade_keeps_usage_and_older_programs_go_on_writing(database_
     async with database.writing() as connection:  # as a gateway of that release does that still runs
         for statement in (insert, sums):
             await connection.execute(statement, {"task": "since"})
-        rows = (await connection.execute(text("SELECT task, cost, price FROM usage ORDER BY task"))).all()
-        assert [tuple(row) for row in rows] == [("before", None, ""), ("since", None, "")]
+        query = "SELECT task, cost, price, route, template, template_version FROM usage ORDER BY task"
+        rows = (await connection.execute(text(query))).all()
+        assert [tuple(row) for row in rows] == [
+            ("before", None, "", "", "", ""),
+            ("since", None, "", "", "", ""),
+        ]
         assert list(await connection.scalars(text("SELECT cost FROM usage_users"))) == [0, 0]
     await database.close()
 

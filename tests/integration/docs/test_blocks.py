@@ -26,7 +26,15 @@ ON_THE_DEMO = {
     "README.md",
     *(
         f"docs/{page}.md"
-        for page in ("quickstart", "api", "browser", "frameworks", "idempotency", "troubleshooting")
+        for page in (
+            "quickstart",
+            "api",
+            "browser",
+            "frameworks",
+            "idempotency",
+            "troubleshooting",
+            "breakers",
+        )
     ),
 }
 """Pages for which `make run` is running. Others start what they need, in blocks of their own."""

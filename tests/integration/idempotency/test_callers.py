@@ -1,5 +1,6 @@
 """A key is its caller's own; and whoever repeats a request pays, and uses up, nothing more."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,32 @@ async def test_each_key_and_each_user_of_one_has_its_own(redis_url: str, tmp_pat
         assert len(set(ids)) == 4
         assert await task_of(talk, "one") == ids[0]
         assert await task_of(talk, "site", **{"X-Fairlane-User": "bob"}) == ids[3]
+
+
+async def test_who_brings_too_many_keys_is_refused_new_ones_and_nobody_else_is(
+    redis_url: str, tmp_path: Path
+) -> None:
+    keys = [key("one"), key("site", delegating=True), key("ops", admin=True)]
+    settings = {"max_idempotency_keys": 3, "idempotency_ttl_ms": 3_600_000}
+    async with talking(redis_url, tmp_path, keys=keys, **settings) as talk, talk.worker2(["m"], slots=9):
+        ann, bob = ({"X-Fairlane-User": name} for name in ("ann", "bob"))
+        async with talk.client(secret("site"), **ann) as http, talk.client(secret("ops")) as ops:
+            first = [(await ASYNC(http, f"n-{n}")).json()["taskId"] for n in range(3)]
+            refused = await ASYNC(http, "n-3")
+            assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IDEMPOTENCY_KEYS")
+            assert 1_190_000 < refused.json()["retryAfterMs"] <= 1_200_000, "a third of the time"
+            assert refused.headers["x-should-retry"] == "false"
+            openai = await Asking("/v1/chat/completions", CHAT)(http, "n-3")
+            assert (openai.status_code, openai.json()["error"]["code"]) == (429, "TOO_MANY_IDEMPOTENCY_KEYS")
+            assert (await ASYNC(http, "n-1")).json()["taskId"] == first[1], "a known one"
+            assert (await http.post("/api/openai", json={**NATIVE, "async": True})).status_code == 202, "none"
+            metrics = (await ops.get("/metrics")).text
+            told = re.findall(
+                r'fairlane_tasks_refused_total\{[^}]*reason="idempotency_keys"[^}]*\} (\S+)', metrics
+            )
+            assert sum(map(float, told)) == 2
+        for other in (("site", bob), ("one", {})):
+            assert await task_of(talk, other[0], **other[1])
 
 
 async def test_a_repetition_is_no_second_use_of_a_token_and_another_users_token_is_told_nothing(

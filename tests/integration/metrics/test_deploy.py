@@ -146,8 +146,12 @@ async def ask(http: httpx.AsyncClient, query: str) -> list[Any]:
 
 
 async def live(talk: Talk) -> None:
-    """One of everything that is counted: a task that streams, fails, is tried again, goes on, is refused, and held."""
-    async with talk.worker2(["m"]) as worker:
+    """One of everything that is counted: a task that streams, fails, is tried again, goes on, is refused, and held; and a breaker
+    that opens, and is kept closed."""
+    async with talk.worker2(["m"], upstream="gpu") as worker, talk.client("ops") as ops:
+        for state in ("open", "closed"):
+            force = {"model": "m", "upstream": "gpu", "breaker": state}
+            assert (await ops.post("/api/admin/breakers", json=force)).status_code == 200
         chat = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
         calling = talk.later(talk.http.post("/v1/chat/completions", json=chat))
         task = await worker.take()

@@ -68,7 +68,8 @@ async def test_without_a_valid_key_every_call_is_a_401(gateway: Start, headers: 
             assert answer.headers["www-authenticate"] == "Bearer"
         answer = await talk.http.post("/v1/chat/completions", json={}, headers=headers)
         assert answer.status_code == 401
-        assert answer.json()["error"]["type"] == "authentication_error"
+        error = answer.json()["error"]
+        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 
 async def test_anothers_task_answers_exactly_like_an_unknown_one(gateway: Start) -> None:

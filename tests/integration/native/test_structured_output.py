@@ -193,7 +193,7 @@ async def test_a_task_that_is_cancelled_while_it_is_looked_at_stays_cancelled(ga
         await checker.schema(json.dumps(SCHEMA).encode(), "somebody")
         task_id = await talk.submit(**asked())
         task = await worker.take()
-        async with checker._turns.of("another"):  # somebody else's turn
+        async with checker._turns.of("another", "another"):  # somebody else's turn
             await worker.answer(task, message(GOOD))
             attempts = talk.served.gateway.dispatcher.attempts
             await until(lambda: any(one.answered for one in attempts.values()), "the result to be there")
@@ -226,7 +226,7 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
     async with gateway() as talk, talk.worker2(["m"], slots=2) as worker:
         stuck = talk.later(talk.http.post("/v1/chat/completions", json=asked(endless)))
         await worker.answer(await worker.take(), message("[]"))
-        await until(lambda: not talk.served.gateway.checker._turns._free, "it to be looked at")
+        await until(lambda: talk.served.gateway.checker._turns.taken, "it to be looked at")
         assert (await talk.http.get("/health/live")).status_code == 200
         plain = talk.later(talk.http.post("/v1/chat/completions", json={"model": "m", "messages": []}))
         await worker.answer(await worker.take(), message("any text"))
@@ -240,6 +240,36 @@ async def test_a_schema_that_takes_for_ever_fails_its_task_and_holds_up_neither_
         fine = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
         await worker.answer(await worker.take(), message(GOOD))
         assert (await fine).status_code == 200
+
+
+async def test_an_answer_that_nobody_had_time_for_may_be_asked_for_again(
+    gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"m": {"fallbacks": ["n"]}}
+    async with gateway(models=models) as talk, talk.worker2(["m"]) as worker, talk.worker2(["n"]) as other:
+        checker = talk.served.gateway.checker
+        monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0.05)
+        async with checker._turns.of("somebody", "somebody"):
+            call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
+            await worker.answer(await worker.take(), message(GOOD))
+            answer = await call
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_CHECKED")
+            assert "nobody had the time" in answer.json()["error"]["message"]
+            assert answer.headers["retry-after"]
+            assert "x-should-retry" not in answer.headers
+            async with talk.events("/api/openai", json={**asked(), "stream": True}) as reader:
+                task = await worker.take()
+                await worker.chunk(task, GOOD)
+                await worker.answer(task, None, lastSeq=1)
+                last = (await reader.rest())[-1]
+            said = last.data
+            told = [last.event, *(said[name] for name in ("code", "family", "retryable"))]
+            assert told == ["error", "NOT_CHECKED", "GATEWAY_ERROR", True]
+        await other.nothing_more()
+        assert not any(known.ailment for known in talk.served.gateway.dispatcher.pool)
+        call = talk.later(talk.http.post("/v1/chat/completions", json=asked()))
+        await worker.answer(await worker.take(), message(GOOD))
+        assert (await call).status_code == 200
 
 
 async def test_another_model_answers_where_there_is_one_and_nothing_was_shown(gateway: Start) -> None:

@@ -153,6 +153,47 @@ async def test_usage_is_added_up_by_what_is_asked(talk: Talk) -> None:
     }
 
 
+async def test_usage_is_added_up_by_route_and_told_with_its_template(talk: Talk) -> None:
+    await filled(talk)
+    routed = [
+        entry("r1", route="summary", template="brief\nv1\nen", model="m1", tokens=(1, 5)),
+        entry("r2", route="summary", model="m2", tokens=(1, 7), key="acme", user="acme"),
+        entry("r3", route="match", model="m2", ended=NOON - DAY_MS, tokens=(1, 9)),
+    ]
+    await write(talk.served.gateway, *routed)
+
+    async def by(names: str, **query: Any) -> list[list[Any]]:
+        report = await told(talk.http, "/api/admin/usage", by=names, **{**PERIOD, **query})
+        assert sum(row["tasks"] for row in report["rows"]) == report["total"]["tasks"]
+        return [[*(row[name] for name in report["by"]), row["outputTokens"]] for row in report["rows"]]
+
+    assert await by("route") == [["summary", 12], ["match", 9]]
+    assert await by("route,model", key="site") == [["match", "m2", 9], ["summary", "m1", 5]]
+    assert await by("model", route="summary") == [["m2", 7], ["m1", 5]]
+    assert [row[-1] for row in await by("day", route="match")] == [9]
+    assert (await by("model"))[0] == ["m1", 1025], "tasks with a route are among all"
+    for query in ({"by": "route,user"}, {"by": "code", "route": "summary"}, {"by": "route,hour"}):
+        refused = await talk.http.get("/api/admin/usage", params=query)
+        assert refused.status_code == 400
+        assert "look at the tasks themselves" in refused.json()["error"]
+    rows = (await told(talk.http, "/api/admin/usage/tasks", route="summary"))["tasks"]
+    assert [(row["taskId"], row["route"], row["template"], row["templateVersion"]) for row in rows] == [
+        ("r2", "summary", "", ""),
+        ("r1", "summary", "brief", "v1"),
+    ]
+    assert [
+        row["taskId"] for row in (await told(talk.http, "/api/admin/usage/tasks", template="brief"))["tasks"]
+    ] == ["r1"]
+    text = (await talk.http.get("/api/admin/usage/tasks", params={"route": "match", "format": "csv"})).text
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert (row["route"], row["template"]) == ("match", "")
+    text = (await talk.http.get("/api/admin/usage", params={**PERIOD, "by": "route", "format": "csv"})).text
+    assert [row["route"] for row in csv.DictReader(io.StringIO(text))] == ["summary", "match"]
+    async with talk.client(secret("acme")) as acme:
+        own = await told(acme, "/api/usage", by="route", **PERIOD)
+        assert [(row["route"], row["outputTokens"]) for row in own["rows"]] == [("summary", 7)]
+
+
 async def test_tasks_come_in_pages_that_miss_none(talk: Talk) -> None:
     await write(talk.served.gateway, *(entry(f"{n:02}", ended=NOON + n // 4) for n in range(25)))
     seen, after = [], ""

@@ -31,6 +31,10 @@ async def test_a_caller_gets_the_other_models_answer(
     gateway: Start, code: str, retryable: bool, streamed: bool
 ) -> None:
     async with gateway(models=MODELS) as talk, talk.worker2(["a"]) as first, talk.worker2(["b"]) as second:
+        lines = (await talk.http.get("/metrics")).text.splitlines()
+        told = [line for line in lines if line.startswith("fairlane_fallbacks_total{")]
+        assert len(told) == 2, "failed and unavailable"
+        assert all('model="a"' in line and 'to="b"' in line and line.endswith(" 0.0") for line in told)
         call = talk.later(talk.http.post("/v1/chat/completions", json={**CHAT, "stream": streamed}))
         await first.answer(await first.take(), None, **failure(code, retryable=retryable))
         task = await second.take()
@@ -160,3 +164,22 @@ async def test_a_dead_primary_is_survived_without_a_hand(gateway: Start) -> None
         assert {answer.status_code for answer in done} == {200}
         assert len(served) == len(set(served)) == 50
         await until(lambda: not talk.served.gateway.dispatcher.attempts, "all attempts to be over")
+
+
+async def test_operators_find_tasks_by_what_was_asked_and_by_what_answered(gateway: Start) -> None:
+    routes = {"chat": {"model": "b"}}
+    async with gateway(models=MODELS, routes=routes) as talk, talk.worker2(["b"]) as worker:
+
+        async def found(**query: str) -> set[str]:
+            answer = await talk.http.get("/api/admin/tasks", params=query)
+            return {row["taskId"] for row in answer.json()["tasks"]}
+
+        fallen, routed, plain = [await talk.submit(model=name) for name in ("a", "chat", "b")]
+        await worker.answer(await worker.take(), None, **failure("WORKER_ERROR", retryable=False))
+        for tasks in [{"state": "failed"}, {}]:
+            assert await found(asked="a", **tasks) == {fallen}
+            assert await found(model="a", **tasks) == set()
+        assert await found(asked="chat") == {routed}
+        assert await found(asked="b") == {plain}
+        assert await found(model="b") == {fallen, routed, plain}
+        assert await found(asked="nobody") == set()

@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import RawWorker
+from tests.support.serving import until
 from tests.support.talk import Talk
 
 from fairlane.gateway.credits.amounts import MICRO
@@ -55,6 +56,13 @@ TABLE = {
 """What the requirements ask for: model and queue of each task and tier."""
 
 
+OPERATOR = {"Authorization": f"Bearer {secret('ops')}"}
+
+
+async def recorded(talk: Talk, tasks: int) -> bool:
+    return len((await talk.http.get("/api/admin/usage/tasks", headers=OPERATOR)).json()["tasks"]) == tasks
+
+
 async def test_the_examples_table_runs_each_task_on_its_model_and_in_its_queue(gateway: Start) -> None:
     models = list(EXAMPLE["models"])
     async with (
@@ -79,6 +87,11 @@ async def test_the_examples_table_runs_each_task_on_its_model_and_in_its_queue(g
             assert f'"model":"{model}","queue":"{queue}"' in events, "the route's name is no model"
             poll = (await site.get(told["statusUrl"], headers=as_tier(tier))).json()
             assert (poll["asked"], poll["model"], poll["template"]) == (name, model, told["template"])
+        await until(lambda: recorded(talk, len(TABLE)))
+        rows = (await talk.http.get("/api/admin/usage/tasks", headers=OPERATOR)).json()["tasks"]
+        asked = {(row["route"], row["tier"]): (row["model"], row["queue"]) for row in rows}
+        assert asked == TABLE
+        assert all(row["template"] == row["route"] and row["templateVersion"] for row in rows)
 
 
 @pytest.mark.parametrize("tier", ["paid", "free"])
@@ -270,6 +283,20 @@ TEMPLATES = {
             400,
             "INVALID_REQUEST",
             "A task of a template has no payload: the template makes it",
+        ),
+        (
+            {"template": "greet", "variables": {"name": "x"}, "max_tokens": 5},
+            400,
+            "INVALID_REQUEST",
+            "A task of a template has no 'max_tokens': what the model is told stands in the template (its `parameters`), "
+            "and what fills it in under `variables`",
+        ),
+        (
+            {"template": "greet", "name": "x"},
+            400,
+            "INVALID_REQUEST",
+            "A task of a template has no 'name': what the model is told stands in the template (its `parameters`), "
+            "and what fills it in under `variables`",
         ),
         (
             {"template": "greet", "variables": {"name": "x"}, "locale": 5},

@@ -30,7 +30,7 @@ async def test_a_wrong_key_is_an_authentication_error(redis_url: str, tmp_path: 
         async with python_sdk(kind, stage.base_url, api_key="wrong", max_retries=2) as sdk:
             with pytest.raises(openai.AuthenticationError) as caught:
                 await sdk.call(CHAT, model="talk", messages=MESSAGES)
-            assert caught.value.type == "authentication_error"
+            assert (caught.value.type, caught.value.code) == ("authentication_error", "invalid_api_key")
             assert caught.value.request_id
             with pytest.raises(openai.AuthenticationError):
                 await sdk.chunks(CHAT, model="talk", messages=MESSAGES)

@@ -206,11 +206,11 @@ async def test_openais_sdk_is_told_why_a_token_is_not_good(gateway: Start) -> No
         good = token(key, user="ann")
         for text, sentence, code in (
             (token(key, user="ann", ends_s=-61), "has expired", "TOKEN_EXPIRED"),
-            (token("other", user="ann"), "signature is not the one", "UNAUTHORIZED"),
-            (token(key, "nobody", user="ann"), "no valid key 'nobody'", "UNAUTHORIZED"),
-            (token(secret("ops"), "ops", user="ann"), "may not sign", "UNAUTHORIZED"),
-            (token(key, user="ann", head={"alg": "none"}), "must be signed with HS256", "UNAUTHORIZED"),
-            (good[:-2], "", "UNAUTHORIZED"),
+            (token("other", user="ann"), "signature is not the one", "invalid_api_key"),
+            (token(key, "nobody", user="ann"), "no valid key 'nobody'", "invalid_api_key"),
+            (token(secret("ops"), "ops", user="ann"), "may not sign", "invalid_api_key"),
+            (token(key, user="ann", head={"alg": "none"}), "must be signed with HS256", "invalid_api_key"),
+            (good[:-2], "", "invalid_api_key"),
         ):
             client = openai.AsyncOpenAI(
                 base_url=f"{talk.served.url}/v1",

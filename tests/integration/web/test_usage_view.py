@@ -71,6 +71,30 @@ async def test_what_was_used_is_shown_filtered_and_saved(
     assert found == {"qwen3-32b": 14, "llama-70b": 14, f"'{HOSTILE}": 14}
 
 
+async def test_usage_of_routes_is_shown(talk: Talk, open_browser: OpenBrowser) -> None:
+    await fill(talk)
+    now = time.time_ns() // 1_000_000
+    routed = [entry(f"r{n}", ended=now, model=f"m{n % 2}", route="summary") for n in range(4)]
+    async with talk.served.gateway.database.writing() as connection:
+        await UsageTable(lambda queue: "paid").write(connection, routed)
+    browser = await open_browser(talk.served.url)
+    page = await browser.open("/dashboard#/usage")
+    await page.get_by_role("radio", name="Route").check()
+    heads = page.locator("#usage tbody th")
+    await expect(heads).to_have_text(["summary"])
+    await expect(page.locator('[data-figure="usage-tasks"]')).to_have_text("184")
+    await page.get_by_role("link", name="summary").click()
+    await expect(page.locator('[data-figure="usage-tasks"]')).to_have_text("4")
+    await expect(heads).to_have_count(2)
+    for name in ("User", "Outcome"):
+        await expect(page.get_by_role("radio", name=name)).to_be_disabled()
+    await page.get_by_role("link", name="m1").click()
+    await expect(page.get_by_role("radio", name="Key", exact=True)).to_be_checked()
+    await expect(page.locator('[data-figure="usage-tasks"]')).to_have_text("2")
+    await page.get_by_role("button", name="Route: summary ✕").click()
+    await expect(page.get_by_role("radio", name="User")).to_be_enabled()
+
+
 async def test_costs_are_shown_where_there_are_prices(talk: Talk, open_browser: OpenBrowser) -> None:
     await fill(talk)
     now = time.time_ns() // 1_000_000

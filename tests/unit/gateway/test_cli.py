@@ -63,6 +63,17 @@ STATE: dict[str, Any] = {
             "nextStartAt": None,
             "jain": 0.987,
             "overrides": {"max_running_per_user": 2},
+            "outputLimits": {
+                "firstOutput": {
+                    "ms": 24_000,
+                    "targetMs": 2000,
+                    "why": "long_queue",
+                    "p99Ms": 300,
+                    "answers": 99,
+                },
+                "silence": {"ms": 9000, "targetMs": 9000, "why": "fixed", "p99Ms": None, "answers": 0},
+                "waitMs": 17_000,
+            },
         },
         {"model": "gone", "running": 0, "waiting": 4, "workers": 0, "slots": 0},
         {
@@ -146,7 +157,9 @@ def test_check_shows_settings_in_force_without_secrets() -> None:
     answer = fairlane("check", FAIRLANE_LEASE_MS="20000", TASK_TIMEOUT_MS="x")
     assert answer.exit_code == 0
     assert re.search(r"^port +81", answer.stdout, re.MULTILINE)
-    assert re.search(r"^lease_ms +20000", answer.stdout, re.MULTILINE)
+    assert re.search(r"^lease_ms +20000 +15000 +FAIRLANE_LEASE_MS", answer.stdout, re.MULTILINE)
+    assert "drain_ms" not in answer.stdout, "it has its default"
+    assert re.search(r"^drain_ms +30000 +30000 +default", fairlane("check", "--all").stdout, re.MULTILINE)
     assert "hunter2" not in answer.output
     assert "TASK_TIMEOUT_MS='x' is ignored" in answer.stderr
 
@@ -335,9 +348,10 @@ def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: 
 
 
 def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server: str) -> None:
-    answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="200")
+    answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="300")
     assert re.search(
-        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99 +held by its provider for 12\.0 s",
+        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99"
+        r" +24\.0 s, going to 2\.0 s: the queue is long \(17\.0 s to wait\) +9\.0 s +held by its provider for 12\.0 s",
         answer.stdout,
         re.MULTILINE,
     )
@@ -475,7 +489,7 @@ def test_what_is_piped_has_a_line_for_each_row_whatever_the_terminal(admin_serve
         assert [row.split() for row in narrow.splitlines()] == [row.split() for row in wide.splitlines()]
         assert "\x1b" not in narrow
     checked = fairlane("check", COLUMNS="40").stdout
-    assert re.search(rf"^models\.{LONG} +concurrency 4, .*requests_per_minute 60", checked, re.MULTILINE)
+    assert re.search(rf"^models\.{LONG}\.concurrency +4 +not set +fairlane.yaml", checked, re.MULTILINE)
 
 
 def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
@@ -487,6 +501,8 @@ def test_settings_and_new_keys_as_json_show_what_their_texts_do() -> None:
     shown = fairlane("check", "--json").stdout
     settings = json.loads(shown)
     assert (settings["port"], settings["keys"][0]["scopes"]) == (8080, ["viewer"])
+    assert settings["sources"]["keys.acme.scopes"] == {"source": "file", "where": "fairlane.yaml"}
+    assert "port" not in settings["sources"]
     assert settings["redis_url"].endswith("@host/0")
     assert "pass" not in settings["redis_url"]
     assert made["keys"][0]["sha256"] not in shown

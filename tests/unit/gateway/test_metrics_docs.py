@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from fairlane.gateway.metrics.exposition import PROVIDER
-from fairlane.gateway.metrics.snapshot import GAUGES
+from fairlane.gateway.metrics.snapshot import GAUGES, OUTPUT_LIMIT
 from fairlane.gateway.metrics.store_gauges import STORE_GAUGES
 from fairlane.queues.metrics import Recorder
 
@@ -25,7 +25,7 @@ def test_what_a_process_counts_is_listed() -> None:
     page = {name: labels for name, labels in listed("process").items() if not name.startswith("process_")}
     provider = (PROVIDER[0],)
     series = {s.name: (provider if s.name.startswith("gen_ai") else ()) + s.labels for s in Recorder().series}
-    assert page == {**series, **dict.fromkeys(GAUGES, ())}
+    assert page == {**series, **dict.fromkeys(GAUGES, ()), OUTPUT_LIMIT.name: OUTPUT_LIMIT.labels}
 
 
 def test_what_the_store_says_is_listed() -> None:

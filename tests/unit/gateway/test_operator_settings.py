@@ -36,7 +36,8 @@ def change(kind: Kind, name: str, fields: Values, overrides: Values | None = Non
 def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_scheduler() -> None:
     assert set(changeable("queue")) == set(QueueSettings.model_fields) - {"tier", "mode"}
     assert set(changeable("model")) == set(ModelSettings.model_fields) - {
-        *("first_output_ms", "silence_ms", "fallbacks", "fallback_after_ms")
+        *("first_output_ms", "silence_ms", "first_output_least_ms", "silence_least_ms"),
+        *("tightens_from_ms", "tightens_to_ms", "fallbacks", "fallback_after_ms"),
     }
     queues, models = configured(SETTINGS)
     assert queues.keys() == SETTINGS.queues.keys()
@@ -58,6 +59,10 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
             "tokens_per_minute": None,
             "max_running_per_user": None,
             "max_waiting_per_user": None,
+            "breaker_failures": None,
+            "breaker_window_ms": None,
+            "breaker_open_ms": None,
+            "breaker_slow_ms": None,
         }
     }
 
@@ -88,7 +93,11 @@ def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fiel
         ("queue", {"concurrency": 1}, "'concurrency' is no setting of a queue"),
         ("model", {"weight": 1}, "'weight' is no setting of a model"),
         ("queue", {"tier": "free"}, "tier can only be changed in the configuration"),
-        ("model", {"silence_ms": 5}, "silence_ms can only be changed in the configuration"),
+        (
+            "model",
+            {"silence_ms": 5},
+            "silence_ms is decided for each task: change it by POST /api/admin/changes",
+        ),
         ("queue", {"weight": 0}, "weight should be greater than or equal to 0.001; got 0"),
         ("queue", {"weight": "4"}, "weight should be a valid number; got '4'"),
         ("queue", {"weight": True}, "weight should be a valid number; got True"),

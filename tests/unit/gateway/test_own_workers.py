@@ -24,7 +24,8 @@ from fairlane.gateway.process.workers import (
     shared_environ,
     upstream_plan,
 )
-from fairlane.gateway.settings import Settings, SettingsError, describe, load_settings, without_secrets
+from fairlane.gateway.settings import Settings, SettingsError, load_settings, without_secrets
+from fairlane.gateway.settings.leaves import leaves
 from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.cli import app as worker_app
 
@@ -97,9 +98,9 @@ def test_an_upstream_may_stand_in_the_environment_too(tmp_path: Path) -> None:
 def test_settings_show_upstreams_as_they_are_written() -> None:
     named = LOCAL | {"models": {"m": "its/name"}, "api_key_env": "A_KEY"}
     shown = settings({"a": LOCAL, "b": named})
-    rows = dict(describe(shown))
-    assert rows["upstreams.a"] == "provider openai, base_url http://localhost:8000/v1, models m, slots 1"
-    assert "models (m its/name)" in rows["upstreams.b"]
+    rows = {leaf.name.removeprefix("upstreams."): leaf.value for leaf in leaves(shown, {"upstreams"})}
+    assert (rows["a.base_url"], rows["a.models"], rows["a.slots"]) == ("http://localhost:8000/v1", ["m"], 1)
+    assert (rows["b.models"], rows["b.api_key_env"]) == ({"m": "its/name"}, "A_KEY")
     told = without_secrets(shown)["upstreams"]
     assert (told["a"]["models"], told["b"]["models"]) == (["m"], {"m": "its/name"})
     again = Settings.model_validate(yaml.safe_load(yaml.safe_dump({"upstreams": told})))
@@ -133,6 +134,7 @@ def test_a_worker_sees_its_own_key_and_token_and_no_other_secret() -> None:
         *(
             "deepseek",
             "--name=keyed",
+            "--upstream=keyed",
             "--slots=3",
             "--drain-ms=600000",
             "--base-url=https://api.deepseek.com/v1",

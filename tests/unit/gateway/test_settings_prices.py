@@ -7,7 +7,8 @@ import pytest
 
 from fairlane.gateway.accounts.callers import Callers
 from fairlane.gateway.credits.quota import Quota
-from fairlane.gateway.settings import Settings, SettingsError, describe, load_settings, without_secrets
+from fairlane.gateway.settings import Settings, SettingsError, load_settings, without_secrets
+from fairlane.gateway.settings.leaves import leaves
 
 SHA = "ab" * 32
 PRICES = """
@@ -55,10 +56,9 @@ def test_prices_can_be_given_in_the_environment() -> None:
 
 def test_they_are_shown_as_they_are_written() -> None:
     settings, _ = load(PRICES + "budget_timezone: Europe/Berlin\n")
-    rows = dict(describe(settings))
-    assert rows["prices[0]"] == (
-        "model deepseek-chat, until 2027-01-01T00:00:00+00:00, input 0.27, cached_input 0.07, output 1.1, request 0"
-    )
+    rows = {leaf.name: leaf.value for leaf in leaves(settings)}
+    said = [rows[f"prices[0].{name}"] for name in ("model", "since", "until", "cached_input", "request")]
+    assert said == ["deepseek-chat", None, "2027-01-01T00:00:00+00:00", 0.07, 0]
     assert rows["budget_timezone"] == "Europe/Berlin"
     assert without_secrets(settings)["prices"][1]["reasoning"] == 2.000001
     assert Settings.model_validate(json.loads(settings.model_dump_json())).prices == settings.prices

@@ -9,7 +9,8 @@ from tests.support.audit import audit
 from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 
-from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Value
+from fairlane.queues.actor import Actor
+from fairlane.queues.rules import MODEL_SETTINGS, QUEUE_SETTINGS, Override, Value
 
 QUEUE_VALUES: dict[str, Value] = {
     "weight": 2.5,
@@ -29,6 +30,10 @@ MODEL_VALUES: dict[str, Value] = {
     "tokens_per_minute": 1000,
     "max_running_per_user": 2,
     "max_waiting_per_user": 4,
+    "breaker_failures": 9,
+    "breaker_window_ms": 30_000,
+    "breaker_open_ms": 2000,
+    "breaker_slow_ms": 8000,
     "paused": True,
 }
 
@@ -76,6 +81,37 @@ def test_a_setting_can_be_changed_and_taken_back(
     assert (back.before, back.after) == ({setting: value}, {setting: was})
     values, overrides = effective(pool, kind, name)
     assert (values.get(setting), overrides) == (was, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "value"),
+    [("queue", "free", "weight", 2.5), ("model", "llama:7b é", "paused", False)],
+)
+def test_who_changed_a_setting_is_known_as_long_as_the_change_holds(
+    world: World, kind: Any, name: str, setting: str, value: Value
+) -> None:
+    pool = Pool(world)
+    configure(pool, {"free": {"weight": 4.0}})
+    first = drive(pool.scheduler.change(kind, name, {setting: True if value is False else 9}, OPS))
+    second = drive(pool.scheduler.change(kind, name, {setting: value}, Actor("ann", "")))
+    configure(pool, {"free": {"weight": 6.0}})
+    ruling = drive(pool.scheduler.ruling())
+    [override] = ruling.overrides
+    assert override == Override(kind, name, setting, value, second.audit_id, "ann")
+    assert override.at_ms == int(second.audit_id.partition("-")[0]) // 1000
+    assert first.audit_id != second.audit_id
+    assert ruling.configured[("queue", "free", "weight")] == 6.0
+    assert ruling.in_force is not None
+    drive(pool.scheduler.change(kind, name, {setting: None}, OPS))
+    assert drive(pool.scheduler.ruling()).overrides == []
+    assert world.call("EXISTS", world.keys("changed")) == 0
+
+
+def test_a_change_that_an_older_release_makes_is_nobodys(world: World) -> None:
+    pool = Pool(world)
+    pool.set_queue("free", weight=3.0)
+    world.call("HSET", world.keys("overrides"), "q:free:weight", "5.0")
+    assert drive(pool.scheduler.ruling()).overrides == [Override("queue", "free", "weight", 5.0)]
 
 
 @pytest.mark.parametrize("kind", ["queue", "model"])

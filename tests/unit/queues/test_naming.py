@@ -286,3 +286,52 @@ def test_an_attempt_that_is_given_up_lets_the_key_go_in_the_same_step(world: Wor
     ended: Ended = pool.requeue(grant, begun=True)
     assert ended.outcome == "ended"
     assert named(world) == {}
+
+
+def brought(pool: Pool, number: int, *, user: str = "acme", ttl_ms: int = 60_000, task: str = "") -> str:
+    """What becomes of a task with a new key."""
+    named = pack(name_of("key", user, f"n-{number}"), "print", ttl_ms, 4, 60_000)
+    answer = submit(pool, task or f"{user}-{number}", named, user=user)
+    if isinstance(answer, Known):
+        return "Known"
+    return f"{answer.reason} {answer.retry_ms}" if isinstance(answer, Refused) else "Submitted"
+
+
+def test_a_user_has_so_many_keys_and_others_have_their_own(world: World) -> None:
+    pool = ready(world)
+    assert [brought(pool, n) for n in range(4)] == ["Submitted"] * 4
+    assert brought(pool, 4) == "idempotency_keys 15000"
+    assert brought(pool, 3, task="again") == "Known", "a known one is no new one"
+    assert brought(pool, 0, user="other") == "Submitted"
+    assert isinstance(submit(pool, "none", "", user="acme"), Submitted)
+    world.advance(14_990)
+    assert brought(pool, 4) == "idempotency_keys 10"
+    world.advance(10)
+    assert brought(pool, 4) == "Submitted", "they come back evenly"
+    assert brought(pool, 5) == "idempotency_keys 15000"
+    world.advance(60_000)
+    assert [brought(pool, n) for n in range(5, 10)] == ["Submitted"] * 4 + ["idempotency_keys 15000"]
+
+
+def test_keys_that_are_remembered_for_less_time_take_less(world: World) -> None:
+    pool = ready(world)
+    assert [brought(pool, n, ttl_ms=6000) for n in range(40)] == ["Submitted"] * 40
+    assert brought(pool, 40, ttl_ms=6000) == "idempotency_keys 1500"
+
+
+def test_what_was_refused_takes_no_key(world: World) -> None:
+    pool = ready(world)
+    for n in range(9):
+        other = pack(name_of("key", "acme", f"x-{n}"), "print", 60_000, 4, 60_000)
+        answer = pool.submit(f"x-{n}", "nobody-offers-it", idempotency=other, user="acme")
+        assert isinstance(answer, Refused)
+        assert answer.reason == "no_worker"
+    assert brought(pool, 0) == "Submitted"
+
+
+def test_a_clock_that_goes_back_shuts_nobody_out_for_longer_than_a_period(world: World) -> None:
+    pool = ready(world)
+    world.advance(DAY_MS // 2)
+    assert brought(pool, 0) == "Submitted"
+    world.advance(-DAY_MS // 4)
+    assert brought(pool, 1) == "idempotency_keys 15000"

@@ -430,6 +430,12 @@ def fails_after_output_by_its_callers_schema(account: Account) -> None:
     account.pool.finish(grant, 3, state=State.FAILED, code="JSON_PARSE_FAILED", used=(10, 5))
 
 
+def is_not_checked_after_output(account: Account) -> None:
+    grant = account.run("a", answer="object")
+    account.pool.append(grant, 2)
+    account.pool.finish(grant, 3, state=State.FAILED, code="NOT_CHECKED", used=(10, 5))
+
+
 def fails_unreadably_after_output(account: Account) -> None:
     grant = account.run("a")
     account.pool.append(grant, 2)
@@ -495,6 +501,7 @@ COST = 7 + 10 + 2 * 5
         (is_late_by_the_operators_word, COST),
         (is_late_by_its_workers_own_limit, 0),
         (fails_after_output_by_its_callers_schema, COST),
+        (is_not_checked_after_output, COST),
         (fails_unreadably_after_output, 0),
         (fails_before_output_by_its_callers_schema, 0),
         (is_left_after_output, COST),

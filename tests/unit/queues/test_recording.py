@@ -78,8 +78,27 @@ def test_a_task_that_ran_is_recorded_with_all_that_is_known_of_it(world: World) 
         estimated=False,
         cost=None,
         price="",
+        route="",
+        template="",
+        template_version="",
     )
     assert (only(world).waited_ms, only(world).ran_ms) == (300, 100)
+
+
+@pytest.mark.parametrize("price", ["", "1 1 1 1 1"])
+def test_the_route_and_the_template_are_recorded_with_and_without_a_price(world: World, price: str) -> None:
+    pool = Pool(world)
+    pool.finish(pool.run("a", asked="summary", template="brief\nv2\nde", price=price))
+    pool.finish(pool.run("b", asked="summary", price=price))
+    pool.finish(pool.run("c", template="brief\nv2\n", price=price))
+    a, b, c = rows(world)
+    assert [row.route for row in (a, b, c)] == ["summary", "summary", ""]
+    assert [(row.template, row.template_version) for row in (a, b, c)] == [
+        ("brief", "v2"),
+        ("", ""),
+        ("brief", "v2"),
+    ]
+    assert [(row.model, row.cost is not None) for row in (a, b, c)] == [("m", price != "")] * 3
 
 
 def test_what_is_not_known_is_none_and_an_estimate_is_marked(world: World) -> None:

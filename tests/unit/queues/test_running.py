@@ -181,6 +181,8 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "fallback_after_ms": 9000,
         "named_later": True,
         "answer": "object",
+        "repair": True,
+        "change": "c1 new",
     }
     drive(pool.scheduler.fund("k:u", Funds(10**6, 1)))
     times: dict[str, Any] = {"timeout_ms": 9000, "wait_ms": 9000, "run_ms": 9000, "linger_ms": 9000}
@@ -205,6 +207,8 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "na",
         "ik",
         "mv",
+        "up",
+        "bp",
     } == set(RECORD)
 
 

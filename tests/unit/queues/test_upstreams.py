@@ -9,7 +9,7 @@ from tests.support.direct import World, drive
 from tests.support.pool import OPS, Pool
 from tests.support.servers import Server
 
-from fairlane.queues.tasks import Refused, State, Submitted
+from fairlane.queues.tasks import Fragment, Refused, State, Submitted
 
 OPEN_MS, MOST_OPEN_MS, FAILURES, PROBES = 5000, 60_000, 5, 2
 """As in upstreams.lua."""
@@ -389,6 +389,11 @@ def test_what_tells_nothing_any_more_is_forgotten(world: World) -> None:
     assert world.call("ZCARD", world.keys("upstreams")) == 0
     assert world.call("HGET", world.keys("model", model="m"), "ups") is None
     pool.audit()
+    pool.open()
+    world.advance(3_700_000)
+    pool.sweep()
+    assert pool.known() == {}, "nobody has tried it for an hour"
+    pool.audit()
 
 
 def test_those_who_wait_are_told_no_estimate_and_the_replicas_what_happens(
@@ -425,4 +430,34 @@ def test_an_upstream_whose_workers_have_left_keeps_no_task_waiting(world: World)
     other.offer(withdrawn=["m"])
     assert refused(pool, "v").reason == "unavailable"
     pool.offers("m")
+    pool.audit()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_waits_for_a_task_that_failed_is_told_when_its_upstream_is_given_up(
+    world: World, waits: bool
+) -> None:
+    pool = Through(world)
+    grant = pool.run("t", waiting=waits)
+    pool.open()
+    end = Fragment(b'"error":"no","code":"UPSTREAM_ERROR","retryable":true', "UPSTREAM_ERROR")
+    outcome = pool.requeue(grant, "failed", begun=True, end=end, why="UPSTREAM_ERROR")
+    assert outcome.outcome == ("ended" if waits else "queued")
+    assert pool.record("t").get("co") == ("UPSTREAM_ERROR" if waits else None)
+    pool.audit()
+
+
+def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    for grant in [pool.run(f"bad{n}") for n in range(PROBES)]:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    before = pool.known()
+    world.advance(2 * OPEN_MS)
+    for _ in range(PROBES):
+        pool.succeed()
+        assert pool.known() == before
+    pool.succeed()
+    assert pool.known() == {}, "more of them went well than not"
     pool.audit()

@@ -1,8 +1,16 @@
 import json
+from typing import Any
 
 import pytest
 
-from fairlane.streaming.views.usage import Counts, normalise_usage, openai_usage, pick_usage
+from fairlane.streaming.views.usage import (
+    Counts,
+    normalise_usage,
+    openai_usage,
+    pick_usage,
+    put_usage,
+    usage_of_both,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +109,67 @@ def test_openai_usage_survives_partial_and_wrong_members() -> None:
         json.loads(openai_usage(b'{"inputTokens":1,"outputTokens":1,"totalTokens":9}') or b"")["total_tokens"]
         == 9
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "sum_of_both"),
+    [
+        (
+            {"inputTokens": 3, "outputTokens": 4},
+            {"inputTokens": 13, "outputTokens": 9, "repaired": {"inputTokens": 10, "outputTokens": 5}},
+        ),
+        (
+            {
+                "prompt_tokens": 3,
+                "completion_tokens": 4,
+                "total_tokens": 7,
+                "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 1},
+                "cost": 0.5,
+            },
+            {
+                "prompt_tokens": 13,
+                "completion_tokens": 9,
+                "total_tokens": 22,
+                "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 3},
+                "cost": 0.5,
+                "repaired": {"prompt_tokens": 10, "completion_tokens": 5},
+            },
+        ),
+        (
+            {"input_tokens": 3, "cache_read_input_tokens": 1},
+            {
+                "input_tokens": 13,
+                "cache_read_input_tokens": 7,
+                "outputTokens": 5,
+                "repaired": {"input_tokens": 10, "outputTokens": 5},
+            },
+        ),
+        ({}, {"inputTokens": 10, "outputTokens": 5, "repaired": {"inputTokens": 10, "outputTokens": 5}}),
+    ],
+)
+def test_the_usage_of_two_answers_keeps_its_names_and_says_which_part_was_the_first_ones(
+    told: dict[str, Any], sum_of_both: dict[str, Any]
+) -> None:
+    both = usage_of_both(json.dumps(told).encode(), (10, 5, 6, 2))
+    assert json.loads(both) == sum_of_both
+    own, counts = normalise_usage(json.dumps(told).encode()), normalise_usage(both)
+    assert (counts.input, counts.output) == (10 + (own.input or 0), 5 + (own.output or 0))
+
+
+def test_openais_surfaces_tell_the_first_answers_part_in_openais_names() -> None:
+    both = usage_of_both(b'{"inputTokens":3,"outputTokens":4}', (10, 5, -1, -1), estimated=True)
+    assert json.loads(openai_usage(both) or b"") == {
+        "prompt_tokens": 13,
+        "completion_tokens": 9,
+        "total_tokens": 22,
+        "estimated": True,
+        "repaired": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+    }
+
+
+def test_a_result_is_given_another_usage_where_it_has_one() -> None:
+    assert json.loads(put_usage(b'{"a":1,"usage":{"x":1}}', b'{"y":2}')) == {"a": 1, "usage": {"y": 2}}
+    for result in (b'{"a":1}', b"null", b'"text"', b'{"usage":null}'):
+        assert put_usage(result, b'{"y":2}') == result

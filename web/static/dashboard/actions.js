@@ -58,6 +58,20 @@ export async function drain(worker) {
   });
 }
 
+/** Have the breaker of an upstream of a model `open` or `closed`, or let it go by itself (`auto`). */
+export async function forceBreaker({ model, upstream }, breaker) {
+  const name = breakerName(model, upstream);
+  const sure = await askAgain({ title: t(`ask.breaker.${breaker}`, { name }), text: t(`ask.breaker.${breaker}.text`), action: t(`do.breaker.${breaker}`), danger: breaker === "open" });
+  if (!sure) return;
+  await carryOut(async () => {
+    await call("/api/admin/breakers", { method: "POST", body: { model, upstream, breaker } });
+    return t(`done.breaker.${breaker}`, { name });
+  });
+}
+
+/** What a breaker is called in sentences. */
+export const breakerName = (model, upstream) => t("breaker.of", { model, upstream: upstream || t("upstream.unnamed") });
+
 /** Cancel a task of a list or of its own page. */
 export async function cancel(task, after) {
   const sure = await askAgain({

@@ -13,7 +13,10 @@ const PAGE = 50;
 const OPEN = "(open)";
 
 export class Audit {
-  constructor() {
+  /** `wanted`: URLSearchParams of the address: a `target` shows only what was done to it, and an `entry` is marked. */
+  constructor(wanted) {
+    this._target = wanted.get("target") ?? "";
+    this._marked = wanted.get("entry") ?? "";
     this._entries = [];
     this._next = null;
     this._newest = undefined;
@@ -25,7 +28,7 @@ export class Audit {
     this._more = h("button", { type: "button", hidden: true, dataset: { t: "load.more" }, on: { click: () => this._read(this._next) } }, t("load.more"));
     this._table = auditTable();
     this._refusals = new Refusals();
-    const acts = panel("audit", "audit.title", { hint: "audit.hint" }, this._problem, this._empty, this._table.element, h("div", { class: "more-row" }, this._more));
+    const acts = panel("audit", "audit.title", { hint: "audit.hint" }, this._problem, this._chips(), this._empty, this._table.element, h("div", { class: "more-row" }, this._more));
     this.element = h("div", { class: "grid" }, acts, this._refusals.element);
     this._forget = onLanguage(() => this._draw());
     this._read();
@@ -46,13 +49,18 @@ export class Audit {
     else if (news || (this._failed && picture.database.up)) this._read();
   }
 
+  /** What the list is of, to be given up. */
+  _chips() {
+    return this._target ? h("div", { class: "actions chips" }, h("a", { class: "tag", href: "#/audit" }, `${this._target} ✕`)) : [];
+  }
+
   /** Read the newest entries, or those behind `after`. */
   async _read(after = null) {
     if (this._reading) return;
     this._reading = this._more.disabled = true;
     this._failed = false;
     try {
-      const answer = await call(`/api/admin/audit?limit=${PAGE}${after ? `&after=${after}` : ""}`);
+      const answer = await call(`/api/admin/audit?${new URLSearchParams({ limit: PAGE, ...(this._target ? { target: this._target } : {}), ...(after ? { after } : {}) })}`);
       if (this._stopped) return;
       if (after) {
         this._entries = [...this._entries, ...answer.entries];
@@ -79,19 +87,21 @@ export class Audit {
 
   _draw() {
     this._table.update(this._entries, entry => entry.id);
+    for (const row of this._table.element.querySelectorAll("tbody tr")) row.classList.toggle("marked", row.dataset.key === this._marked);
     this._table.element.hidden = this._entries.length === 0;
     this._empty.hidden = this._entries.length > 0;
     this._more.hidden = this._next === null;
   }
 }
 
-const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant" };
+const DONE = { set: "set", change: "set", cancel: "cancel", drain: "drain", force: "force", create: "create", rotate: "rotate", revoke: "revoke", forget: "forget", grant: "grant", begin: "begin", end: "end", take_back: "take_back" };
 const known = action => (action in DONE ? t(`audit.${DONE[action]}`) : action);
 
 function target(entry) {
   const [kind, ...rest] = entry.target.split(" ");
   const name = rest.join(" ");
   if (kind === "task") return h("a", { class: "id", href: `#/tasks/${name}` }, name);
+  if (kind === "change") return h("a", { class: "id", href: `#/changes/${name}` }, name);
   return h("span", { class: "who" }, h("small", {}, kind), h("b", {}, entry.before?.name || name));
 }
 

@@ -7,9 +7,11 @@ import { onLanguage, t, translate } from "../common/i18n.js";
 import { startPage } from "../common/page.js";
 import { listen } from "../common/sse.js";
 import { Audit } from "./audit.js";
+import { Changes } from "./changes/changes.js";
 import { Key } from "./keys/key.js";
 import { Keys } from "./keys/keys.js";
 import { Overview } from "./overview.js";
+import { SettingsView } from "./settings.js";
 import strings from "./strings.js";
 import { Task } from "./task.js";
 import { Tasks } from "./tasks.js";
@@ -191,9 +193,9 @@ function leave() {
   replace(byId("view"));
 }
 
-const VIEWS = ["tasks", "usage", "keys", "audit"];
+const VIEWS = ["tasks", "usage", "keys", "changes", "settings", "audit"];
 
-/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/audit. */
+/** Show the view that the address names: #/?…, #/tasks?…, #/tasks/<id>, #/usage?…, #/keys, #/keys/<id>?…, #/changes, #/changes/<id>, #/settings?…, #/audit?…. */
 function route() {
   if (!state.allowed) return;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -205,9 +207,11 @@ function route() {
       ? !id && state.view instanceof Tasks
       : name === "keys"
         ? state.view instanceof Key && state.view.id === id
-        : name === "usage"
-          ? state.view instanceof Usage
-          : !VIEWS.includes(name) && state.view instanceof Overview;
+        : name === "changes"
+          ? state.view instanceof Changes && state.view.id === id
+          : name === "usage"
+            ? state.view instanceof Usage
+            : !VIEWS.includes(name) && state.view instanceof Overview;
   if (same) {
     state.shown = location.hash;
     state.view.use(wanted);
@@ -220,7 +224,9 @@ function route() {
   else if (name === "keys" && id) state.view = new Key(id, wanted, { tiers, refresh: page.refresh, own: () => page.me?.key });
   else if (name === "keys") state.view = new Keys({ tiers, refresh: page.refresh });
   else if (name === "usage") state.view = new Usage(wanted);
-  else if (name === "audit") state.view = new Audit();
+  else if (name === "changes") state.view = new Changes(id);
+  else if (name === "settings") state.view = new SettingsView(wanted);
+  else if (name === "audit") state.view = new Audit(wanted);
   else state.view = new Overview(wanted);
   const view = VIEWS.includes(name) ? name : "overview";
   for (const link of document.querySelectorAll(".views a")) {
@@ -236,7 +242,7 @@ function route() {
 /** The document's title says which view it shows: it names the entries of the browser's history. */
 function entitle() {
   const [name, id] = state.shown.replace(/^#\/?/, "").split("?", 1)[0].split("/");
-  const what = id && ["tasks", "keys"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
+  const what = id && ["tasks", "keys", "changes"].includes(name) ? id : t(`view.${VIEWS.includes(name) ? name : "overview"}`);
   document.title = `${what} · ${t("dashboard.title")} · Fairlane`;
 }
 

@@ -5,7 +5,7 @@ import { h, later, replace, setText } from "../common/dom.js";
 import { duration, number, percent, wholeUnits } from "../common/format.js";
 import { onLanguage, t } from "../common/i18n.js";
 import { copyButton } from "../common/page.js";
-import { cancelWaiting, change, drain, pause, settingName, throttle } from "./actions.js";
+import { breakerName, cancelWaiting, change, drain, forceBreaker, pause, settingName, throttle } from "./actions.js";
 import { LatencyPlot, RatePlot, TokensPlot, WaitingPlot, rangeOf } from "./charts.js";
 import { Period, segmented } from "./period.js";
 import { LiveTable, gauge, meter, rowButton } from "./table.js";
@@ -23,6 +23,8 @@ const MANY = 0.02;
 const NOTHING = { acceptedLastMinute: 0, endedLastMinute: 0, cancelledLastMinute: 0, outputTokensLastMinute: 0 };
 
 const sentence = key => h("p", { dataset: { t: key } }, t(key));
+
+const sentenceBeside = key => h("span", { class: "muted small", dataset: { t: key } }, t(key));
 
 /** What to do while no worker is connected. */
 function firstWorker() {
@@ -66,13 +68,16 @@ export class Overview {
     this._tables = TABLES.map(({ make }) => make(() => this._readUsers()));
     this._empties = TABLES.map(({ empty }) => empty()).map(content => h("div", { class: "empty", hidden: true }, content));
     this._counts = TABLES.map(() => h("span", { class: "muted small" }));
+    const tables = TABLES.map(({ name, hint }, index) => panel(`${name}.title`, name, hint ? [sentenceBeside(hint), this._counts[index]] : this._counts[index], this._empties[index], this._tables[index].element));
+    this._panelOfUpstreams = tables[3];
+    this._panelOfUpstreams.hidden = true;
     this.element = h(
       "div",
       { class: "grid" },
       this._figures.element,
       this._period.element,
       h("div", { class: "grid plots" }, Object.values(this._panels), this._codePanel),
-      TABLES.map(({ name }, index) => panel(`${name}.title`, name, this._counts[index], this._empties[index], this._tables[index].element)),
+      tables,
     );
     this._stopped = false;
     this._calledOff = () => {};
@@ -108,8 +113,11 @@ export class Overview {
     if (this._users) setText(this._counts[0], this._users.number > this._users.users.length || !this._users.complete ? t("users.of", { n: this._users.number }) : "");
     this._fill(1, picture.queues, row => row.queue, known);
     this._fill(2, models, row => row.model, known);
+    const upstreams = models.flatMap(({ model, now, upstreams: all }) => (all ?? []).map(row => ({ ...row, model, now })));
+    this._fill(3, upstreams, row => `${row.model}\n${row.upstream}`);
+    this._panelOfUpstreams.hidden = upstreams.length === 0;
     const silentMs = 2 * picture.gateway.heartbeatMs;
-    this._fill(3, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica, silent: row.version >= 2 && row.heartbeatAgeMs > silentMs })), row => row.workerId);
+    this._fill(4, picture.workers.map(row => ({ ...row, here: row.replica === picture.gateway.replica, silent: row.version >= 2 && row.heartbeatAgeMs > silentMs })), row => row.workerId);
   }
 
   _fill(index, rows, keyOf, known = true) {
@@ -391,6 +399,24 @@ const queueTable = () =>
     "queues.title",
   );
 
+/** How long a model may be silent, as it holds now; where its queue moves that, why, and where it goes. */
+const limitLines = limits =>
+  ["firstOutput", "silence"]
+    .filter(name => limits?.[name])
+    .map(name => {
+      const { ms, targetMs, why, p99Ms, answers } = limits[name];
+      const wait = duration(limits.waitMs);
+      const long = [
+        t(`limit.${name}.long`),
+        t(`limit.why.${why}`, { wait }),
+        targetMs === ms ? "" : t("limit.target", { time: duration(targetMs) }),
+        p99Ms === null ? "" : t("limit.answers", { n: number(answers), time: duration(p99Ms) }),
+      ];
+      return h("span", { class: why === "long_queue" || why === "answers" ? "sub warn" : "sub", title: long.filter(Boolean).join(" ") }, t(`limit.${name}`, { time: duration(ms) }));
+    });
+/** The upstreams of a model's row whose breakers are open, by name. */
+const openOf = ({ upstreams }) => (upstreams ?? []).filter(one => one.breaker === "open").map(one => one.upstream || t("upstream.unnamed"));
+
 const modelTable = () =>
   new LiveTable(
     [
@@ -404,6 +430,7 @@ const modelTable = () =>
             row.heldUntil > row.now ? seconds(row.heldUntil - row.now) : 0,
             row.nextStartAt > row.now && row.waiting ? seconds(row.nextStartAt - row.now) : 0,
             row.waiting > 0 && row.workers === 0,
+            openOf(row),
           ]),
         draw: row =>
           h(
@@ -414,6 +441,7 @@ const modelTable = () =>
             row.heldUntil > row.now ? flag(t("flag.held", { time: about(row.heldUntil - row.now) }), "bad") : null,
             row.nextStartAt > row.now && row.waiting ? flag(t("flag.paced", { time: about(row.nextStartAt - row.now) }), "info") : null,
             row.waiting > 0 && row.workers === 0 ? flag(t("flag.noworker"), "bad") : null,
+            openOf(row).length ? flag(t("flag.breakers", { n: openOf(row).length }), "bad", t("flag.breakers.long", { names: openOf(row).join(", ") })) : null,
             changedFlag(row.overrides),
           ),
       },
@@ -462,7 +490,12 @@ const modelTable = () =>
               ]
             : t("unlimited"),
       },
-      { name: "model.run", class: "num", sign: row => duration(row.meanRunMs) },
+      {
+        name: "model.run",
+        class: "num",
+        sign: row => JSON.stringify([row.meanRunMs, row.outputLimits]),
+        draw: row => [h("span", {}, duration(row.meanRunMs)), ...limitLines(row.outputLimits)],
+      },
       {
         name: "model.jain",
         class: "num",
@@ -475,12 +508,59 @@ const modelTable = () =>
     "models.title",
   );
 
+const TONES = { open: "bad", half_open: "warn", closed: "good" };
+
+/** A button of an upstream's row; without use while its breaker is as it says. */
+function breakerButton(row, breaker, newest) {
+  const idle = breaker === "auto" ? !row.forced && row.breaker === "closed" && !isHeld(row) : row.forced && row.breaker === breaker;
+  const label = t(`action.breaker.${breaker}.label`, { name: breakerName(row.model, row.upstream) });
+  return rowButton(`breaker-${breaker}`, t(`action.breaker.${breaker}`), () => forceBreaker(newest(), breaker), { label, danger: breaker === "open", disabled: idle });
+}
+
+const isHeld = ({ heldUntil, now }) => heldUntil > now;
+
+const upstreamTable = () =>
+  new LiveTable(
+    [
+      {
+        name: "upstream.name",
+        sign: row => row.upstream,
+        draw: row => h("div", { class: "who" }, row.upstream ? h("b", {}, row.upstream) : h("span", { title: t("upstream.unnamed.long") }, t("upstream.unnamed"))),
+      },
+      { name: "upstream.model", sign: row => row.model, draw: row => h("a", { class: "who", href: `#/tasks?model=${encodeURIComponent(row.model)}` }, row.model) },
+      {
+        name: "upstream.breaker",
+        sign: row => JSON.stringify([row.breaker, row.forced, row.until > row.now ? seconds(row.until - row.now) : 0, isHeld(row) ? seconds(row.heldUntil - row.now) : 0]),
+        draw: row =>
+          h(
+            "div",
+            { class: "who" },
+            flag(t(`upstream.${row.breaker}`), TONES[row.breaker], t(`upstream.${row.breaker}.long`)),
+            row.forced ? h("small", {}, t("upstream.forced")) : row.until > row.now ? h("small", {}, t("upstream.until", { time: about(row.until - row.now) })) : null,
+            isHeld(row) ? flag(t("upstream.held", { time: about(row.heldUntil - row.now) }), "warn", t("upstream.held.long")) : null,
+          ),
+      },
+      { name: "upstream.since", class: "num", sign: row => (row.since === null ? "–" : t("ago", { time: about(Math.max(row.now - row.since, 0)) })) },
+      { name: "upstream.openings", class: "num", sign: row => (row.openings ? number(row.openings) : "–") },
+      { name: "upstream.why", sign: row => (row.why === "SLOW" ? t("upstream.slow") : (row.why ?? "–")) },
+      { name: "upstream.probes", class: "num", sign: row => (row.probes ? number(row.probes) : "–"), draw: row => h("span", { title: t("upstream.probes.long") }, row.probes ? number(row.probes) : "–") },
+      { name: "upstream.workers", class: "num", sign: row => number(row.workers) },
+      {
+        name: "",
+        class: "end",
+        sign: row => JSON.stringify([row.breaker, row.forced, isHeld(row)]),
+        draw: (row, newest) => h("div", {}, ["open", "closed", "auto"].map(breaker => breakerButton(row, breaker, newest))),
+      },
+    ],
+    "upstreams.title",
+  );
+
 const workerTable = () =>
   new LiveTable(
     [
       {
         name: "worker.name",
-        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent, row.unhealthy]),
+        sign: row => JSON.stringify([row.name, row.workerId, row.draining, row.running === 0, row.silent, row.unhealthy, row.upstream]),
         draw: row =>
           h(
             "div",
@@ -491,6 +571,7 @@ const workerTable = () =>
             row.unhealthy ? flag(t("flag.unhealthy"), "bad") : null,
             row.unhealthy ? h("small", {}, row.unhealthy) : null,
             row.name ? h("small", { class: "id" }, row.workerId) : null,
+            row.upstream ? h("small", {}, t("worker.upstream", { name: row.upstream })) : null,
           ),
       },
       {
@@ -535,5 +616,6 @@ const TABLES = [
   { name: "users", make: userTable, empty: () => sentence("users.empty") },
   { name: "queues", make: queueTable, empty: () => sentence("queues.empty") },
   { name: "models", make: modelTable, empty: () => sentence("models.empty") },
+  { name: "upstreams", hint: "upstreams.hint", make: upstreamTable, empty: () => null },
   { name: "workers", make: workerTable, empty: firstWorker },
 ];

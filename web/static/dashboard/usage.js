@@ -12,8 +12,8 @@ import { LiveTable } from "./table.js";
 
 const RANGES = { "7d": 7, "30d": 30, "90d": 90, "365d": 365 };
 const USUAL = "30d";
-const BY = ["model", "key", "user", "tier", "code", "day"];
-const FILTERS = ["model", "key", "user", "tier"];
+const BY = ["model", "route", "key", "user", "tier", "code", "day"];
+const FILTERS = ["model", "route", "key", "user", "tier"];
 const DAY_MS = 86_400_000;
 const AGAIN_MS = 30_000;
 const MOST = 200;
@@ -81,8 +81,10 @@ export class Usage {
     this._of = BY.includes(wanted.get("by")) ? wanted.get("by") : BY[0];
     this._ranges.querySelector(`[value="${this._range}"]`).checked = true;
     this._by.querySelector(`[value="${this._of}"]`).checked = true;
-    // users' outcomes are not added up
-    this._by.querySelector('[value="code"]').disabled = wanted.has("user");
+    // users' and routes' outcomes are not added up, nor users by route
+    this._by.querySelector('[value="code"]').disabled = wanted.has("user") || wanted.has("route");
+    this._by.querySelector('[value="route"]').disabled = wanted.has("user");
+    this._by.querySelector('[value="user"]').disabled = wanted.has("route");
     this._drawChips();
     this._read();
   }
@@ -152,7 +154,7 @@ export class Usage {
 
   /** The address that shows only what this row is about. */
   _filter(by, name) {
-    const query = new URLSearchParams([["range", this._range], ["by", by === "model" ? "user" : "model"]]);
+    const query = new URLSearchParams([["range", this._range], ["by", by !== "model" ? "model" : this._wanted.has("route") ? "key" : "user"]]);
     for (const other of FILTERS) if (this._wanted.get(other)) query.set(other, this._wanted.get(other));
     query.set(by, name);
     return `#/usage?${query}`;

@@ -449,7 +449,7 @@ class Session:
                 self._registry.changed(first)
             return
         if first is not None:
-            if any(attempt.writer.has_output for attempt in attempts_on(first)):
+            if any(attempt.writer.chunks for attempt in attempts_on(first)):
                 self._complain("BUSY", "register while idle")
                 return
             for attempt in attempts_on(first):

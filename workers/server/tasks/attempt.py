@@ -1,7 +1,7 @@
 """One attempt: a granted task on one worker, from the grant until its slot is free again. A state machine without I/O.
 
 Whoever wants it to end (worker, lost connection, cancel, time limit) calls one of its methods; the first one counts, the rest
-find it over. What follows is a step: Finish, Requeue, Release or Move. `Effects` carries it out.
+find it over. What follows is a step: Finish, Check, Requeue, Release or Move. `Effects` carries it out.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.failures import failure_row
-from fairlane.queues.tasks import Fragment, Grant, State, Used
+from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
     fragment_done,
@@ -22,9 +22,17 @@ from fairlane.streaming.events import (
 )
 from fairlane.streaming.structured.checker import Verdict
 from fairlane.streaming.structured.collected import Collected
-from fairlane.streaming.structured.wanted import schema_of, texts_to_check
+from fairlane.streaming.structured.repair import repair_request
+from fairlane.streaming.structured.wanted import MAX_TEXT_BYTES, schema_of, texts_to_check
 from fairlane.streaming.views.choice import choices_of_result, finish_of_result
-from fairlane.streaming.views.usage import Counts, estimated_usage, normalise_usage, pick_usage
+from fairlane.streaming.views.usage import (
+    Counts,
+    estimated_usage,
+    normalise_usage,
+    pick_usage,
+    put_usage,
+    usage_of_both,
+)
 from fairlane.streaming.writer import TaskWriter, bytes_of
 from fairlane.workers.protocol import (
     MAX_PAUSE_MS,
@@ -41,7 +49,7 @@ from fairlane.workers.protocol import (
     worker_code,
 )
 from fairlane.workers.server.pool import Mismatch, Worker
-from fairlane.workers.server.settings import DispatchSettings
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
 from fairlane.workers.server.tasks.bounds import MAX_USAGE, excess_of_extra, excess_of_result, excess_of_tools
 from fairlane.workers.server.tasks.characters import SplitCharacters
 from fairlane.workers.server.tasks.steps import (
@@ -129,6 +137,7 @@ class Attempt:
 
     `key` names it in the worker's messages. `answered` is true once the worker's result has come, whatever became of it: it
     is then acknowledged when the attempt is over, and what follows it is out of order. `end` is how it ends, once that is known.
+    `output_at` is when it last sent output or its result, `longest_gap` the longest time without any since the first (s).
     """
 
     __slots__ = (
@@ -153,6 +162,8 @@ class Attempt:
         "grant",
         "granted_at",
         "key",
+        "limits",
+        "longest_gap",
         "missing",
         "output_at",
         "phase",
@@ -177,7 +188,9 @@ class Attempt:
         self.key = key_of(grant, worker)
         self.phase = Phase.SENT
         self.granted_at = self.started_at = self.output_at = effects.time()
-        self.first_output_at = 0.0
+        self.first_output_at = self.longest_gap = 0.0
+        self.limits: OutputLimits | None = None
+        """On its silence, as they were at its grant; None: as they are configured."""
         self.renewed_at = 0.0
         self.stopping_since = self.stop_until = 0.0
         self.timer: Timer | None = None
@@ -225,6 +238,8 @@ class Attempt:
         told = with_model(payload, grant.asked) if grant.named_later else payload
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
+            if grant.repair and not grant.stream:
+                self.writer.withhold()
         frame = task_frame(
             grant.task_type,
             grant.task_id,
@@ -278,7 +293,7 @@ class Attempt:
                 self._unread_bytes += _text_bytes(message)
                 return None
             self.acknowledged()
-        self.output_at = self._effects.time()
+        self._came()
         if halves and self._split_characters is None:
             self._split_characters = SplitCharacters()
         if self.worker.version == 1:
@@ -297,11 +312,19 @@ class Attempt:
                     if self.phase is Phase.RUNNING:
                         self.broken("The worker sent output that cannot be read")
                     return fault
-        if not self.first_output_at and self.writer.has_output:
+        if not self.first_output_at and self.writer.chunks:
             self.first_output_at = self.output_at
+            self.longest_gap = 0.0
             self._effects.began_output(self)
         self.writer.pump()
         return None
+
+    def _came(self) -> None:
+        """Its worker sent output, or its result."""
+        now = self._effects.time()
+        if (gap := now - self.output_at) > self.longest_gap:
+            self.longest_gap = gap
+        self.output_at = now
 
     def _delta(self, delta: Delta) -> str | None:
         chunk, index = self._chunk, delta.index
@@ -402,6 +425,7 @@ class Attempt:
         if self.phase not in BEFORE_THE_END:
             return
         self.acknowledged()
+        self._came()
         if self.worker.version >= 2 and message.last_seq > self._frames:
             self.fail("PROTOCOL_ERROR", "The worker lost a part of its output", retryable=False)
             return
@@ -416,7 +440,10 @@ class Attempt:
         result = bytes(message.result)
         if used.estimated:
             usage = estimated_usage(used[:2], pick_usage(usage, result, self._told_usage))
-        shown = result if result != b"null" or not self.writer.has_output else None
+        if self.grant.repaired is not None:
+            usage = self._told(pick_usage(usage, result, self._told_usage) or b"{}")
+            result = put_usage(result, usage)
+        shown = result if result != b"null" or not self.writer.chunks else None
         reason = self._finish_reason or finish_of_result(result)
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             reason = None
@@ -432,21 +459,35 @@ class Attempt:
         self, end: Finish, schema: bytes, collected: Collected, usage: bytes | None, result: bytes
     ) -> None:
         """Have the answer looked at before it ends so. Until then it is as if its end were being written."""
-        texts = texts_to_check(collected.choices() if result == b"null" else choices_of_result(result))
+        choices = collected.choices() if result == b"null" else choices_of_result(result)
+        texts = texts_to_check(choices)
+        alone = len(choices) == len(texts) == 1 and len(texts[0]) <= MAX_TEXT_BYTES
+        repairs = self.grant.repairs and alone and not self.writer.has_output
         self.phase, self.end, self._checking = Phase.FINISHING, end, True
-        self._effects.carry_out(self, Check(schema, texts, usage))
+        self._effects.carry_out(self, Check(schema, texts, usage, repairs))
 
-    def checked(self, verdict: Verdict, usage: bytes | None) -> None:
-        """It is known whether the answer is what it must be. Nothing, if the task has ended otherwise meanwhile."""
+    def checked(self, verdict: Verdict, step: Check, payload: bytes | None = None) -> None:
+        """It is known whether the answer is what it must be. Nothing, if the task has ended otherwise meanwhile. `payload`: its
+        request, if the answer does not match and may be asked for again."""
         if not self._checking or self.phase is not Phase.FINISHING or self.end is None:
             return
         end, self._checking = self.end, False
         if not verdict.wrong:
             self._effects.carry_out(self, end)
             return
-        text = MISMATCHES[verdict.wrong].format(verdict.sentence)
+        text, code = MISMATCHES[verdict.wrong].format(verdict.sentence), "JSON_PARSE_FAILED"
         self.phase, self.end = Phase.RUNNING, None
-        self.fail("JSON_PARSE_FAILED", text, retryable=False, usage=usage, used=end.used, blameless=True)
+        if verdict.wrong == "unknown":  # the model did its work: to run it again is for the caller to decide
+            fragment = fragment_error(text, "NOT_CHECKED", True, step.usage)
+            self._finish(Finish(State.FAILED, "NOT_CHECKED", fragment, end.used, blameless=True))
+            return
+        again = repair_request(payload, step.texts[0], verdict.sentence) if payload else None
+        if again is not None:
+            failed = Fragment(fragment_error(text, code, False, step.usage), code)
+            repair = Repair(again, end.used)
+            self._requeue(f"{code}, repaired", "repair", failed, blameless=True, repair=repair)
+            return
+        self.fail(code, text, retryable=False, usage=step.usage, used=end.used, blameless=True)
 
     def _cut(self, message: TaskResult) -> str | None:
         """Take out of a result what is too large to be looked into; a sentence that says what it was."""
@@ -472,6 +513,8 @@ class Attempt:
         hold_ms = provider_hold_ms(info) if info else 0
         if info and info.retry_after_ms and not hold_ms:
             self._effects.hold(self.worker, info.retry_after_ms)
+        if usage is not None and self.grant.repaired is not None:
+            usage = self._told(usage)
         if usage is not None and not self.writer.fits(len(usage)):
             usage = None
         self.fail(code, text, retryable=retryable, usage=usage, used=self._used(message), hold_ms=hold_ms)
@@ -549,6 +592,8 @@ class Attempt:
             if self.writer.has_output:
                 used = self._estimate()
                 usage = estimated_usage(used[:2], self._told_usage) if used.estimated else self._told_usage
+                if usage is not None and self.grant.repaired is not None:
+                    usage = self._told(usage)
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
@@ -646,16 +691,17 @@ class Attempt:
         hold_ms: int = 0,
         *,
         blameless: bool = False,
+        repair: Repair | None = None,
     ) -> None:
-        begun = self.phase is Phase.RUNNING and cause != "declined"
+        begun = self.phase is Phase.RUNNING and cause not in ("declined", "repair")
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless))
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""
         if used is None:
-            used = self._estimate() if self.writer.has_output or self._unread_chunks else NO_USAGE
+            used = self._estimate() if self.writer.chunks or self._unread_chunks else NO_USAGE
         self.phase = Phase.OVER
         self.writer.close()
         self._effects.carry_out(self, Release(used))
@@ -665,6 +711,11 @@ class Attempt:
     def since_submission_ms(self, now: float) -> float:
         """How long ago the task was submitted; the store's clock counts until the grant, ours from then on."""
         return self.grant.granted_ms - self.grant.enqueued_ms + (now - self.granted_at) * 1000
+
+    def _told(self, usage: bytes) -> bytes:
+        """What the caller is told was used: by this attempt, and by the one whose answer it repairs."""
+        before = self.grant.repaired or NO_USAGE
+        return usage_of_both(usage, before[:4], estimated=before.estimated)
 
     def _used(self, message: TaskResult) -> Used:
         """Tokens used: as the worker says, else its result, else as told on the way and written since, else estimated from what

@@ -105,7 +105,7 @@ class Beginnings:
     def _begin(self, grant: Grant, worker: Worker) -> None:
         attempt = self._new_attempt(grant, worker)
         payload = self._payloads.pop(grant.task_id)
-        if payload is not None:
+        if payload is not None and grant.repair in ("", "1"):  # else it has got another one
             attempt.send(payload)
         else:
             self._background.spawn(self._fetch_payload(attempt))
@@ -119,7 +119,7 @@ class Beginnings:
         attempt = Attempt(endings, grant, worker, writer, span)
         worker.attempts[attempt.key] = attempt
         self._attempts.add(attempt)
-        self._silence.look(attempt)
+        self._silence.begin(attempt)
         self._pool.touch(worker)
         endings.deliver(grant.task_id, [Event(grant.epoch, grant.start_seq, "start", grant.start.encode())])
         return attempt

@@ -125,7 +125,10 @@ class Endings:
 
     async def _check(self, attempt: Attempt, step: Check) -> None:
         verdict = await self._checker.texts(step.schema, step.texts, attempt.grant.user)
-        attempt.checked(verdict, step.usage)
+        payload, task_id = None, attempt.grant.task_id
+        if step.repairs and verdict.wrong == "text":
+            payload = await self._background.until_answered(lambda: self._scheduler.payload(task_id))
+        attempt.checked(verdict, step, payload)
 
     def on_written(self, grant: Grant, finished: Finished) -> None:
         """A writer's end was answered."""
@@ -155,7 +158,7 @@ class Endings:
         if attempt.span is not None:
             attempt.span.end(step.why)
         worker, task_id = self._forget(attempt), attempt.grant.task_id
-        if not step.hold_ms:  # then the worker was not the reason
+        if not step.hold_ms and not step.repair:  # then the worker was not the reason
             worker.avoided.put(task_id, True)
         if step.blameless:
             self._health.ended(worker, State.COMPLETED, "", "")
@@ -198,6 +201,7 @@ class Endings:
                 end=step.end,
                 who=who,
                 hold_ms=step.hold_ms,
+                repair=step.repair,
             )
         )
         self._slots.ask_later(ended.later)
@@ -267,7 +271,7 @@ class Endings:
 
     def began_output(self, attempt: Attempt) -> None:
         """Tell the metrics, and its span, of an attempt's first output. Silence counts from now on."""
-        self._silence.look(attempt)
+        self._silence.began_output(attempt)
         grant = attempt.grant
         since_ms = attempt.since_submission_ms(attempt.first_output_at)
         self._scheduler.metrics.began_output(grant.model, grant.task_type, since_ms)
@@ -277,7 +281,13 @@ class Endings:
     def _account(self, attempt: Attempt, state: State, code: str, used: Used = NO_USAGE) -> None:
         """Tell the metrics, and its span, that an attempt ended its task."""
         grant, now = attempt.grant, self.time()
+        if grant.repaired is not None:
+            used = grant.repaired.plus(used)
+            if state is State.COMPLETED or code == "JSON_PARSE_FAILED":
+                self._scheduler.metrics.repaired(grant.model, "failed" if code else "mended")
         ended = self._ended_task(attempt) if state is State.FAILED else None
+        if state is State.COMPLETED:
+            self._silence.completed(attempt)
         works = attempt.end is not None and attempt.end.blameless
         said = ended.sentence if ended else ""
         self._health.ended(attempt.worker, State.COMPLETED if works else state, code, said)

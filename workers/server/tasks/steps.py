@@ -3,13 +3,13 @@
 import enum
 from typing import Literal, NamedTuple
 
-from fairlane.queues.tasks import Fragment, State, Used
+from fairlane.queues.tasks import Fragment, Repair, State, Used
 from fairlane.workers.server.pool import Mismatch
 
 NO_USAGE = Used()
-Cause = Literal["lost", "failed", "falls", "declined"]
+Cause = Literal["lost", "failed", "falls", "declined", "repair"]
 """Why a task goes back: its worker is gone, it failed in a way that a retry may mend, or only another model, or nobody began it
-(which costs no try)."""
+(which costs no try), or it was answered and the answer is to be repaired (likewise)."""
 
 
 class Phase(enum.Enum):
@@ -40,17 +40,20 @@ class Finish(NamedTuple):
 class Check(NamedTuple):
     """Look whether the texts (JSON strings) of a finished answer match its schema; the attempt ends then (`Attempt.checked`).
 
-    `usage`: what its caller is told was used, if it does not."""
+    `usage`: what its caller is told was used, if it does not. `repairs`: then it may be asked for again, for which its request is
+    needed."""
 
     schema: bytes
     texts: list[bytes]
     usage: bytes | None
+    repairs: bool = False
 
 
 class Requeue(NamedTuple):
     """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
 
-    `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work.
+    `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work. `repair`: with what it is done
+    once more.
     """
 
     why: str
@@ -59,6 +62,7 @@ class Requeue(NamedTuple):
     end: Fragment | None = None
     hold_ms: int = 0
     blameless: bool = False
+    repair: Repair | None = None
 
 
 class Release(NamedTuple):

@@ -17,7 +17,7 @@ def row(model: str, *, key: str = "site", scheduled: str = "*", ended: int = NOO
 
 def models(table: UsageTable, rows: Iterable[UsageRow]) -> set[str]:
     """Those that sums are told of."""
-    (_, of_all), (_, of_users) = table.add_up(rows)
+    (_, of_all), (_, of_users), _ = table.add_up(rows)
     named = {key[4] for key in of_all}
     assert named == {key[4] for key in of_users}
     return named
@@ -54,3 +54,24 @@ def test_what_is_remembered_of_names_is_bounded() -> None:
     assert len(sums._names) == usage.MOST_KEYS
     models(sums, invented(MOST_NAMES, key="busy"))
     assert models(sums, [row("one-more", key="busy")]) == {OTHER}
+
+
+def test_only_tasks_with_a_route_are_added_up_by_it() -> None:
+    tasks = [
+        entry("a", route="summary"),
+        entry("b", route="summary", model="m2"),
+        entry("c", price="1 1 1 1 1"),
+    ]
+    (_, of_all), _, (_, of_routes) = table().add_up(
+        read_usage(packed, lambda queue: queue) for packed in tasks
+    )
+    assert sorted((key[3], key[4], sums[0]) for key, sums in of_routes.items()) == [
+        ("summary", "m", 1),
+        ("summary", "m2", 1),
+    ]
+    assert sum(sums[0] for key, sums in of_all.items() if key[0] == DAY_MS) == 3
+
+
+def test_an_entry_of_the_release_before_has_no_route() -> None:
+    (old, paid) = (read_usage(entry("a", price=price), str) for price in ("", "1 1 1 1 1"))
+    assert (old.route, old.template, paid.route, paid.template_version) == ("", "", "", "")

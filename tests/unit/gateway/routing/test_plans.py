@@ -10,6 +10,7 @@ from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.routes import FALLBACK_AFTER_MS, not_there
 from fairlane.gateway.settings import Settings, SettingsError, load_settings
+from fairlane.queues.metrics import Recorder
 
 
 def plans(**settings: Any) -> Plans:
@@ -79,6 +80,21 @@ def test_models_with_fallbacks_are_routes_to_themselves_and_lend_them_to_routes(
         "none": ("none", (), 5),
     }
     assert plan(plans(routes={"r": {"model": "m"}}), "r").rule.fallback_after_ms == FALLBACK_AFTER_MS  # type: ignore[union-attr]
+
+
+def test_the_moves_that_fallbacks_allow_are_known_from_the_start() -> None:
+    made = plans(
+        models={"a": {"fallbacks": ["b"]}, "b": {}, "d": {}},
+        routes={"chat": {"model": "d", "tiers": {"paid": {"fallbacks": ["b", "a"]}}}},
+    )
+    moves = made.routes.moves()
+    assert moves == {("a", "b"), ("d", "b"), ("d", "a"), ("b", "a")}
+    metrics = Recorder()
+    metrics.fell("a", "b", "failed")
+    metrics.may_fall(moves)
+    told = metrics.fallen_tasks.values
+    assert (told["a", "b", "failed"], told["a", "b", "unavailable"], told["d", "a", "failed"]) == (1, 0, 0)
+    assert len(told) == 2 * len(moves)
 
 
 def test_the_price_is_the_routes_own_else_what_is_said_of_its_name_else_the_models() -> None:

@@ -40,6 +40,12 @@ def test_texts_loops_conditions_and_filters() -> None:
     )
 
 
+def test_a_loop_goes_through_lists_and_objects_and_an_empty_text_is_none() -> None:
+    source = "{% for one in x %}{{ one }}{% if not loop.last %},{% endif %}{% else %}none{% endfor %}"
+    told = [render(source, x=x) for x in (["ab", 2], {"k": 1}, [], "")]
+    assert told == ["ab,2", "k", "none", "none"]
+
+
 @pytest.mark.parametrize(
     ("source", "variables", "sentence"),
     [
@@ -52,7 +58,18 @@ def test_texts_loops_conditions_and_filters() -> None:
             {"x": ["q"] * 20_000, "y": LARGE},
             "longer than",
         ),
-        ("{% for a in x %}{% endfor %}", {"x": LARGE}, "rounds"),
+        ("{% for a in x %}{% endfor %}", {"x": LARGE}, "x must be a list, and is a text"),
+        (
+            "{% for a in x %}{% for b in a %}{% endfor %}{% endfor %}",
+            {"x": ["q"]},
+            "a must be a list, and is a text",
+        ),
+        (
+            "{% for a in x.y %}{% endfor %}",
+            {"x": {"y": "q"}},
+            "a loop goes through must be a list, and is a text",
+        ),
+        ("{% for a in x if a %}{% else %}{% endfor %}", {"x": "q"}, "x must be a list"),
         ("{{ x|join(', ') }}", {"x": LARGE}, "for lists"),
         ("{{ x|sort }}", {"x": LARGE}, "for lists"),
         ("{{ x|join(y) }}", {"x": ["a"] * 100_000, "y": LARGE}, "characters"),
@@ -62,6 +79,13 @@ def test_texts_loops_conditions_and_filters() -> None:
         ("{{ x|sum }}", {"x": LARGE}, "lists of numbers"),
         ("{{ x|sum(start=[])|length }}", {"x": [[1]] * 60_000}, "lists of numbers"),
         ("{{ x|round(y, 'ceil') }}", {"x": 1.5, "y": 3_000_000}, "digits"),
+        ("{{ x|tojson }}", {"x": LARGE}, "tojson writes at most"),
+        ("{{ [x, x]|tojson|length }}", {"x": "é" * 2_200_000}, "tojson writes at most"),
+        (
+            "{% if x|tojson %}{{ {x: {'k': x}}|tojson }}{% endif %}",
+            {"x": "é" * 1_500_000},
+            "tojson writes at most",
+        ),
         ("{{ x|tojson(indent=y) }}", {"x": [1], "y": 10**8}, "indent"),
         ("{{ x.y }}", {"x": {}}, "no attribute"),
         ("{{ x }}", {}, "undefined"),
@@ -85,6 +109,7 @@ def test_what_a_caller_could_make_large_or_wrong_is_refused_in_time(
         ("{% macro m() %}{% endmacro %}", "macro"),
         ("{{ x|replace('a', 'b') }}", "No filter named 'replace'"),
         ("{{ _round }}", "not a name"),
+        ("{% set _walked = 1 %}", "not a name"),
         ("{% for a in x recursive %}{% endfor %}", "recursive"),
         ("x" * 300_000, "more than"),
         ("{% set ns = namespace() %}", "calls"),

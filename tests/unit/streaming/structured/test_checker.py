@@ -80,7 +80,7 @@ async def test_what_takes_too_much_memory_is_no_end(checker: Checker) -> None:
 async def test_who_does_not_wait_any_more_leaves_no_answer_to_the_next(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless(), [b'"1"'], "u"))
-    while checker._turns._free:
+    while not checker._turns.taken:
         await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -128,7 +128,7 @@ async def test_who_is_slow_again_and_again_holds_up_nobody(checker: Checker) -> 
 
 async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlane.streaming.structured.checker.PATIENCE_S", 0)
-    async with checker._turns.of("another"):
+    async with checker._turns.of("another", "another"):
         assert await checker.schema(STRING, "u") == LATE
         assert await checker.texts(STRING, [b'"1"'], "u") == LATE
 
@@ -136,7 +136,7 @@ async def test_nobody_waits_for_ever_for_his_turn(checker: Checker, monkeypatch:
 async def test_a_process_that_somebody_kills_blames_no_schema(checker: Checker) -> None:
     await checker.schema(STRING, "u")
     asking = asyncio.create_task(checker.texts(endless("killed"), [b'"1"'], "u"))
-    while checker._turns._free:
+    while not checker._turns.taken:
         await asyncio.sleep(0)
     assert checker._child is not None
     checker._child.kill()

@@ -1,0 +1,51 @@
+"""The request that asks a model again for an answer that does not match its schema. Pure.
+
+It is the first request with two more messages: the model's own answer, and what is wrong with it.
+"""
+
+import re
+
+import msgspec
+from msgspec import Raw
+
+from fairlane.streaming.jsontext import join_object, kind_of, members
+
+MOST_ANSWER_CHARS = 32 * 1024
+"""Of the answer as the model is told it. What is left out of a longer one stands in its middle."""
+MOST_WORDS_CHARS = 1000
+_TAIL_CHARS = 8 * 1024
+_ASKS = (
+    "Your answer does not match its JSON schema: {}\n"
+    "Answer again with the whole JSON value, corrected. Write that JSON alone: no other words, no code fence."
+)
+_END_OF_LIST = re.compile(rb"\s*\]\s*\Z")
+_EMPTY_LIST = re.compile(rb"\s*\[\s*\Z")
+
+
+def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
+    """A chat's request that asks for its answer again; None where the payload has no list of messages.
+
+    `answer`: its text, a JSON string; `wrong`: the place, and what was expected there. What stands in the request stays as it is.
+    """
+    fields = members(payload)
+    if fields is None or kind_of(fields.get("messages")) != "[":
+        return None
+    head = _END_OF_LIST.sub(b"", bytes(fields["messages"]))
+    told = ("assistant", shortened(msgspec.json.decode(answer, type=str))), ("user", ask_again(wrong))
+    more = [msgspec.json.encode({"role": role, "content": text}) for role, text in told]
+    pieces = more if _EMPTY_LIST.match(head) else [b"", *more]
+    return join_object({**fields, "messages": Raw(head + b",".join(pieces) + b"]")}.items())
+
+
+def ask_again(wrong: str) -> str:
+    """What the model is told of its answer."""
+    return _ASKS.format(wrong[:MOST_WORDS_CHARS])
+
+
+def shortened(answer: str) -> str:
+    """An answer of at most MOST_ANSWER_CHARS and a few words: its beginning and its end."""
+    left_out = len(answer) - MOST_ANSWER_CHARS
+    if left_out <= 0:
+        return answer
+    head = MOST_ANSWER_CHARS - _TAIL_CHARS
+    return f"{answer[:head]}\n[… {left_out} characters are left out here …]\n{answer[-_TAIL_CHARS:]}"

@@ -1,0 +1,144 @@
+"""Upstreams and their breakers on the dashboard: seen by all operators, forced by admins."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible, fits
+from tests.integration.web.test_dashboard import ADMIN, CALLER, KEYS, cell, confirm, row, worker_id
+from tests.support.rawworkers import RawWorker
+from tests.support.talk import Talk, talking
+
+pytestmark = pytest.mark.anyio
+expect.set_options(timeout=DEADLINE_MS)
+
+EYES = "secret-of-eyes"
+VIEWER = {"id": "eyes", "scopes": ["viewer"], "sha256": hashlib.sha256(EYES.encode()).hexdigest()}
+DEAD: dict[str, Any] = {"error": "no", "errorInfo": {"code": "UPSTREAM_ERROR", "retryable": False}}
+NARROW = {"width": 360, "height": 780}
+
+
+async def break_it(talk: Talk, worker: RawWorker, key: str | None = None) -> None:
+    """Have so many tasks fail through a worker, the only one, that the breaker of its upstream opens."""
+    async with talk.client(key) as caller:
+        for _ in range(5):
+            call = talk.later(caller.post("/api/openai", json={"model": "m", "messages": []}))
+            await worker.answer(await worker.take(), None, **DEAD)
+            assert (await call).status_code == 500
+
+
+def upstream(page: Page, name: str) -> Locator:
+    """The row of an upstream."""
+    return page.locator("#upstreams tbody tr").filter(has_text=name)
+
+
+def says(page: Page, name: str, label: str) -> Locator:
+    """What the row of an upstream says under a heading."""
+    return upstream(page, name).locator(f'[data-label="{label}"]')
+
+
+async def press(page: Page, name: str, action: str) -> None:
+    await upstream(page, name).locator(f"[data-action=breaker-{action}]").click()
+
+
+async def test_a_breaker_is_seen_by_viewers_and_forced_by_admins(
+    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
+) -> None:
+    models = {"m": {"breaker_open_ms": 600_000}}
+    async with (
+        talking(redis_url, tmp_path, keys=[*KEYS, VIEWER], models=models) as talk,
+        talk.worker2(["m"], name="one", upstream="gpu-a:8000") as first,
+    ):
+        await break_it(talk, first, CALLER)
+        async with talk.worker2(["m"], name="two", upstream="gpu-b:8000"), talk.client(ADMIN) as http:
+            page = await (await open_browser(talk.served.url)).open("/dashboard")
+            await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", EYES)
+            await page.reload()
+            await expect(says(page, "gpu-a", "Breaker")).to_contain_text("open")
+            await expect(says(page, "gpu-a", "Breaker")).to_contain_text("probed in ")
+            await expect(says(page, "gpu-a", "Why")).to_have_text("UPSTREAM_ERROR")
+            await expect(says(page, "gpu-a", "Openings")).to_have_text("1")
+            await expect(says(page, "gpu-a", "Since")).to_contain_text("ago")
+            await expect(says(page, "gpu-a", "Workers")).to_have_text("1")
+            await expect(says(page, "gpu-b", "Breaker")).to_have_text("closed")
+            badge = row(page, "models", "m").locator(".flag.bad")
+            await expect(badge).to_have_text("1 breaker open")
+            await expect(badge).to_have_attribute("title", "Nothing of this model starts through gpu-a:8000")
+            buttons = page.locator("#upstreams [data-action]:visible")
+            await expect(buttons).to_have_count(0)
+            await accessible(page)
+
+            await page.evaluate("key => sessionStorage.setItem('fairlane.key', key)", ADMIN)
+            await page.reload()
+            await expect(buttons).to_have_count(6)
+            await expect(upstream(page, "gpu-b").locator("[data-action=breaker-auto]")).to_be_disabled()
+            await press(page, "gpu-a", "closed")
+            await expect(page.locator("dialog")).to_contain_text(
+                "Keep the breaker of m through gpu-a:8000 closed?"
+            )
+            await confirm(page)
+            await expect(says(page, "gpu-a", "Breaker")).to_have_text("closedforced by an operator")
+            await expect(badge).to_have_count(0)
+            await press(page, "gpu-b", "open")
+            await expect(page.locator("dialog")).to_contain_text("on any replica")
+            await accessible(page)
+            await confirm(page)
+            await expect(says(page, "gpu-b", "Breaker")).to_have_text("openforced by an operator")
+            await expect(badge).to_have_text("1 breaker open")
+            await press(page, "gpu-a", "auto")
+            await confirm(page)
+            await expect(says(page, "gpu-a", "Breaker")).to_have_text("closed")
+
+            entries = (await http.get("/api/admin/audit?action=force")).json()["entries"]
+            assert [(entry["target"], entry["before"], entry["after"]) for entry in entries] == [
+                ("upstream m gpu-a:8000", {"breaker": "closed"}, {"breaker": "auto"}),
+                ("upstream m gpu-b:8000", {"breaker": "auto"}, {"breaker": "open"}),
+                ("upstream m gpu-a:8000", {"breaker": "auto"}, {"breaker": "closed"}),
+            ]
+            await page.locator("[data-view=audit]").click()
+            newest = page.locator("#audit tbody tr").first
+            await expect(newest).to_contain_text("forced")
+            await expect(newest).to_contain_text("m gpu-a:8000")
+            await expect(newest).to_contain_text("Breaker closed → auto")
+
+
+async def test_why_a_model_is_blocked_and_a_workers_upstream_are_told_in_words(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"], name="one", upstream="gpu-a:8000") as worker:
+        first = await talk.submit(model="m")
+        task = await worker.take()
+        second = await talk.submit(model="m")
+        forced = {"model": "m", "upstream": "gpu-a:8000", "breaker": "open"}
+        assert (await talk.http.post("/api/admin/breakers", json=forced)).status_code == 200
+        page = await (await open_browser(talk.served.url, viewport=NARROW)).open("/dashboard")
+        await expect(cell(page, "models", "m", "Drained in")).to_have_text(
+            "not as it isthe model's breakers are open"
+        )
+        await expect(row(page, "workers", await worker_id(talk, "one"))).to_contain_text("through gpu-a:8000")
+        await expect(upstream(page, "gpu-a").locator("[data-action=breaker-open]")).to_be_disabled()
+        await accessible(page)
+        await fits(page)
+        chinese = await (await open_browser(talk.served.url, viewport=NARROW, locale="zh-CN")).open(
+            "/dashboard"
+        )
+        await expect(cell(chinese, "models", "m", "预计清空")).to_contain_text("模型的熔断器均已打开")
+        await expect(says(chinese, "gpu-a", "熔断器")).to_have_text("打开由管理员强制")
+        await fits(chinese)
+        await worker.answer(task, {})
+        await press(page, "gpu-a", "auto")
+        await confirm(page)
+        await worker.answer(await worker.take(), {})
+        for task_id in (first, second):
+            await talk.reaches(task_id, "completed")
+
+
+async def test_where_no_worker_names_an_upstream_and_nothing_is_known_none_are_shown(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    async with talk.worker2(["m"]):
+        page = await (await open_browser(talk.served.url)).open("/dashboard")
+        await expect(row(page, "models", "m")).to_be_visible()
+        await expect(page.locator("#upstreams")).to_be_hidden()

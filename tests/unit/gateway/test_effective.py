@@ -1,0 +1,340 @@
+"""Every setting in one view: its value, whence it came, since when, and by whom it was changed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import to_builtins
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
+from fairlane.gateway.operator.inforce import differences
+from fairlane.gateway.operator.settings import configured
+from fairlane.gateway.settings import Settings, load_settings
+from fairlane.gateway.settings.leaves import leaves
+from fairlane.gateway.settings.origins import Origin
+from fairlane.queues.changes import Phase, PlannedChange
+from fairlane.queues.rules import Override, Ruling, read_ruling
+from fairlane.queues.survey.survey import ReplicaInfo
+from fairlane.queues.versions import Configuration
+
+ABOUT = ReplicaInfo("one", 7, "0.2.0", 5, keys_hash="k", routes_hash="r", settings_hash="s")
+FILE = """
+port: 81
+drain_ms: 5
+models: {a/b: {concurrency: 4}}
+queues: {paid_stream: {weight: 3}, free_batch: {max_length: 9}}
+routes: {fast: {model: a/b, tiers: {paid: {timeout_ms: 5000}}, price: {input: 1, output: 2}, vision: {model: see}}}
+templates: {sum: {messages: [{role: user, content: "a long text {{ x }}"}]}}
+prices: [{model: "*", input: 0.5, output: 2}]
+keys:
+  - {id: acme, sha256: "%s", quota: {budget: 5, per: day}, limits: {requests_per_minute: 3}}
+upstreams: {gpu: {provider: vllm, models: [m]}}
+""" % ("ab" * 32)
+
+
+def loaded(path: Path, text: str = FILE, environ: dict[str, str] | None = None, **flags: Any) -> Settings:
+    path.write_text(text)
+    return load_settings(path, flags, environ or {})[0]
+
+
+def rows(settings: Settings, *layers: Any, began_ms: int = 1, **own: Any) -> dict[str, Row]:
+    given = Own(settings, began_ms, own.get("since", {}), own.get("read", settings))
+    return {row.name: row for row in view(given, layers)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default", "source", "where"),
+    [
+        ("host", "::1", "127.0.0.1", "flag", "--host"),
+        ("port", 82, 8080, "environment", "FAIRLANE_PORT"),
+        ("task_timeout_ms", 9000, 60_000, "environment", "TASK_TIMEOUT_MS"),
+        ("task_result_ttl_ms", 60_000, 300_000, "environment", "STREAM_TTL_SECONDS"),
+        ("drain_ms", 5, 30_000, "file", "f.yaml"),
+        ("lease_ms", 15_000, 15_000, "default", ""),
+        ("stream_token_secret", None, None, "generated", "Redis"),
+        ("models.a/b.concurrency", 4, None, "file", "f.yaml"),
+        ("models.a/b.tokens_per_minute", 70, None, "environment", "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE"),
+        ("models.a/b.cost", "tokens", "tokens", "default", ""),
+        ("models.a/b.paused", False, False, "default", ""),
+        ("queues.paid_stream.weight", 3.0, 8.0, "file", "f.yaml"),
+        ("queues.paid_batch.weight", 4.0, 4.0, "default", ""),
+        ("queues.paid_batch.tier", "paid", "paid", "default", ""),
+        ("routes.fast.model", "a/b", None, "file", "f.yaml"),
+        ("routes.fast.tiers.paid.timeout_ms", 5000, None, "file", "f.yaml"),
+        ("routes.fast.price.output", 2.0, None, "file", "f.yaml"),
+        ("routes.fast.vision.model", "see", None, "file", "f.yaml"),
+        ("routes.fast.vision.mode", None, None, "default", ""),
+        ("prices[0].input", 0.5, None, "file", "f.yaml"),
+        ("keys.acme.quota.per", "day", None, "file", "f.yaml"),
+        ("keys.acme.limits.requests_per_minute", 3, None, "file", "f.yaml"),
+        ("keys.acme.weight", 1.0, 1.0, "default", ""),
+        ("upstreams.gpu.models", ["m"], None, "file", "f.yaml"),
+        ("workers.w.models", ["x"], ["*"], "environment", "FAIRLANE_WORKERS ([0].models)"),
+    ],
+)
+def test_every_setting_says_what_it_is_and_who_set_it(
+    name: str,
+    value: Any,
+    default: Any,
+    source: str,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "FAIRLANE_PORT": "82",
+        "TASK_TIMEOUT_MS": "9000",
+        "STREAM_TTL_SECONDS": "60",
+        "FAIRLANE_MODELS__A_B__TOKENS_PER_MINUTE": "70",
+        "FAIRLANE_WORKERS": json.dumps([{"id": "w", "sha256": "cd" * 32, "models": ["x"]}]),
+    }
+    row = rows(loaded(Path("f.yaml"), environ=environ, host="::1"))[name]
+    assert (row.value, row.default, row.source, row.where) == (value, default, source, where)
+    assert row.differs == (value != default)
+    assert (row.since, row.by, row.otherwise) == (1, None, None)
+
+
+def test_a_list_takes_the_place_of_another_one_and_owes_it_nothing(tmp_path: Path) -> None:
+    keys = json.dumps([{"id": "other", "sha256": "cd" * 32}])
+    found = rows(loaded(tmp_path / "f.yaml", environ={"FAIRLANE_KEYS": keys}))
+    assert not any(name.startswith("keys.acme") for name in found)
+    assert found["keys.other.limits.requests_per_minute"].source == "default"
+
+
+def test_a_template_is_told_without_its_texts(tmp_path: Path) -> None:
+    row = rows(loaded(tmp_path / "f.yaml"))["templates.sum"]
+    assert row.value.startswith("version ")
+    assert "variables x" in row.value
+    assert "long text" not in row.value
+
+
+def test_a_queue_without_a_length_says_whose_it_has(tmp_path: Path) -> None:
+    found = rows(loaded(tmp_path / "f.yaml", environ={"QUEUE_MAX_SIZE": "50"}))
+    row = found["queues.paid_stream.max_length"]
+    assert (row.value, row.default, row.source, row.where) == (50, 1000, "environment", "QUEUE_MAX_SIZE")
+    assert (row.follows, row.differs) == ("max_queue_length", False)
+    own = found["queues.free_batch.max_length"]
+    assert (own.value, own.follows, own.differs) == (9, None, True)
+    assert found["worker_timeout_ms"].follows == "max_task_timeout_ms"
+    assert found["queues.free_batch.max_wait_ms"].value is None
+
+
+def test_keys_that_the_first_start_made_are_generated() -> None:
+    made = Settings.model_validate({"keys": [{"id": "first", "sha256": "ab" * 32, "admin": True}]})
+    row = rows(made)["keys.first.admin"]
+    assert (row.value, row.source, row.where) == (True, "generated", ".fairlane")
+
+
+def test_every_setting_has_a_row_and_each_name_is_there_once(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml")
+    names = [row.name for row in view(Own(settings, 1, {}, settings))]
+    assert len(names) == len(set(names))
+    assert Settings.model_fields.keys() == {name.partition(".")[0].partition("[")[0] for name in names} | {
+        "workers"
+    }
+    assert not any(row.name.endswith(".paused") for row in of_file(settings)), "no file can say it"
+
+
+# ---- what changes while running ----------
+
+
+def store(settings: Settings, *overrides: Override, replica: str = "me") -> Ruling:
+    said = {
+        (kind, name, setting): value
+        for kind, entries in zip(("queue", "model"), configured(settings), strict=True)
+        for name, values in entries.items()
+        for setting, value in values.items()
+        if value is not None
+    }
+    return Ruling(Configuration(5, 6, "h", replica), said, list(overrides))  # type: ignore[arg-type]
+
+
+def test_a_change_says_who_made_it_when_and_what_would_hold_otherwise(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml")
+    change = Override("queue", "paid_stream", "weight", 5.0, "1795499233619066-9d283f32", "ops")
+    found = rows(settings, *of_store(settings, store(settings, change)))
+    row = found["queues.paid_stream.weight"]
+    assert (row.value, row.source, row.since, row.by, row.audit) == (
+        *(5.0, "changed", 1795499233619, "ops", "1795499233619066-9d283f32"),
+    )
+    assert row.otherwise == Came(3.0, "file", str(tmp_path / "f.yaml"), 1)
+    assert [row.name for row in found.values() if row.source in ("changed", "replica")] == [row.name]
+
+
+def test_a_change_of_a_model_that_nobody_configured_has_a_row_too(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml")
+    changes = [Override("model", "b:c.d", "paused", True), Override("model", "b:c.d", "cost", "requests")]
+    found = rows(settings, *of_store(settings, store(settings, *changes)))
+    paused, cost = found["models.b:c.d.paused"], found["models.b:c.d.cost"]
+    assert (paused.value, paused.default, paused.source, paused.by) == (True, False, "changed", None)
+    assert (cost.value, cost.default, cost.since) == ("requests", "tokens", None)
+
+
+def test_what_another_replicas_newer_file_says_holds_and_is_said_to(tmp_path: Path) -> None:
+    mine = loaded(tmp_path / "f.yaml")
+    newer = loaded(tmp_path / "g.yaml", "queues: {paid_stream: {weight: 7}}\nmodels: {new: {concurrency: 2}}")
+    found = rows(mine, *of_store(mine, store(newer, replica="other")))
+    weight, gone, came = (
+        found[name]
+        for name in ("queues.paid_stream.weight", "models.a/b.concurrency", "models.new.concurrency")
+    )
+    assert (weight.value, weight.source, weight.where, weight.since) == (7.0, "replica", "other", 5)
+    assert weight.otherwise is not None
+    assert weight.otherwise.value == 3.0
+    assert (gone.value, gone.source) == (None, "replica")
+    assert (came.value, came.source) == (2, "replica")
+    assert found["queues.free_batch.max_length"].value == 1000
+
+
+def test_a_later_layer_lies_over_the_ones_before(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml")
+    layers = [
+        {"routes.fast.model": Came(value, "changed", by=who)} for value, who in (("x", "ann"), ("y", "bob"))
+    ]
+    row = rows(settings, *layers)["routes.fast.model"]
+    assert (row.value, row.by) == ("y", "bob")
+    assert row.otherwise == layers[0]["routes.fast.model"]
+
+
+def test_who_made_a_change_counts_for_the_value_that_they_gave() -> None:
+    """A replica of an older release may have changed it since, and it writes nobody down."""
+    overrides = {"q:a:weight": "2.0", "m:x:y:concurrency": "4", "q:a:unheard_of": "1"}
+    changed = {"q:a:weight": "17-ab ann 3.0", "m:x:y:concurrency": "18000-ab bob 4"}
+    found = read_ruling(None, {"q:a:weight": "1.0"}, overrides, changed)
+    assert found.overrides == [
+        Override("queue", "a", "weight", 2.0),
+        Override("model", "x:y", "concurrency", 4, "18000-ab", "bob"),
+    ]
+    assert [one.at_ms for one in found.overrides] == [None, 18]
+    assert found.configured == {("queue", "a", "weight"): 1.0}
+
+
+def test_since_when_is_the_start_or_the_reload_that_brought_another_value(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    current = Current(loaded(path))
+    began = current.began_ms
+    again = loaded(
+        path,
+        FILE.replace("weight: 3", "weight: 4").replace("drain_ms: 5", "drain_ms: 6") + "archive: results\n",
+    )
+    again.came(type(again.times)(again.times.modified_ms, began + 1000))
+    assert current.replace(again)["needs_restart"] == ["drain_ms"]
+    found = rows(current.settings, since=current.since, read=current.read, began_ms=began)
+    since = {name: row.since for name, row in found.items() if row.since != began}
+    assert since == {"queues.paid_stream.weight": began + 1000, "archive": began + 1000}
+    drain = found["drain_ms"]
+    assert (drain.value, drain.reloads) == (5, False)
+    assert drain.after_restart == Came(6, "file", str(path), began + 1000)
+    assert found["archive"].reloads
+    gone = loaded(path, "{}")
+    gone.came(type(gone.times)(gone.times.modified_ms, began + 2000))
+    current.replace(gone)
+    assert current.since["archive"] == current.since["queues.paid_stream.weight"] == began + 2000
+    assert not any(name.startswith(("models.", "routes.", "keys.")) for name in current.since)
+    kept = rows(current.settings)["drain_ms"]
+    assert (kept.value, kept.source) == (5, "file"), "as it waits for a restart, it came from where it came"
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [
+        (ABOUT, []),
+        (None, []),
+        (msgspec.structs.replace(ABOUT, keys_hash="x"), ["keys"]),
+        (msgspec.structs.replace(ABOUT, routes_hash="x", settings_hash="x"), ["routes", "others"]),
+        (msgspec.structs.replace(ABOUT, settings_hash=""), []),
+    ],
+)
+def test_replicas_differ_in_what_both_tell(other: ReplicaInfo | None, differs: list[str]) -> None:
+    one, two = Configuration(1, 1, "a"), Configuration(2, 2, "b")
+    assert differences(ABOUT, other, one, one) == differs
+    assert differences(ABOUT, other, one, two) == [*differs, "queues and models"]
+    assert differences(ABOUT, other, one, None) == differs
+
+
+def test_what_replicas_have_each_for_itself_makes_no_difference(tmp_path: Path) -> None:
+    mine, other = (
+        Current(loaded(tmp_path / f"{port}.yaml", f"port: {port}\ndata_dir: /tmp/{port}\n"))
+        for port in (1, 2)
+    )
+    assert mine.settings_hash == other.settings_hash
+    assert Current(loaded(tmp_path / "x.yaml", "lease_ms: 9000")).settings_hash != mine.settings_hash
+
+
+# ---- secrets ----------
+
+SECRET = st.text("ghijkmnopqrtuvwxyz", min_size=20, max_size=24)
+HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+
+
+@given(*(SECRET, SECRET, SECRET, SECRET), st.lists(HEX, min_size=4, max_size=4, unique=True))
+def test_no_secret_is_in_the_view(redis: str, sql: str, token: str, traces: str, hashes: list[str]) -> None:
+    said = {
+        "redis_url": f"rediss://user:{redis}@db:6379/0?password={redis}",
+        "database_url": f"postgresql://fairlane:{sql}@db/fairlane",
+        "otlp_endpoint": f"https://me:{traces}@traces:4318",
+        "stream_token_secret": token,
+        "keys": [
+            {"id": "a", "sha256": hashes[0], "signing": True, "signing_key": hashes[1]},
+            {"id": "b", "sha256": hashes[2]},
+        ],
+        "workers": [{"id": "w", "sha256": hashes[3]}],
+    }
+    settings = load_settings(
+        None, {}, {f"FAIRLANE_{name.upper()}": text(value) for name, value in said.items()}
+    )[0]
+    before = Settings.model_validate({**said, "stream_token_secret": "another one, long enough"})
+    shown = str(to_builtins(view(Own(settings, 1, {}, before), of_store(settings, store(settings)))))
+    for secret in (redis, sql, token, traces, *hashes):
+        assert secret not in shown
+    for name in ("stream_token_secret", "keys.a.sha256", "keys.a.signing_key", "workers.w.sha256"):
+        assert rows(settings)[name].value == "(set)"
+    assert rows(settings)["keys.b.signing_key"].value is None
+    assert rows(settings)["redis_url"].value == "rediss://***@db:6379/0?***"
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> None:
+    one, other = loaded(tmp_path / "f.yaml"), loaded(tmp_path / "g.yaml")
+    assert one == other
+    assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
+    assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
+
+
+def test_what_a_change_says_of_a_share_of_the_tasks_has_a_row_that_says_of_which(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path / "f.yaml", "routes: {fast: {model: a}}\nmodels: {a: {first_output_ms: 5000}, b: {}}\n"
+    )
+    change = PlannedChange(
+        "route", "fast", {"model": "b"}, tier="free", rollout=10, who="ops", id="x7", began_ms=9
+    )
+    active = replace(change, phase=Phase.ACTIVE)
+    others = [
+        replace(
+            active, kind="model", name="a", fields={"first_output_ms": None}, tier="", rollout=100, id="y"
+        ),
+        replace(active, whole=True, kind="queue", name="paid_batch", fields={"weight": 2.0}),
+        replace(change, tier="paid"),
+    ]
+    found = rows(settings, of_changes([active, *others]))
+    row = found["routes.fast.tiers.free.model"]
+    assert (row.value, row.source, row.where) == ("b", "changed", "change x7, for 10 % of the tasks")
+    assert (row.since, row.by) == (9, "ops")
+    assert (found["models.a.first_output_ms"].value, found["models.a.first_output_ms"].where) == (
+        None,
+        "change y",
+    )
+    assert found["queues.paid_batch.weight"].source == "default", (
+        "what is said of a queue as a whole is in the store"
+    )
+    assert "routes.fast.tiers.paid.model" not in found

@@ -1,0 +1,1 @@
+"""Limits on the silence of a model that follow how long its queue is."""

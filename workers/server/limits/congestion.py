@@ -1,0 +1,220 @@
+"""The limits in force on the silence of models whose limits follow their queues: looked at again every ROUND_S.
+
+Each replica does so by itself, and all read the same: the wait and the answers are the whole store's. So where these stand still
+all come to the same limits. While they move, two replicas look at them up to a round apart, and their limits differ by a step (a
+fifth) and by what a wait can change in a round. One that has just started begins with what is configured at most, and is with the
+others when it has made the same way: a tenth of it in eleven rounds.
+
+While the store does not answer, nothing is known of the queue, so limits relax, a step in each round; what was measured meanwhile
+is told when it is back.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from fairlane.queues.errors import StoreError
+from fairlane.queues.loops import end_tasks
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.survey.crowding import Crowding
+from fairlane.workers.server.limits.answers import Answers, Measure, name_of
+from fairlane.workers.server.limits.tightening import STOPPED, Bounds, InForce, Ramp, Why, follow
+from fairlane.workers.server.settings import DispatchSettings, OutputLimits
+
+log = structlog.get_logger("fairlane.workers")
+
+ROUND_S = 5.0
+PERIOD_MS = 600_000
+"""Answers are counted so long together; those of two to three such periods tell what is safe."""
+AT_ONCE = 50
+"""Models that the store is asked about in one write, so that others are served between."""
+NOTHING_KNOWN = Crowding("", None, {})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What holds for attempts of a model that begin now; None: no limit."""
+
+    first_output: InForce | None
+    silence: InForce | None
+    wait_ms: int | None = None
+    """How long its queue makes wait, as it was last looked at. None: not known, or nothing follows it."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How the limits of one model stand."""
+
+    configured: OutputLimits
+    limits: ModelLimits
+    held: OutputLimits
+    """The same as attempts keep them from their grant on."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """Answers here that the store has not been told of; as many names as there are bins, at most."""
+
+
+class Congestion:
+    """See the module. `start` begins it, `close` ends it; a round that fails is made again."""
+
+    def __init__(self, scheduler: Scheduler, settings: DispatchSettings) -> None:
+        self._scheduler = scheduler
+        self._settings = settings
+        self._standings: dict[str, _Standing] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._go_on(), name="dispatch-congestion")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._task)
+
+    async def _go_on(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:  # limits stay as they are until the next round
+                log.exception("cannot look at how long queues are")
+            await asyncio.sleep(ROUND_S)
+
+    # ---- what others ask and tell ----------
+
+    def held(self, model: str) -> OutputLimits | None:
+        """What an attempt that begins now keeps to its end; None: its model's limits do not follow its queue."""
+        standing = self._standings.get(model)
+        return standing.held if standing else None
+
+    def took(self, model: str, measure: Measure, ms: float) -> None:
+        """An answer took so long here, or was ended when it had."""
+        if standing := self._standings.get(model):
+            standing.seen[name_of(measure, ms)] += 1
+
+    def in_force(self) -> dict[str, ModelLimits]:
+        """By model, of those with a limit."""
+        found = {}
+        for model, configured in self._settings.output_limits.items():
+            standing = self._standings.get(model)
+            if standing is not None and configured.follows:
+                found[model] = standing.limits
+            else:
+                found[model] = ModelLimits(
+                    _fixed(configured.first_output_ms), _fixed(configured.silence_ms), None
+                )
+        return found
+
+    # ---- rounds ----------
+
+    async def look(self) -> None:
+        """One round: read how long the queues are that limits follow, and move these by a step. Nothing where none does."""
+        following = {name: limits for name, limits in self._settings.output_limits.items() if limits.follows}
+        for name in self._standings.keys() - following.keys():
+            del self._standings[name]
+        for name, configured in following.items():
+            standing = self._standings.get(name)
+            if standing is None or standing.configured != configured:
+                self._standings[name] = _anew(configured, standing)
+        names = list(following)
+        for at in range(0, len(names), AT_ONCE):
+            some = names[at : at + AT_ONCE]
+            found = await asyncio.gather(*(self._read(name) for name in some))
+            for name, crowding in zip(some, found, strict=True):
+                self._move(name, crowding)
+
+    async def _read(self, name: str) -> Crowding:
+        standing = self._standings[name]
+        telling, standing.seen = standing.seen, Counter()
+        try:
+            return await self._scheduler.congestion(name, PERIOD_MS, telling)
+        except StoreError:
+            standing.seen.update(telling)
+            return NOTHING_KNOWN
+
+    def _move(self, name: str, crowding: Crowding) -> None:
+        standing = self._standings[name]
+        configured, before = standing.configured, standing.limits
+        stopped, ramp = (
+            STOPPED.get(crowding.stopped),
+            Ramp(configured.tightens_from_ms, configured.tightens_to_ms),
+        )
+
+        def moved(limit: InForce | None, bounds: Bounds | None, measure: Measure) -> InForce | None:
+            if limit is None or bounds is None:
+                return limit
+            answers = Answers.of(measure, crowding.answers)
+            return follow(limit.ms, bounds, ramp, stopped, crowding.wait_ms, answers)
+
+        standing.limits = ModelLimits(
+            moved(before.first_output, _bounds_of_first(configured), "first"),
+            moved(before.silence, _bounds_of_silence(configured), "gap"),
+            crowding.wait_ms,
+        )
+        standing.held = _held(standing)
+        _tell(name, before, standing)
+
+
+def _anew(configured: OutputLimits, before: _Standing | None) -> _Standing:
+    """The standing of a model with other bounds: what is within them stays."""
+
+    def begun(bounds: Bounds | None, most: int | None, limit: InForce | None) -> InForce | None:
+        if most is None or bounds is None:
+            return _fixed(most)
+        at = bounds.clamp(limit.ms) if limit is not None and limit.why is not Why.FIXED else bounds.most
+        return InForce(at, bounds.most, Why.UNKNOWN)
+
+    was = before.limits if before else ModelLimits(None, None)
+    limits = ModelLimits(
+        begun(_bounds_of_first(configured), configured.first_output_ms, was.first_output),
+        begun(_bounds_of_silence(configured), configured.silence_ms, was.silence),
+    )
+    standing = _Standing(configured, limits, configured, before.seen if before else Counter())
+    standing.held = _held(standing)
+    return standing
+
+
+def _held(standing: _Standing) -> OutputLimits:
+    first, silence = standing.limits.first_output, standing.limits.silence
+    return replace(
+        standing.configured,
+        first_output_ms=round(first.ms) if first else None,
+        silence_ms=round(silence.ms) if silence else None,
+    )
+
+
+def _fixed(ms: int | None) -> InForce | None:
+    return None if ms is None else InForce(ms, ms, Why.FIXED)
+
+
+def _bounds_of_first(limits: OutputLimits) -> Bounds | None:
+    return _bounds(limits.first_output_least_ms, limits.first_output_ms)
+
+
+def _bounds_of_silence(limits: OutputLimits) -> Bounds | None:
+    return _bounds(limits.silence_least_ms, limits.silence_ms)
+
+
+def _bounds(least: int | None, most: int | None) -> Bounds | None:
+    return Bounds(least, most) if least is not None and most is not None else None
+
+
+def _tell(name: str, before: ModelLimits, standing: _Standing) -> None:
+    """A line when limits of a model begin to tighten, and when they are all back."""
+
+    def tight(limits: ModelLimits) -> bool:
+        most = (standing.configured.first_output_ms, standing.configured.silence_ms)
+        both = zip((limits.first_output, limits.silence), most, strict=True)
+        return any(limit is not None and at is not None and limit.ms < at for limit, at in both)
+
+    was, now = tight(before), tight(standing.limits)
+    if was != now:
+        log.info(
+            "a model's time limits tighten, as its queue is long"
+            if now
+            else "a model's time limits are back",
+            model=name,
+            wait_ms=standing.limits.wait_ms,
+            first_output_ms=standing.held.first_output_ms,
+            silence_ms=standing.held.silence_ms,
+        )
