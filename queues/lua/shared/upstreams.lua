@@ -21,20 +21,20 @@ local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
 local MOST_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
-local MOST_HELD = 3600000
+local MOST_HELD, UNTRIED = 3600000, 3600000
 local MOST_ASKED = 16 -- running tasks that are looked at
 
 -- Where the upstreams of a model stand among those of which something is remembered.
 local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 
--- Begin to remember something of an upstream; false: there are too many of them.
-local function mark(m, up)
+-- Begin to remember something of an upstream (`bars`: not only outcomes); false: there are too many of them.
+local function mark(m, up, bars)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
     if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MOST_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
-  call('HSET', keys.model(m), 'ups', '1')
+  if bars then call('HSET', keys.model(m), 'ups', '2') else call('HSETNX', keys.model(m), 'ups', '1') end
   return true
 end
 
@@ -185,6 +185,7 @@ function upstreams.note(t, good, why, books)
     and not others_tell(m, up, solo, lone, till) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
+    mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
     if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
     if not till then
@@ -206,7 +207,7 @@ function upstreams.end_probe(id, t) call('SREM', keys.probes(t.m, t.up or ''), i
 
 -- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
 function upstreams.hold(m, up, ms)
-  if not mark(m, up) then return false end
+  if not mark(m, up, true) then return false end
   local held = num(call('HGET', keys.upstream(m, up), 'held'))
   call('HSET', keys.upstream(m, up), 'held', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
   return true
@@ -217,7 +218,7 @@ end
 function upstreams.force(m, up, state, by)
   local hash = keys.upstream(m, up)
   local before = call('HGET', hash, 'forced') or 'auto'
-  if not mark(m, up) then return nil end
+  if not mark(m, up, true) then return nil end
   call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo', 'held')
   call('DEL', keys.outcomes(m, up))
   if state == 'auto' then
@@ -229,14 +230,32 @@ function upstreams.force(m, up, state, by)
   return before
 end
 
--- Forget what tells nothing any more, of a hundred upstreams; and what is later than it can be, as the clock went back.
+-- What the model's hash says of its upstreams: that of all of them.
+local function mark_anew(m)
+  local bars, known = false, call('ZRANGEBYLEX', keys.upstreams(), span_of(m))
+  for _, member in ipairs(known) do
+    bars = bars or call('EXISTS', keys.upstream(m, string.sub(member, #m + 2))) == 1
+  end
+  if not known[1] then
+    call('HDEL', keys.model(m), 'ups')
+  elseif not bars then
+    call('HSET', keys.model(m), 'ups', '1')
+  end
+end
+
+-- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too; and what is later than it
+-- can be, as the clock went back.
 function upstreams.tidy()
+  local anew = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
     local s = call('HMGET', hash, 'held', 'till', 'forced')
     if num(s[2]) > NOW + 3600000 then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
+    if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up, true) == 0 then
+      call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
+    end
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
     local list = keys.outcomes(m, up)
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
@@ -245,10 +264,9 @@ function upstreams.tidy()
     if call('EXISTS', hash, list) == 0 then
       probes_of(m, up, true)
       call('ZREM', keys.upstreams(), member)
-      if call('ZLEXCOUNT', keys.upstreams(), span_of(m)) == 0 then
-        call('HDEL', keys.model(m), 'ups')
-      end
     end
+    if call('EXISTS', hash) == 0 then anew[m] = true end
   end
+  for m in pairs(anew) do mark_anew(m) end
 end
 end
