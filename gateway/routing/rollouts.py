@@ -71,7 +71,9 @@ def changed(settings: Settings, change: PlannedChange) -> Settings:
         route = _on_route(route, change, settings.tiers)
         after = settings.model_copy(update={"routes": {**settings.routes, change.name: route}})
     before = set(unusable_routes(_alone(settings, change)))
-    if wrong := [("", sentence) for sentence in unusable_routes(_alone(after, change)) if sentence not in before]:
+    if wrong := [
+        ("", sentence) for sentence in unusable_routes(_alone(after, change)) if sentence not in before
+    ]:
         raise Unfit(wrong)
     return after
 

@@ -70,13 +70,13 @@ async def test_as_many_upstreams_as_may_come_hold_nobody_up() -> None:
     pool = Pool(lambda: 0.0)
     models = [f"m{n}" for n in range(256)]
     began = time.thread_time()
-    workers = [connect(pool, models, f"up{n}") for n in range(500)]
-    for worker in workers[250:]:
+    workers = [connect(pool, models, f"up{n}") for n in range(800)]
+    for worker in workers[400:]:
         pool.remove(worker)
     for _ in range(20):
         pool.upstreams(models)
     assert time.thread_time() - began < 5, "none is compared with all the others"
-    for worker in workers[:250]:
+    for worker in workers[:400]:
         pool.remove(worker)
     assert pool.upstreams(models) == []
     assert not any(pool.take_news().values())
