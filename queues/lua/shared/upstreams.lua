@@ -87,6 +87,16 @@ function upstreams.barred(m)
   return least, open and 'open' or broken and 'probing' or 'held', solo
 end
 
+-- Whether all upstreams of a model are open, and were probed in vain or are to be so; and the user who alone made them so, if it is one.
+function upstreams.given_up(m)
+  local all = upstreams.of(m)
+  for _, up in ipairs(all) do
+    local s = call('HMGET', keys.upstream(m, up), 'till', 'number', 'forced')
+    if s[3] ~= 'open' and (s[3] or num(s[1]) <= NOW or num(s[2]) < 2) then return false end
+  end
+  return all[1] ~= nil, #all == 1 and call('HGET', keys.upstream(m, all[1]), 'solo') or nil
+end
+
 -- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's.
 local function judge(list, window)
   local outcomes, good_workers, good_users, any = {}, {}, {}, false
@@ -136,6 +146,7 @@ function upstreams.note(t, good, why, books)
   call('LTRIM', list, '0', whole(KEPT - 1))
   call('PEXPIRE', list, whole(window))
   local counted, failures, solo = judge(list, window)
+  if till and not good and call('HGET', hash, 'solo') ~= t.u then call('HDEL', hash, 'solo') end -- others fail, too
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
@@ -146,8 +157,8 @@ function upstreams.note(t, good, why, books)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
-    if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
     if not till then
+      if solo then call('HSET', hash, 'solo', solo) end
       call('HSET', hash, 'since', NOW_TEXT)
       call('DEL', list)
     end

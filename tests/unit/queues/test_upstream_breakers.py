@@ -461,3 +461,49 @@ def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
     pool.succeed()
     assert pool.known() == {}, "more of them went well than not"
     pool.audit()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_waits_is_told_when_probes_have_failed_too_unless_another_made_it_so_alone(
+    world: World, alone: bool
+) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    pool.open(user="u")
+    world.advance(OPEN_MS)
+    probes = [pool.run(f"p{n}", user="u" if alone else f"u{n}") for n in range(PROBES)]
+    for task in ("probe", "waits", "async"):
+        pool.submit(task, user="u", waiting=task != "async")
+    pool.submit("falls", user="u", waiting=True, fallbacks="nobody\t", fallback_after_ms=0)
+    pool.submit("victim", user="victim", waiting=True)
+    for grant in probes:
+        pool.finish(grant, state=State.FAILED, code="CONNECT_TIMEOUT")
+    assert ("solo" in pool.known()) == alone
+    pool.sweep()
+    left = {task for task in ("probe", "waits", "async", "falls") if pool.state(task) == "queued"}
+    assert left == {"async"}
+    ended = {task for task in ("waits", "falls") if pool.state(task) == "failed"}
+    assert {pool.code(task) for task in ended} == {"MODEL_UNAVAILABLE"}
+    assert pool.state("victim") == ("queued" if alone else "failed")
+    pool.audit()
+
+
+def test_who_waits_goes_on_waiting_while_it_was_not_probed_or_another_model_may_do(world: World) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    waits = pool.run("running")
+    pool.submit("waits", waiting=True)
+    pool.finish(waits)
+    early = pool.take("m")
+    for _ in range(FAILURES):
+        pool.fail()
+    pool.sweep()
+    pool.requeue(early[0], "declined")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.state("waits") == "queued", "it has opened only now"
+    pool.force("open")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.code("waits") == "MODEL_UNAVAILABLE", "an operator gave it up"
+    pool.audit()
