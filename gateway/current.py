@@ -155,6 +155,11 @@ class Current:
         self._changes = tuple(changes)
         self._roll_out()
 
+    @property
+    def changes(self) -> list[PlannedChange]:
+        """Those that hold now and fit the configuration."""
+        return [change for change in self._changes if change.active and change.id not in self.unfit]
+
     def _roll_out(self) -> None:
         self.rollouts: Rollouts | None
         """None: no task is concerned by a change."""

@@ -1,4 +1,4 @@
-"""Every setting as it holds now, and whence it came: the operators' call that tells it."""
+"""Every setting as it holds now, and where it comes from: the operators' call that tells it."""
 
 from typing import Annotated, Literal
 
@@ -15,14 +15,17 @@ router = APIRouter(
 
 
 class Came(Answer):
-    """A value, and whence it came."""
+    """A value, and where it comes from."""
 
     value: JsonValue
     source: Literal["default", "file", "environment", "flag", "generated", "replica", "changed"] = Field(
         description="`generated`: the program made it. `replica`: another replica's configuration is newer and holds. `changed`: "
         "an operator changed it while running"
     )
-    where: str = Field(description="the flag, the variable, the path of the file, the replica; empty: none")
+    where: str = Field(
+        description="the flag, the variable, the path of the file, the replica, the id of a change (of a "
+        "route, or of what is decided for each task of a model); empty: none"
+    )
     since: Ms | None = Field(
         description="when this replica began to have it, or when it was changed; of another replica's configuration when that "
         "was modified; null: not known"
@@ -79,6 +82,9 @@ class Settings(Answer):
         description="why it is not known what was changed while running, and who else there is; null: it is"
     )
     replicas: list[Configured]
+    shared: list[str] = Field(
+        description="ids of changes that hold for a share of the tasks: for these another value holds than is told here"
+    )
     settings: list[Setting]
     more: bool = Field(description="there are more than 10,000: ask for a part of their names")
 

@@ -1,4 +1,4 @@
-"""Every setting in one view: its value, whence it came, since when, and by whom it was changed.
+"""Every setting in one view: its value, where it comes from, since when, and by whom it was changed.
 
 Pure. A replica's own configuration lies at the bottom. Over it lie layers of values that hold instead, each by the names of
 settings (`Layer`): what the store has of queues and models from another replica's newer configuration, and what operators changed
@@ -17,13 +17,15 @@ from msgspec.structs import asdict, replace
 
 from fairlane.gateway.current import RELOADED
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
+from fairlane.gateway.routing.rollouts import changed
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.leaves import Leaf, leaves
 from fairlane.gateway.settings.origins import Loc
+from fairlane.queues.changes import WHOLE, PlannedChange
 from fairlane.queues.rules import Kind, Ruling, Value
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
-"""Whence a value came. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
+"""Where a value comes from. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
 `changed`: an operator changed it while running."""
 
 FOLLOWS = {"worker_timeout_ms": "max_task_timeout_ms"}
@@ -33,10 +35,11 @@ QUEUE_FOLLOWS = {"max_length": "max_queue_length", "max_wait_ms": "max_queue_wai
 
 
 class Came(msgspec.Struct, frozen=True, rename="camel"):
-    """A value, and whence it came.
+    """A value, and where it comes from.
 
-    `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
-    it was changed; of another replica's configuration when that was modified. `by`: the operator's key who changed it.
+    `where`: the flag, the variable, the path of the file, the replica, the change. `since`, ms: when this replica began to have
+    it, or when it was changed; of another replica's configuration when that was modified. `by`: the key of the operator who
+    changed it.
     """
 
     value: Any
@@ -178,7 +181,9 @@ def _with_pauses(found: Iterable[Leaf]) -> Iterator[Leaf]:
 
 
 def _default(name: str) -> Any:
-    """Of a setting of a queue or model that this configuration does not list."""
+    """Of a setting of a queue or model that this configuration does not list; those of routes have none."""
+    if name.startswith("routes."):
+        return None
     kind: Kind = "queue" if name.startswith("queues.") else "model"
     field = ENTRY[kind].model_fields.get(name.rpartition(".")[2])
     return (
@@ -209,13 +214,38 @@ def of_store(settings: Settings, ruling: Ruling) -> list[Layer]:
             theirs = ruling.configured.get(place)
             if mine.get(place) != theirs:
                 other[name_of(*place)] = Came(theirs, "replica", held.replica, held.modified_ms)
-    changed = {
+    overrides = {
         name_of(one.kind, one.name, one.setting): Came(
             one.value, "changed", "", one.at_ms, one.who or None, one.audit_id or None
         )
         for one in ruling.overrides
     }
-    return [dict(sorted(other.items())), dict(sorted(changed.items()))]
+    return [dict(sorted(other.items())), dict(sorted(overrides.items()))]
+
+
+def of_changes(settings: Settings, changes: Iterable[PlannedChange]) -> Layer:
+    """What `changes` of routes and models, which hold and fit these settings, say of all tasks: not those for a share
+    (`shared`), where no setting has one value."""
+    found: dict[str, Came] = {}
+    for change in changes:
+        if change.whole or shared(change):
+            continue
+        before = {leaf.name: leaf.value for leaf in leaves(settings)}
+        settings = changed(settings, change)
+        came = Came(None, "changed", change.id, change.began_ms, change.who or None)
+        found |= {
+            leaf.name: replace(came, value=leaf.value)
+            for leaf in leaves(settings)
+            if leaf.loc[:2] == (f"{change.kind}s", change.name)
+            and leaf.loc[-1] in change.fields
+            and before.get(leaf.name) != leaf.value
+        }
+    return found
+
+
+def shared(change: PlannedChange) -> bool:
+    """It holds for a share of the tasks alone, so no setting has one value."""
+    return not change.whole and change.rollout < WHOLE
 
 
 def name_of(kind: str, name: str, setting: str) -> str:

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from fairlane import __version__
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Layer, Own, Row, of_store, view
+from fairlane.gateway.operator.effective import Layer, Own, Row, of_changes, of_store, shared, view
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.rules import Ruling
@@ -59,6 +59,8 @@ class EffectiveSettings:
             layers = [*of_store(own.settings, ruling), *more]
         except StoreError as error:
             away = str(error)
+        holding = current.changes  # also while Redis is away
+        layers = [*layers, of_changes(own.settings, holding)]
         rows = await asyncio.to_thread(
             _rows, own, layers, text.lower(), changed
         )  # there may be thousands of keys
@@ -74,6 +76,7 @@ class EffectiveSettings:
             "inForce": _in_force(ruling),
             "storeAway": away,
             "replicas": replicas,
+            "shared": [change.id for change in holding if shared(change)],
             "settings": to_builtins(rows[:MOST_ROWS]),
             "more": len(rows) > MOST_ROWS,
         }

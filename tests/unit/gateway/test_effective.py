@@ -1,4 +1,4 @@
-"""Every setting in one view: its value, whence it came, since when, and by whom it was changed."""
+"""Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_file, of_store, view
+from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, shared, view
 from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.origins import Origin
+from fairlane.queues.changes import PlannedChange
 from fairlane.queues.rules import Override, Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
@@ -199,6 +200,33 @@ def test_a_later_layer_lies_over_the_ones_before(tmp_path: Path) -> None:
     row = rows(settings, *layers)["routes.fast.model"]
     assert (row.value, row.by) == ("y", "bob")
     assert row.otherwise == layers[0]["routes.fast.model"]
+
+
+def test_what_a_change_says_of_all_tasks_holds_and_names_the_change(tmp_path: Path) -> None:
+    settings = loaded(tmp_path / "f.yaml")
+    planned = [
+        PlannedChange("route", "fast", {"timeout_ms": 7000, "mode": "batch"}, who="ops", id="c1", began_ms=5),
+        PlannedChange("route", "fast", {"max_wait_ms": 9}, tier="free", id="c2"),
+        PlannedChange("model", "new", {"silence_ms": 800}, id="c3"),
+        PlannedChange("route", "fast", {"model": "other"}, rollout=10, id="c4"),
+        PlannedChange("model", "a/b", {"concurrency": 1}, whole=True, id="c5"),
+    ]
+    layer = of_changes(settings, planned)
+    found = rows(settings, layer)
+    assert {name: came.where for name, came in layer.items()} == {
+        "routes.fast.timeout_ms": "c1",
+        "routes.fast.mode": "c1",
+        "routes.fast.tiers.paid.timeout_ms": "c1",
+        "routes.fast.tiers.free.max_wait_ms": "c2",
+        "models.new.silence_ms": "c3",
+    }
+    row = found["routes.fast.mode"]
+    assert (row.value, row.source, row.where, row.since, row.by) == ("batch", "changed", "c1", 5, "ops")
+    assert found["routes.fast.tiers.paid.timeout_ms"].otherwise == Came(
+        5000, "file", str(tmp_path / "f.yaml"), 1
+    )
+    assert (found["models.new.silence_ms"].value, found["models.new.silence_ms"].default) == (800, None)
+    assert [change.id for change in planned if shared(change)] == ["c4"]
 
 
 def test_who_made_a_change_counts_for_the_value_that_they_gave() -> None:

@@ -122,6 +122,7 @@ function notices(answer) {
     const what = differs.map(name => t(`settings.differs.${name}`)).join(", ");
     if (what) found.push(["warn", t("settings.differs", { replica: host ? `${replica} (${host})` : replica, what })]);
   }
+  if (answer.shared?.length) found.push(["", t("settings.shared", { changes: answer.shared.join(", ") })]);
   if (answer.more) found.push(["warn", t("settings.more")]);
   return found;
 }
