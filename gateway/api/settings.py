@@ -23,8 +23,7 @@ class Came(Answer):
         "an operator changed it while running"
     )
     where: str = Field(
-        description="the flag, the variable, the path of the file, the replica, the id of a change (of a "
-        "route, or of what is decided for each task of a model); empty: none"
+        description="the flag, the variable, the path of the file, the replica, the change; empty: none"
     )
     since: Ms | None = Field(
         description="when this replica began to have it, or when it was changed; of another replica's configuration when that "
@@ -82,9 +81,6 @@ class Settings(Answer):
         description="why it is not known what was changed while running, and who else there is; null: it is"
     )
     replicas: list[Configured]
-    shared: list[str] = Field(
-        description="ids of changes that hold for a share of the tasks: for these another value holds than is told here"
-    )
     settings: list[Setting]
     more: bool = Field(description="there are more than 10,000: ask for a part of their names")
 

@@ -17,7 +17,6 @@ from msgspec.structs import asdict, replace
 
 from fairlane.gateway.current import RELOADED
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
-from fairlane.gateway.routing.rollouts import changed
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.leaves import Leaf, leaves
 from fairlane.gateway.settings.origins import Loc
@@ -25,7 +24,7 @@ from fairlane.queues.changes import WHOLE, PlannedChange
 from fairlane.queues.rules import Kind, Ruling, Value
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
-"""Where a value comes from. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
+"""Whence a value came. `generated`: the program made it. `replica`: another replica's configuration is newer and holds.
 `changed`: an operator changed it while running."""
 
 FOLLOWS = {"worker_timeout_ms": "max_task_timeout_ms"}
@@ -37,9 +36,8 @@ QUEUE_FOLLOWS = {"max_length": "max_queue_length", "max_wait_ms": "max_queue_wai
 class Came(msgspec.Struct, frozen=True, rename="camel"):
     """A value, and where it comes from.
 
-    `where`: the flag, the variable, the path of the file, the replica, the change. `since`, ms: when this replica began to have
-    it, or when it was changed; of another replica's configuration when that was modified. `by`: the key of the operator who
-    changed it.
+    `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
+    it was changed; of another replica's configuration when that was modified. `by`: the operator's key who changed it.
     """
 
     value: Any
@@ -181,9 +179,7 @@ def _with_pauses(found: Iterable[Leaf]) -> Iterator[Leaf]:
 
 
 def _default(name: str) -> Any:
-    """Of a setting of a queue or model that this configuration does not list; those of routes have none."""
-    if name.startswith("routes."):
-        return None
+    """Of a setting of a queue or model that this configuration does not list."""
     kind: Kind = "queue" if name.startswith("queues.") else "model"
     field = ENTRY[kind].model_fields.get(name.rpartition(".")[2])
     return (
@@ -214,38 +210,32 @@ def of_store(settings: Settings, ruling: Ruling) -> list[Layer]:
             theirs = ruling.configured.get(place)
             if mine.get(place) != theirs:
                 other[name_of(*place)] = Came(theirs, "replica", held.replica, held.modified_ms)
-    overrides = {
+    changed = {
         name_of(one.kind, one.name, one.setting): Came(
             one.value, "changed", "", one.at_ms, one.who or None, one.audit_id or None
         )
         for one in ruling.overrides
     }
-    return [dict(sorted(other.items())), dict(sorted(overrides.items()))]
+    return [dict(sorted(other.items())), dict(sorted(changed.items()))]
 
 
-def of_changes(settings: Settings, changes: Iterable[PlannedChange]) -> Layer:
-    """What `changes` of routes and models, which hold and fit these settings, say of all tasks: not those for a share
-    (`shared`), where no setting has one value."""
-    found: dict[str, Came] = {}
+def of_changes(changes: Iterable[PlannedChange]) -> Layer:
+    """What changes of single tasks say that hold now, also those that hold for a share of the tasks: `where` says for which."""
+    layer: dict[str, Came] = {}
     for change in changes:
-        if change.whole or shared(change):
+        if change.whole or not change.active:
             continue
-        before = {leaf.name: leaf.value for leaf in leaves(settings)}
-        settings = changed(settings, change)
-        came = Came(None, "changed", change.id, change.began_ms, change.who or None)
-        found |= {
-            leaf.name: replace(came, value=leaf.value)
-            for leaf in leaves(settings)
-            if leaf.loc[:2] == (f"{change.kind}s", change.name)
-            and leaf.loc[-1] in change.fields
-            and before.get(leaf.name) != leaf.value
-        }
-    return found
-
-
-def shared(change: PlannedChange) -> bool:
-    """It holds for a share of the tasks alone, so no setting has one value."""
-    return not change.whole and change.rollout < WHOLE
+        part = f"{change.kind}s.{change.name}"
+        if change.vision:
+            part += ".vision"
+        if change.tier:
+            part += f".tiers.{change.tier}"
+        where = f"change {change.id}"
+        if change.rollout < WHOLE:
+            where += f", for {change.rollout} % of the {'users' if change.by_user else 'tasks'}"
+        for field, value in change.fields.items():
+            layer[f"{part}.{field}"] = Came(value, "changed", where, change.began_ms, change.who or None)
+    return layer
 
 
 def name_of(kind: str, name: str, setting: str) -> str:

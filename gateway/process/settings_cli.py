@@ -24,8 +24,8 @@ def settings(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which settings hold in a running gateway, where each comes from, since when, and who changed it: those that
-    are not as by default, or all. A gateway with keys wants a viewer's or an admin's.
+    """Show which settings hold in a running gateway, where each comes from, since when, and who changed it: those that are not
+    as by default, or all. A gateway with keys wants a viewer's or an admin's.
 
     fairlane settings
 
@@ -47,10 +47,6 @@ def settings(
         )
     )
     print_rows(told["settings"], None, running=True)
-    if shared := told.get("shared"):
-        typer.echo(
-            f"for a share of the tasks something else holds, by {', '.join(shared)}: `fairlane changes` says what"
-        )
     if told["more"]:
         typer.echo("there are more: say a part of their names")
 

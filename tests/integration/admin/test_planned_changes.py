@@ -416,17 +416,3 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
         assert len((await talk.http.get(CHANGES)).json()["changes"]) == 1
         done = await fairlane(talk, "changes", "make", "route", "chat", "model=b", "--at", "tomorrow")
         assert "or a date or time such as 2027-01-31 or 2027-01-31T22:00 (UTC); got 'tomorrow'" in done.stderr
-
-
-async def test_the_settings_tell_what_a_change_says_of_all_tasks_and_which_one_says_it_of_a_share(
-    gateway: Start,
-) -> None:
-    async with gateway(**ROUTES) as talk:
-        change = await make(talk, {"route": "chat", "set": {"model": "b"}, "rollout": 10})
-        for share, value, shared in ((10, "a", [change["id"]]), (100, "b", [])):
-            await talk.http.patch(f"{CHANGES}/{change['id']}", json={"rollout": share})
-            answer = await talk.http.get("/api/admin/settings", params={"name": "routes.chat.model"})
-            [setting] = answer.json()["settings"]
-            assert (setting["value"], answer.json()["shared"]) == (value, shared)
-        assert (setting["source"], setting["where"]) == ("changed", change["id"])
-        assert setting["otherwise"]["value"] == "a"

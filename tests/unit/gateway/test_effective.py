@@ -1,6 +1,7 @@
 """Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, shared, view
+from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
 from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.origins import Origin
-from fairlane.queues.changes import PlannedChange
+from fairlane.queues.changes import Phase, PlannedChange
 from fairlane.queues.rules import Override, Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
@@ -202,33 +203,6 @@ def test_a_later_layer_lies_over_the_ones_before(tmp_path: Path) -> None:
     assert row.otherwise == layers[0]["routes.fast.model"]
 
 
-def test_what_a_change_says_of_all_tasks_holds_and_names_the_change(tmp_path: Path) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    planned = [
-        PlannedChange("route", "fast", {"timeout_ms": 7000, "mode": "batch"}, who="ops", id="c1", began_ms=5),
-        PlannedChange("route", "fast", {"max_wait_ms": 9}, tier="free", id="c2"),
-        PlannedChange("model", "new", {"silence_ms": 800}, id="c3"),
-        PlannedChange("route", "fast", {"model": "other"}, rollout=10, id="c4"),
-        PlannedChange("model", "a/b", {"concurrency": 1}, whole=True, id="c5"),
-    ]
-    layer = of_changes(settings, planned)
-    found = rows(settings, layer)
-    assert {name: came.where for name, came in layer.items()} == {
-        "routes.fast.timeout_ms": "c1",
-        "routes.fast.mode": "c1",
-        "routes.fast.tiers.paid.timeout_ms": "c1",
-        "routes.fast.tiers.free.max_wait_ms": "c2",
-        "models.new.silence_ms": "c3",
-    }
-    row = found["routes.fast.mode"]
-    assert (row.value, row.source, row.where, row.since, row.by) == ("batch", "changed", "c1", 5, "ops")
-    assert found["routes.fast.tiers.paid.timeout_ms"].otherwise == Came(
-        5000, "file", str(tmp_path / "f.yaml"), 1
-    )
-    assert (found["models.new.silence_ms"].value, found["models.new.silence_ms"].default) == (800, None)
-    assert [change.id for change in planned if shared(change)] == ["c4"]
-
-
 def test_who_made_a_change_counts_for_the_value_that_they_gave() -> None:
     """A replica of an older release may have changed it since, and it writes nobody down."""
     overrides = {"q:a:weight": "2.0", "m:x:y:concurrency": "4", "q:a:unheard_of": "1"}
@@ -335,3 +309,32 @@ def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> Non
     assert one == other
     assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
     assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
+
+
+def test_what_a_change_says_of_a_share_of_the_tasks_has_a_row_that_says_of_which(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path / "f.yaml", "routes: {fast: {model: a}}\nmodels: {a: {first_output_ms: 5000}, b: {}}\n"
+    )
+    change = PlannedChange(
+        "route", "fast", {"model": "b"}, tier="free", rollout=10, who="ops", id="x7", began_ms=9
+    )
+    active = replace(change, phase=Phase.ACTIVE)
+    others = [
+        replace(
+            active, kind="model", name="a", fields={"first_output_ms": None}, tier="", rollout=100, id="y"
+        ),
+        replace(active, whole=True, kind="queue", name="paid_batch", fields={"weight": 2.0}),
+        replace(change, tier="paid"),
+    ]
+    found = rows(settings, of_changes([active, *others]))
+    row = found["routes.fast.tiers.free.model"]
+    assert (row.value, row.source, row.where) == ("b", "changed", "change x7, for 10 % of the tasks")
+    assert (row.since, row.by) == (9, "ops")
+    assert (found["models.a.first_output_ms"].value, found["models.a.first_output_ms"].where) == (
+        None,
+        "change y",
+    )
+    assert found["queues.paid_batch.weight"].source == "default", (
+        "what is said of a queue as a whole is in the store"
+    )
+    assert "routes.fast.tiers.paid.model" not in found

@@ -1,4 +1,4 @@
-// Every setting of the replica that answers, as it holds now: its value, whence it came, since when, and who changed it.
+// Every setting of the replica that answers, as it holds now: its value, where it comes from, since when, and who changed it.
 
 import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";
@@ -122,7 +122,6 @@ function notices(answer) {
     const what = differs.map(name => t(`settings.differs.${name}`)).join(", ");
     if (what) found.push(["warn", t("settings.differs", { replica: host ? `${replica} (${host})` : replica, what })]);
   }
-  if (answer.shared?.length) found.push(["", t("settings.shared", { changes: answer.shared.join(", ") })]);
   if (answer.more) found.push(["warn", t("settings.more")]);
   return found;
 }
