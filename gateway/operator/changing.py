@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NoReturn
 
 import structlog
@@ -256,7 +257,7 @@ class ChangeAdmin:
         """Raise the ApiError that says why."""
         match hindered.why:
             case "busy":
-                what = "the same settings" if change.whole else "single tasks"
+                what = "the same settings" if change.whole else "the tasks"
                 raise ApiError(
                     409,
                     "CHANGE_CONFLICT",
@@ -267,7 +268,8 @@ class ChangeAdmin:
                 sentence = f"{hindered.by} changes wait or hold, and no more may: take back some"
                 raise ApiError(409, "TOO_MANY_CHANGES", sentence)
             case "past":
-                sentence = f"until must be later than now and than the beginning; the store's clock says {hindered.by}"
+                now = datetime.fromtimestamp(int(hindered.by) / 1000, UTC).isoformat(timespec="seconds")
+                sentence = f"until must be later than now ({now}, by Redis's clock) and than the beginning"
                 raise bad_request(sentence, "until")
             case "over":
                 how = "has been taken back" if hindered.by == "taken_back" else "has ended"
@@ -337,4 +339,8 @@ def _unfit(error: Unfit) -> ApiError:
 
 
 def _not_found(change_id: str) -> ApiError:
-    return ApiError(404, "CHANGE_NOT_FOUND", f"There is no change {change_id[:64]!r}")
+    return ApiError(
+        404,
+        "CHANGE_NOT_FOUND",
+        f"There is no change {change_id[:64]!r}; `fairlane changes` lists those that are known",
+    )

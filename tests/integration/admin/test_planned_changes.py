@@ -411,3 +411,8 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
         assert "has been taken back: make it anew" in done.stderr
         done = await fairlane(talk, "changes", "make", "tier", "x", "a=b")
         assert "say route, model or queue" in done.stderr
+        done = await fairlane(talk, "changes", "make", "route", "chat", "model=b", "--rollout", "0")
+        assert done.returncode == 2
+        assert len((await talk.http.get(CHANGES)).json()["changes"]) == 1
+        done = await fairlane(talk, "changes", "make", "route", "chat", "model=b", "--at", "tomorrow")
+        assert "or a date or time such as 2027-01-31 or 2027-01-31T22:00 (UTC); got 'tomorrow'" in done.stderr

@@ -1,4 +1,4 @@
-"""Every setting in one view: its value, whence it came, since when, and by whom it was changed."""
+"""Every setting in one view: its value, where it comes from, since when, and by whom it was changed."""
 
 import json
 from dataclasses import replace
