@@ -278,7 +278,7 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(
                 503,
                 "MODEL_UNAVAILABLE",
-                f"{task.model} is unavailable: its upstream fails",
+                f"{task.model} is unavailable: its upstream fails, or an operator has it shut off",
                 retry_after_ms=retry_ms,
             )
         case "outbox_full":
