@@ -251,6 +251,8 @@ def breaker_condition(row: UpstreamRow, now: float) -> str:
         said += f", probed in {max(row.until - now, 0) / 1000:.0f}s"
     if row.probes:
         said += f", {row.probes} probing"
+    elif row.breaker == "half_open":
+        said += ", the next tasks probe it"
     if row.held_until and row.held_until > now:
         said += f"; held by its provider for {(row.held_until - now) / 1000:.0f}s"
     return said

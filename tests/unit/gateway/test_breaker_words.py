@@ -29,6 +29,13 @@ def test_what_is_still_to_come_is_not_taken_for_what_has_been() -> None:
     assert breaker_condition(FAILS, NOW) == "open, probed in 7s"
 
 
+def test_a_breaker_that_nobody_probes_says_what_it_waits_for() -> None:
+    assert (
+        breaker_condition(UpstreamRow("gpu-1", 1, "half_open"), NOW) == "half-open, the next tasks probe it"
+    )
+    assert breaker_condition(UpstreamRow("gpu-1", 1, "half_open", probes=2), NOW) == "half-open, 2 probing"
+
+
 def test_status_says_since_when_a_breaker_is_not_as_it_should_be(capsys: pytest.CaptureFixture[str]) -> None:
     print_state(State([], [model(FAILS, WELL)], [], {}, now=NOW))
     said = capsys.readouterr().out
