@@ -95,7 +95,8 @@ class Submit:
             )  # a route's model is configured
             error = refusal(answer, task, known_model=known)
             asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
-            error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
+            side = {"change": task.change} if task.change else {}
+            error.facts = {"queue": task.queue, "model": task.model, **asked, **side, **error.facts}
             error.standing = answer.standing
             raise error
         self._metrics.accepted(task.queue, answer.line)
