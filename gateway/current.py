@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -154,11 +154,6 @@ class Current:
         """Take over which changes of settings hold now, on top of the configuration, and of the next ones."""
         self._changes = tuple(changes)
         self._roll_out()
-
-    @property
-    def of_tasks(self) -> Sequence[PlannedChange]:
-        """The changes of single tasks that hold now."""
-        return [change for change in self._changes if change.active and not change.whole]
 
     def _roll_out(self) -> None:
         self.rollouts: Rollouts | None

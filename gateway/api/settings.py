@@ -22,22 +22,13 @@ class Came(Answer):
         description="`generated`: the program made it. `replica`: another replica's configuration is newer and holds. `changed`: "
         "an operator changed it while running"
     )
-    where: str = Field(
-        description="the flag, the variable, the path of the file, the replica, the id of a change; empty: none"
-    )
+    where: str = Field(description="the flag, the variable, the path of the file, the replica; empty: none")
     since: Ms | None = Field(
         description="when this replica began to have it, or when it was changed; of another replica's configuration when that "
         "was modified; null: not known"
     )
     by: str | None = Field(description="the key of the operator who changed it")
     audit: str | None = Field(description="the entry of the audit record that says so")
-
-
-class ForShare(Came):
-    """What a change says for a part of the tasks."""
-
-    rollout: int = Field(description="percent")
-    of_users: bool = Field(description="the share is one of users; else of tasks")
 
 
 class Setting(Came):
@@ -52,7 +43,6 @@ class Setting(Came):
     after_restart: Came | None = Field(
         description="what the configuration says that was read last, where that waits for a restart"
     )
-    for_share: ForShare | None = Field(description="what holds for a part of the tasks instead")
 
 
 class File(Answer):

@@ -2,9 +2,7 @@
 
 Pure. A replica's own configuration lies at the bottom. Over it lie layers of values that hold instead, each by the names of
 settings (`Layer`): what the store has of queues and models from another replica's newer configuration, and what operators changed
-while running, of queues and models or for each task (changes). What a change says for a part of the tasks stands beside what
-holds for the others. Who lets something else be changed while running adds a function that makes one more layer of it
-(`inforce.py`).
+while running. Who lets something else be changed while running adds a function that makes one more layer of it (`inforce.py`).
 
 No secret is in it: of those it says that they are set, of URLs neither user, password nor query (`settings/leaves.py`).
 """
@@ -19,12 +17,9 @@ from msgspec.structs import asdict, replace
 
 from fairlane.gateway.current import RELOADED
 from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
-from fairlane.gateway.routing.rollouts import Unfit
-from fairlane.gateway.routing.rollouts import changed as applied
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.leaves import Leaf, leaves
 from fairlane.gateway.settings.origins import Loc
-from fairlane.queues.changes import WHOLE, PlannedChange
 from fairlane.queues.rules import Kind, Ruling, Value
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
@@ -57,15 +52,6 @@ Layer = Mapping[str, Came]
 """What holds instead of what lies below, by the names of settings."""
 
 
-class ForShare(Came, frozen=True, kw_only=True, rename="camel"):
-    """What a change says for a part of the tasks. `where`: the change's id."""
-
-    rollout: int
-    """Percent."""
-    of_users: bool = False
-    """The share is one of users; else of tasks."""
-
-
 class Row(Came, frozen=True, kw_only=True, rename="camel"):
     """One setting."""
 
@@ -81,8 +67,6 @@ class Row(Came, frozen=True, kw_only=True, rename="camel"):
     """What would hold without the change, or without the other replica."""
     after_restart: Came | None = None
     """What the configuration says that was read last, where that waits for a restart."""
-    for_share: ForShare | None = None
-    """What holds for a part of the tasks instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +81,8 @@ class Own:
     read: Settings
 
 
-def view(own: Own, layers: Sequence[Layer] = (), shares: Mapping[str, ForShare] | None = None) -> list[Row]:
-    """All settings, in the order of their reference; what only `layers` or `shares` (what holds for a part of the tasks) have,
-    behind them. Of the layers a later one holds."""
+def view(own: Own, layers: Sequence[Layer] = ()) -> list[Row]:
+    """All settings, in the order of their reference; what only `layers` have, behind them. Of the layers a later one holds."""
     settings = own.settings
     waiting = {leaf.name: leaf for leaf in leaves(own.read) if leaf.loc[0] not in RELOADED}
     base = {leaf.name: (leaf, _came(leaf, settings, own)) for leaf in _with_pauses(leaves(settings))}
@@ -123,10 +106,8 @@ def view(own: Own, layers: Sequence[Layer] = (), shares: Mapping[str, ForShare] 
                 after_restart=None if said is None or said.value == leaf.value else _waiting(said, own),
             )
         )
-    shares = shares or {}
-    beside = dict.fromkeys(name for layer in [*layers, shares] for name in layer if name not in base)
-    rows += [_row(name, _default(name), Came(_default(name)), layers) for name in beside]
-    return [replace(row, for_share=shares[row.name]) if row.name in shares else row for row in rows]
+    beside = dict.fromkeys(name for layer in layers for name in layer if name not in base)
+    return rows + [_row(name, _default(name), Came(_default(name)), layers) for name in beside]
 
 
 def of_file(settings: Settings) -> list[Row]:
@@ -235,36 +216,6 @@ def of_store(settings: Settings, ruling: Ruling) -> list[Layer]:
         for one in ruling.overrides
     }
     return [dict(sorted(other.items())), dict(sorted(changed.items()))]
-
-
-def of_changes(
-    settings: Settings, changes: Iterable[PlannedChange]
-) -> tuple[dict[str, Came], dict[str, ForShare]]:
-    """What changes that hold say for each task beside these settings: a layer of what they say for all of them, and what for a
-    part. Those that do not fit the settings hold for nobody."""
-    whole: dict[str, Came] = {}
-    parts: dict[str, ForShare] = {}
-    for change in changes:
-        try:
-            after = applied(settings, change)
-        except Unfit:
-            continue
-        top = f"{change.kind}s"
-        before = {leaf.name: leaf.value for leaf in leaves(settings, [top])}
-        for leaf in leaves(after, [top]):
-            if leaf.name in before and leaf.value == before[leaf.name]:
-                continue
-            if leaf.name not in before and leaf.value is None:
-                continue
-            if change.rollout >= WHOLE:
-                whole[leaf.name] = Came(leaf.value, "changed", change.id, change.began_ms, change.who)
-            else:
-                parts[leaf.name] = ForShare(
-                    *(leaf.value, "changed", change.id, change.began_ms, change.who),
-                    rollout=change.rollout,
-                    of_users=change.by_user,
-                )
-    return whole, parts
 
 
 def name_of(kind: str, name: str, setting: str) -> str:

@@ -9,8 +9,7 @@ from msgspec import to_builtins
 
 from fairlane import __version__
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Layer, Own, Row, of_changes, of_store, view
-from fairlane.queues.changes import PlannedChange
+from fairlane.gateway.operator.effective import Layer, Own, Row, of_store, view
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.rules import Ruling
@@ -60,9 +59,9 @@ class EffectiveSettings:
             layers = [*of_store(own.settings, ruling), *more]
         except StoreError as error:
             away = str(error)
-        rows = await asyncio.to_thread(  # there may be thousands of keys
-            _rows, own, layers, current.of_tasks, text.lower(), changed
-        )
+        rows = await asyncio.to_thread(
+            _rows, own, layers, text.lower(), changed
+        )  # there may be thousands of keys
         refused, file = current.reload_refused, own.settings.origins.file
         return {
             "now": time.time_ns() // 1_000_000,
@@ -129,15 +128,11 @@ def differences(
     return found
 
 
-def _rows(
-    own: Own, layers: Sequence[Layer], changes: Sequence[PlannedChange], text: str, changed: bool
-) -> list[Row]:
-    whole, parts = of_changes(own.settings, changes)
+def _rows(own: Own, layers: Sequence[Layer], text: str, changed: bool) -> list[Row]:
     return [
         row
-        for row in view(own, [*layers, whole], parts)
-        if text in row.name.lower()
-        and (not changed or row.differs or row.otherwise is not None or row.for_share is not None)
+        for row in view(own, layers)
+        if text in row.name.lower() and (not changed or row.differs or row.otherwise is not None)
     ]
 
 

@@ -101,11 +101,6 @@ def _note(row: Mapping[str, Any]) -> str:
     notes = []
     if below := row["otherwise"]:
         notes.append(f"else {_short(below['value'])} ({_source({**below, 'follows': None})})")
-    if part := row.get("forShare"):
-        of = "users" if part["ofUsers"] else "tasks"
-        notes.append(
-            f"{_short(part['value'])} for {part['rollout']} % of the {of} (change {part['where']}, {part['by'] or '-'})"
-        )
     if waits := row["afterRestart"]:
         notes.append(f"{_short(waits['value'])} after a restart ({_source({**waits, 'follows': None})})")
     return "; ".join(notes) or "-"

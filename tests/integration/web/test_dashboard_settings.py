@@ -7,7 +7,6 @@ from playwright.async_api import expect
 from tests.integration.native.keys import key, secret
 from tests.integration.web.conftest import DEADLINE_MS, OpenBrowser, accessible, fits
 from tests.integration.web.test_dashboard import cell, row
-from tests.support.serving import until
 from tests.support.talk import talking
 
 pytestmark = pytest.mark.anyio
@@ -70,29 +69,3 @@ async def test_it_fits_a_small_telephone_in_chinese(
         await expect(page.locator("#settings tbody tr").first).to_be_visible()
         await accessible(page)
         await fits(page)
-
-
-async def test_what_a_change_says_for_a_share_stands_beside_the_value(
-    redis_url: str, tmp_path: Path, open_browser: OpenBrowser
-) -> None:
-    routes = {"chat": {"model": "small"}}
-    async with talking(redis_url, tmp_path, keys=KEYS, routes=routes) as talk:
-        talk.http.headers["Authorization"] = f"Bearer {secret('ops')}"
-        wanted = {"route": "chat", "set": {"model": "large"}, "rollout": 10}
-        made = (await talk.http.post("/api/admin/changes", json=wanted)).json()
-
-        async def told() -> bool:
-            rows = (await talk.http.get("/api/admin/settings?name=routes.chat")).json()["settings"]
-            return any((row["forShare"] or {}).get("where") == made["id"] for row in rows)
-
-        await until(told, "the view to tell of the change")
-        page = await (await open_browser(talk.served.url)).open("/dashboard")
-        await page.get_by_label("Key", exact=True).fill(secret("ops"))
-        await page.get_by_role("button", name="Use this key").click()
-        await page.get_by_role("link", name="Settings", exact=True).click()
-        value = cell(page, "settings", "routes.chat.model", "Value")
-        await expect(value).to_contain_text("small")
-        await expect(value).to_contain_text(f"large for 10% of the tasks (change {made['id']})")
-        await accessible(page)
-        await value.get_by_role("link").click()
-        assert page.url.endswith(f"#/changes/{made['id']}")

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
+from fairlane.gateway.operator.effective import Came, Own, Row, of_file, of_store, view
 from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.origins import Origin
-from fairlane.queues.changes import Phase, PlannedChange
 from fairlane.queues.rules import Override, Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
@@ -308,55 +307,3 @@ def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> Non
     assert one == other
     assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
     assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
-
-
-def planned(kind: Any, name: str, rollout: int = 100, **fields: Any) -> PlannedChange:
-    more = {key: fields.pop(key) for key in ("tier", "vision", "by_user") if key in fields}
-    return PlannedChange(
-        kind, name, fields, rollout=rollout, who="ops", id="c1", phase=Phase.ACTIVE, began_ms=7, **more
-    )
-
-
-def changed_rows(settings: Settings, *changes: PlannedChange) -> dict[str, Row]:
-    whole, parts = of_changes(settings, changes)
-    return {row.name: row for row in view(Own(settings, 1, {}, settings), [whole], parts)}
-
-
-def test_a_change_for_all_tasks_holds_in_the_view(tmp_path: Path) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    row = changed_rows(settings, planned("route", "fast", model="big"))["routes.fast.model"]
-    assert (row.value, row.source, row.where, row.since, row.by) == ("big", "changed", "c1", 7, "ops")
-    assert row.otherwise is not None
-    assert (row.otherwise.value, row.otherwise.source) == ("a/b", "file")
-    assert row.for_share is None
-
-
-def test_a_change_for_a_share_stands_beside_what_holds_for_the_others(tmp_path: Path) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    found = changed_rows(settings, planned("route", "fast", 10, model="big", by_user=True))
-    row = found["routes.fast.model"]
-    assert (row.value, row.source, row.otherwise) == ("a/b", "file", None)
-    assert row.for_share is not None
-    assert (row.for_share.value, row.for_share.rollout, row.for_share.of_users) == ("big", 10, True)
-    assert [name for name, row in found.items() if row.for_share] == ["routes.fast.model"]
-
-
-def test_changes_of_one_tier_of_images_and_of_models_have_the_names_of_the_configuration(
-    tmp_path: Path,
-) -> None:
-    settings = loaded(tmp_path / "f.yaml")
-    found = changed_rows(
-        settings,
-        planned("route", "fast", 10, timeout_ms=9, tier="paid"),
-        planned("route", "fast", 10, model="eye", vision=True),
-        planned("route", "fast", 10, model="x", tier="free"),
-        planned("model", "new", fallbacks=["a/b"]),
-        planned("route", "gone", model="x"),
-    )
-    parts = {name: row.for_share.value for name, row in found.items() if row.for_share}
-    assert parts == {
-        "routes.fast.tiers.paid.timeout_ms": 9,
-        "routes.fast.vision.model": "eye",
-        "routes.fast.tiers.free.model": "x",
-    }
-    assert (found["models.new.fallbacks"].value, found["models.new.fallbacks"].source) == (["a/b"], "changed")

@@ -97,7 +97,7 @@ export class SettingsView {
     const all = this._all.checked || source === "default";
     const shown = answer.settings.filter(
       row =>
-        (all || row.differs || row.otherwise || row.forShare) &&
+        (all || row.differs || row.otherwise) &&
         (!source || row.source === source) &&
         (!text || row.name.toLowerCase().includes(text) || shownValue(row.value).toLowerCase().includes(text)),
     );
@@ -135,22 +135,20 @@ function shownValue(value) {
 
 const sourceText = ({ source, where }) => (where ? `${t(`settings.source.${source}`)}: ${where}` : t(`settings.source.${source}`));
 
-/** What lies below a change, waits for a restart, or holds for a part of the tasks. */
+/** What lies below a change, or waits for a restart. */
 const below = row => [
   row.otherwise ? t("settings.otherwise", { value: shownValue(row.otherwise.value), source: sourceText(row.otherwise) }) : "",
   row.afterRestart ? t("settings.restart", { value: shownValue(row.afterRestart.value), source: sourceText(row.afterRestart) }) : "",
-  row.forShare ? t(row.forShare.ofUsers ? "settings.users" : "settings.share", { value: shownValue(row.forShare.value), share: number(row.forShare.rollout), id: row.forShare.where }) : "",
 ];
 
 function drawValue(row) {
-  const [otherwise, restart, share] = below(row);
+  const [otherwise, restart] = below(row);
   return h(
     "div",
     { class: "setting-value" },
     shownValue(row.value),
     otherwise ? h("span", { class: "sub" }, otherwise) : null,
     restart ? h("span", { class: "sub warn" }, restart) : null,
-    share ? h("a", { class: "sub warn", href: `#/changes/${row.forShare.where}` }, share) : null,
   );
 }
 
