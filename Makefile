@@ -1,11 +1,11 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
 # ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make hostile` attacks a gateway (REQUESTS=,
-# SEED=), `make check` what CI runs besides.
+# SEED=), `make drill` breaks a model's servers (CALLS=), `make check` what CI runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run compile test quick fuzz records hostile check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run compile test quick fuzz records hostile drill check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -33,7 +33,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what they import is compiled before them.
-test quick fuzz records hostile compile: export PYTHONDONTWRITEBYTECODE =
+test quick fuzz records hostile drill compile: export PYTHONDONTWRITEBYTECODE =
 
 compile: $(VENV)/.compiled
 
@@ -57,6 +57,10 @@ records: install-dev
 hostile: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m tests.hostile --requests $(or $(REQUESTS),200000) $(if $(SEED),--seed $(SEED))
+
+drill: install-dev
+	sh tests/install-tools
+	$(BIN)/python -m tests.drill $(if $(CALLS),--calls $(CALLS))
 
 check: install-dev
 	$(BIN)/ruff format --check .

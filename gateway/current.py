@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,6 +149,11 @@ class Current:
         """Of its routes, templates and fallbacks: the same where these are the same."""
         self.settings_hash = _settings_hash(settings)
         self._roll_out()
+
+    @property
+    def changes(self) -> Sequence[PlannedChange]:
+        """Those that this replica goes by, of single tasks and of queues and models as a whole."""
+        return self._changes
 
     def take_changes(self, changes: Iterable[PlannedChange]) -> None:
         """Take over which changes of settings hold now, on top of the configuration, and of the next ones."""

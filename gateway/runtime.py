@@ -36,7 +36,7 @@ from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
 from fairlane.gateway.operator.forget import Forget
-from fairlane.gateway.operator.inforce import EffectiveSettings
+from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
 from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
@@ -275,7 +275,9 @@ class Gateway:
                 Comparisons(records.reading),
                 records.outbox.catch_up,
             ),
-            settings=EffectiveSettings(self.link, keys, self.scheduler, current, self._of_itself),
+            settings=EffectiveSettings(
+                self.link, keys, self.scheduler, current, self._of_itself, [changes_now(current)]
+            ),
         )
         loop_watch = LoopWatch(self.metrics, replica)
         self.health = Health(

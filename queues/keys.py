@@ -206,7 +206,7 @@ MODEL = {
     "breaker_window_ms": "within such a time; absent: 60,000",
     "breaker_open_ms": "for so long at first; absent: 5,000",
     "breaker_slow_ms": "a first output that comes later counts as a failure; 0 or absent: none does",
-    "ups": "1: something is remembered of an upstream",
+    "ups": "something is remembered of an upstream: 1 outcomes, 2 a breaker that is not closed, or a hold, too",
     "out": "mean output, tokens",
     "top": "longest output of late, tokens: it fades as shorter ones come",
     "pace": "mean pace of a task, tokens a second",

@@ -20,6 +20,7 @@ from fairlane.gateway.operator.settings import ENTRY, PAUSED, configured
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.settings.leaves import Leaf, leaves
 from fairlane.gateway.settings.origins import Loc
+from fairlane.queues.changes import WHOLE, PlannedChange
 from fairlane.queues.rules import Kind, Ruling, Value
 
 Source = Literal["default", "file", "environment", "flag", "generated", "replica", "changed"]
@@ -216,6 +217,25 @@ def of_store(settings: Settings, ruling: Ruling) -> list[Layer]:
         for one in ruling.overrides
     }
     return [dict(sorted(other.items())), dict(sorted(changed.items()))]
+
+
+def of_changes(changes: Iterable[PlannedChange]) -> Layer:
+    """What changes of single tasks say that hold now, also those that hold for a share of the tasks: `where` says for which."""
+    layer: dict[str, Came] = {}
+    for change in changes:
+        if change.whole or not change.active:
+            continue
+        part = f"{change.kind}s.{change.name}"
+        if change.vision:
+            part += ".vision"
+        if change.tier:
+            part += f".tiers.{change.tier}"
+        where = f"change {change.id}"
+        if change.rollout < WHOLE:
+            where += f", for {change.rollout} % of the {'users' if change.by_user else 'tasks'}"
+        for field, value in change.fields.items():
+            layer[f"{part}.{field}"] = Came(value, "changed", where, change.began_ms, change.who or None)
+    return layer
 
 
 def name_of(kind: str, name: str, setting: str) -> str:

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from fairlane import __version__
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Layer, Own, Row, of_store, view
+from fairlane.gateway.operator.effective import Layer, Own, Row, of_changes, of_store, view
 from fairlane.queues.errors import StoreError
 from fairlane.queues.keys import Keys
 from fairlane.queues.rules import Ruling
@@ -22,6 +22,15 @@ MOST_ROWS = 10_000
 """Settings in one answer."""
 
 ReadLayer = Callable[[], Awaitable[Layer]]
+
+
+def changes_now(current: Current) -> ReadLayer:
+    """What changes of single tasks say, by those that this replica goes by."""
+
+    async def read() -> Layer:
+        return of_changes(current.changes)
+
+    return read
 
 
 class EffectiveSettings:

@@ -27,7 +27,7 @@ Side = Literal["new", "old"]
 
 ROUTE_FIELDS = (
     *("model", "mode", "stream", "template", "fallbacks", "fallback_after_ms"),
-    *("timeout_ms", "max_wait_ms", "max_run_ms", "max_output_tokens"),
+    *("timeout_ms", "max_wait_ms", "max_run_ms", "max_output_tokens", "repair"),
 )
 """What of a route's rule can be changed. What it costs, and what counts as the same task, the configuration alone says."""
 MODEL_FIELDS = ("fallbacks", "fallback_after_ms", "first_output_ms", "silence_ms")

@@ -23,7 +23,7 @@ script('congestion', nil, function(ARGV)
   if s[3] == '1' then why = 'paused'
   elseif num(s[4]) > NOW then why = 'held'
   elseif not is_offered(m) then why = 'no_worker'
-  elseif s[9] and upstreams.barred(m) > 0 then
+  elseif s[9] == '2' and upstreams.barred(m) > 0 then
     local _, kind = upstreams.barred(m)
     why = kind == 'held' and 'held' or 'breaker_open'
   elseif paced_until(m, s, 1) > 0 then why = 'paced' end

@@ -89,7 +89,7 @@ script('submit', nil, function(ARGV)
     unpack(call('HMGET', keys.queue(q), 'n', 'max_length', 'weight', 'strict', 'max_wait_ms', 'admission'))
   local lane = read_lane(m, q)
   lane.weight, lane.strict = weight, strict
-  if lane.ups then
+  if lane.barred then
     local at, why, solo = upstreams.barred(m)
     if at > 0 and why == 'open' and (not solo or solo == u) then return refusal({ 'unavailable', math.min(at - NOW, 60000) }) end
   end
@@ -97,7 +97,7 @@ script('submit', nil, function(ARGV)
   longest_wait = num(longest_wait)
   if longest_wait > 0 then wait_ms = wait_ms > 0 and math.min(wait_ms, longest_wait) or longest_wait end
   local at_once = false
-  if want > 0 and not lane.ups and (m == asked or not name_held_until({ an = asked })) then
+  if want > 0 and not lane.barred and (m == asked or not name_held_until({ an = asked })) then
     local turn, at = eligible(m, lane)
     local cap = turn and ruled and num(call('HGET', model, 'max_running_per_user')) or 0
     at_once = turn ~= nil and not at and (cap == 0 or count_of_user(m, u) < cap)
@@ -194,7 +194,7 @@ script('submit', nil, function(ARGV)
     for _, granted in ipairs(ids) do
       if granted == id then return { 'ok', 'executing', NOWHERE, NOW, grants, later, m, asked, left } end
     end
-  elseif ruled or lane.held > NOW or lane.ups then
+  elseif ruled or lane.held > NOW or lane.barred then
     local at = wake(m)
     if at then later = later_of(m, at) end
   elseif lane.limit == 0 or call('ZCARD', keys.slots(m)) < lane.limit then

@@ -237,7 +237,7 @@ script('sweep', 'allow-oom', function(ARGV)
   for model in pairs(touched) do wake(model) end
   for _, t in pairs(freed) do wake_elsewhere(t) end
 
-  local fallen, told_fallen = let_fall(100, told)
+  local more_fall, told_fallen = let_fall(100, told)
 
   -- 3. Once a second: wake everybody who could start something (a wake-up may have been lost), and tidy up.
   local woken = NOW - num(call('HGET', pool, 'woke'))
@@ -319,7 +319,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local dropped, more = keep_within(budget, 500)
 
   local head = call('ZRANGE', look, 0, 0, 'WITHSCORES')
-  local next_at = (more or moving or setback or #aside == 100 or fallen == 100) and NOW or NOW + 1000
+  local next_at = (more or moving or setback or #aside == 100 or more_fall) and NOW or NOW + 1000
   if head[2] then next_at = math.max(math.min(next_at, tonumber(head[2])), NOW) end
   local back = call('ZRANGE', keys.aside(), 0, 0, 'WITHSCORES')
   if back[2] then next_at = math.max(math.min(next_at, tonumber(back[2])), NOW) end

@@ -64,7 +64,7 @@ class BreakersLife(Life):
                 times=(0, 0, 0),
                 linger=0,
                 tokens=(0, 0, 1.0),
-                flags=(False, False),
+                flags=(False, False, False),
                 falls_after=-1,
                 named="",
                 lost=False,

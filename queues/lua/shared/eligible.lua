@@ -98,7 +98,7 @@ local function read_lane(model, q)
   return {
     q = q, limit = num(limit), ruled = rules == '1', unit = unit, mean_output = mean_output, mean_ms = mean_ms, pace = pace,
     held = num(held), used = num(used), users = num(users), V = num(V), v = num(v), lifts = num(lifts), waiting = num(waiting),
-    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top), ups = ups,
+    drain = drain, charged = num(charged), idle_tag = num(idle_tag), top = num(top), barred = ups == '2',
   }
 end
 
@@ -120,7 +120,7 @@ local function eligible(model, comer)
   local free = lane.limit > 0 and lane.limit - call('ZCARD', keys.slots(model)) or FOREVER
   if free <= 0 then return nil end
   if lane.held > NOW then return nil, lane.held end
-  if lane.ups then
+  if lane.barred then
     local at = upstreams.barred(model)
     if at > 0 then return nil, at end
   end

@@ -21,7 +21,7 @@ function barred_until(name)
   local rules = call('HMGET', keys.model(m), unpack(ALL_RULES))
   local at = paced_until(m, rules, 1)
   if at < FOREVER then at = math.ceil(at / 1000) end
-  if rules[9] then
+  if rules[9] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 then at = why == 'held' and math.max(at, from) or FOREVER end
   end
@@ -37,7 +37,7 @@ function barred_by(name)
   if not m then return 'no_worker' end
   local s = call('HMGET', keys.model(m), 'paused', 'ups')
   if s[1] == '1' then return 'model_paused' end
-  if s[2] then
+  if s[2] == '2' then
     local from, why = upstreams.barred(m)
     if from > 0 and why ~= 'held' then return 'breaker_open' end
   end
@@ -129,9 +129,10 @@ function note_fallen(told, from, t)
 end
 
 -- Move tasks that wait for a model of which nothing starts: of some models, and `most` tasks at most, in the order in which they
--- came. `told`: what has gone on besides. Returns how many moved, and of each pair of models {from, to and why, number, …}.
+-- came. `told`: what has gone on besides. Returns whether to come again at once, as some moved and not all were looked at; and of
+-- each pair of models {from, to and why, number, …}.
 function let_fall(most, told)
-  local moved, woken, known = 0, {}, {}
+  local moved, more, woken, known = 0, false, {}, {}
   local function barred(name)
     if not known[name] then known[name] = barred_until(name) end
     return known[name]
@@ -139,11 +140,11 @@ function let_fall(most, told)
   for _, m in ipairs(call('SRANDMEMBER', keys.falling(), '16') or {}) do
     local line = keys.falls(m)
     local cursor = call('HGET', keys.model(m), 'fc') or '-inf'
-    local ids = {}
+    local ids, room, before = {}, most - moved, moved
     if call('EXISTS', line) == 0 then
       call('SREM', keys.falling(), m)
     elseif m == '*' or barred(m) > NOW then
-      ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(most - moved))
+      ids = call('ZRANGEBYSCORE', line, cursor, '+inf', 'WITHSCORES', 'LIMIT', '0', whole(room))
     end
     local last = cursor
     for i = 1, #ids, 2 do
@@ -164,7 +165,9 @@ function let_fall(most, told)
       end
     end
     -- what was looked at and stays is passed over until the others were looked at, too
-    if #ids < 2 * (most - moved) then last = '-inf' end
+    local full = #ids == 2 * room
+    more = more or full and moved > before
+    if not full then last = '-inf' end
     if last ~= '-inf' then call('HSET', keys.model(m), 'fc', last) else call('HDEL', keys.model(m), 'fc') end
     if moved >= most then break end
   end
@@ -174,6 +177,6 @@ function let_fall(most, told)
     pairs_moved[#pairs_moved + 1] = pair
     pairs_moved[#pairs_moved + 1] = number
   end
-  return moved, pairs_moved
+  return more, pairs_moved
 end
 end

@@ -170,7 +170,7 @@ local function grant_next(model, grant)
     take_turn(model, lane, skipped)
     if not lane then return nil, held end
     grant.probe = nil
-    if lane.ups then
+    if lane.barred then
       local at, why = upstreams.through(model, grant.upstream)
       if at > 0 then return nil, at, true end
       grant.probe = why == 'probe'

@@ -18,16 +18,16 @@ local PROBES = 2 -- at a time; and so many have to go well
 local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
-local MOST_HELD = 3600000
+local MOST_HELD, UNTRIED = 3600000, 3600000
 
--- Begin to remember something of an upstream; false: there are too many of them.
-local function mark(m, up)
+-- Begin to remember something of an upstream (`bars`: not only outcomes); false: there are too many of them.
+local function mark(m, up, bars)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
     if call('ZCARD', keys.upstreams()) >= MOST then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
-  call('HSET', keys.model(m), 'ups', '1')
+  if bars then call('HSET', keys.model(m), 'ups', '2') else call('HSETNX', keys.model(m), 'ups', '1') end
   return true
 end
 
@@ -144,6 +144,7 @@ function upstreams.note(t, good, why, books)
   elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
+    mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
     if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
     if not till then
@@ -164,7 +165,7 @@ function upstreams.end_probe(id, t) call('SREM', keys.probes(t.m, t.up or ''), i
 
 -- Nothing of a model starts through an upstream for so many ms: its provider said so. False: there are too many of them.
 function upstreams.hold(m, up, ms)
-  if not mark(m, up) then return false end
+  if not mark(m, up, true) then return false end
   local held = num(call('HGET', keys.upstream(m, up), 'held'))
   call('HSET', keys.upstream(m, up), 'held', whole(math.max(held, NOW + math.min(ms, MOST_HELD))))
   return true
@@ -175,7 +176,7 @@ end
 function upstreams.force(m, up, state, by)
   local hash = keys.upstream(m, up)
   local before = call('HGET', hash, 'forced') or 'auto'
-  if not mark(m, up) then return nil end
+  if not mark(m, up, true) then return nil end
   call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo', 'held')
   call('DEL', keys.outcomes(m, up))
   if state == 'auto' then
@@ -187,7 +188,21 @@ function upstreams.force(m, up, state, by)
   return before
 end
 
--- Forget what tells nothing any more, of a hundred upstreams; and what is later than it can be, as the clock went back.
+-- What the model's hash says of its upstreams: that of all of them.
+local function mark_anew(m)
+  local bars, known = false, call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '100')
+  for _, member in ipairs(known) do
+    bars = bars or call('EXISTS', keys.upstream(m, string.sub(member, #m + 2))) == 1
+  end
+  if not known[1] then
+    call('HDEL', keys.model(m), 'ups')
+  elseif not bars then
+    call('HSET', keys.model(m), 'ups', '1')
+  end
+end
+
+-- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too; and what is later than it
+-- can be, as the clock went back.
 function upstreams.tidy()
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
@@ -195,17 +210,16 @@ function upstreams.tidy()
     local s = call('HMGET', hash, 'held', 'till', 'forced')
     if num(s[2]) > NOW + 3600000 then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
+    if s[2] and num(s[2]) < NOW - UNTRIED and call('EXISTS', keys.probes(m, up)) == 0 then
+      call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
+    end
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
     local list = keys.outcomes(m, up)
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     local window = call('HGET', keys.model(m), 'breaker_window_ms')
     if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
-    if call('EXISTS', hash, list) == 0 then
-      call('ZREM', keys.upstreams(), member)
-      if not call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '1')[1] then
-        call('HDEL', keys.model(m), 'ups')
-      end
-    end
+    if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
+    if call('EXISTS', hash) == 0 then mark_anew(m) end
   end
 end
 end

@@ -1,6 +1,7 @@
 """Every setting in one view: its value, whence it came, since when, and by whom it was changed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
-from fairlane.gateway.operator.effective import Came, Own, Row, of_file, of_store, view
+from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
 from fairlane.gateway.operator.inforce import differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
 from fairlane.gateway.settings.origins import Origin
+from fairlane.queues.changes import Phase, PlannedChange
 from fairlane.queues.rules import Override, Ruling, read_ruling
 from fairlane.queues.survey.survey import ReplicaInfo
 from fairlane.queues.versions import Configuration
@@ -307,3 +309,32 @@ def test_origins_are_no_part_of_what_a_configuration_says(tmp_path: Path) -> Non
     assert one == other
     assert one.origins.of[("port",)] == Origin("file", str(tmp_path / "f.yaml"))
     assert {leaf.name for leaf in leaves(one, {"port", "lease_ms"})} == {"port", "lease_ms"}
+
+
+def test_what_a_change_says_of_a_share_of_the_tasks_has_a_row_that_says_of_which(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path / "f.yaml", "routes: {fast: {model: a}}\nmodels: {a: {first_output_ms: 5000}, b: {}}\n"
+    )
+    change = PlannedChange(
+        "route", "fast", {"model": "b"}, tier="free", rollout=10, who="ops", id="x7", began_ms=9
+    )
+    active = replace(change, phase=Phase.ACTIVE)
+    others = [
+        replace(
+            active, kind="model", name="a", fields={"first_output_ms": None}, tier="", rollout=100, id="y"
+        ),
+        replace(active, whole=True, kind="queue", name="paid_batch", fields={"weight": 2.0}),
+        replace(change, tier="paid"),
+    ]
+    found = rows(settings, of_changes([active, *others]))
+    row = found["routes.fast.tiers.free.model"]
+    assert (row.value, row.source, row.where) == ("b", "changed", "change x7, for 10 % of the tasks")
+    assert (row.since, row.by) == (9, "ops")
+    assert (found["models.a.first_output_ms"].value, found["models.a.first_output_ms"].where) == (
+        None,
+        "change y",
+    )
+    assert found["queues.paid_batch.weight"].source == "default", (
+        "what is said of a queue as a whole is in the store"
+    )
+    assert "routes.fast.tiers.paid.model" not in found

@@ -144,6 +144,24 @@ def test_those_that_have_nowhere_to_go_do_not_hold_up_those_behind_them(world: W
     audit(world, [*stuck, "goes"])
 
 
+def test_those_that_may_go_do_not_wait_a_second_for_each_batch_in_which_some_may_not(world: World) -> None:
+    pool = pool_of(world, "a", "b")
+    go = [f"g{n}" for n in range(150)]
+    for task in go:
+        pool.submit(f"stuck-{task}", "a", fallbacks="nobody\t", fallback_after_ms=0)
+        world.advance(1)
+        pool.submit(task, "a", **FALLS)
+        world.advance(1)
+    pool.set_model("a", paused=True)
+    passes = 1
+    while pool.sweep()[0] == 0:
+        passes += 1
+        assert passes <= 5, "a hundred are looked at in each pass"
+    assert {model_of(pool, task) for task in go} == {"b"}
+    assert {model_of(pool, f"stuck-{task}") for task in go} == {"a"}
+    audit(world, [*go, *(f"stuck-{task}" for task in go)])
+
+
 def test_a_record_says_which_models_a_task_left_and_why(world: World) -> None:
     pool = pool_of(world, "a", "b", "c")
     pool.requeue(pool.run("failed", "a", **FALLS), "failed", begun=True, end=END)

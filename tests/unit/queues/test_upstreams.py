@@ -389,6 +389,11 @@ def test_what_tells_nothing_any_more_is_forgotten(world: World) -> None:
     assert world.call("ZCARD", world.keys("upstreams")) == 0
     assert world.call("HGET", world.keys("model", model="m"), "ups") is None
     pool.audit()
+    pool.open()
+    world.advance(3_700_000)
+    pool.sweep()
+    assert pool.known() == {}, "nobody has tried it for an hour"
+    pool.audit()
 
 
 def test_those_who_wait_are_told_no_estimate_and_the_replicas_what_happens(
