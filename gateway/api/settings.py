@@ -1,4 +1,4 @@
-"""Every setting as it holds now, and whence it came: the operators' call that tells it."""
+"""Every setting as it holds now, and where it comes from: the operators' call that tells it."""
 
 from typing import Annotated, Literal
 
@@ -15,14 +15,16 @@ router = APIRouter(
 
 
 class Came(Answer):
-    """A value, and whence it came."""
+    """A value, and where it comes from."""
 
     value: JsonValue
     source: Literal["default", "file", "environment", "flag", "generated", "replica", "changed"] = Field(
         description="`generated`: the program made it. `replica`: another replica's configuration is newer and holds. `changed`: "
         "an operator changed it while running"
     )
-    where: str = Field(description="the flag, the variable, the path of the file, the replica; empty: none")
+    where: str = Field(
+        description="the flag, the variable, the path of the file, the replica, the change; empty: none"
+    )
     since: Ms | None = Field(
         description="when this replica began to have it, or when it was changed; of another replica's configuration when that "
         "was modified; null: not known"

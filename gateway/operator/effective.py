@@ -1,4 +1,4 @@
-"""Every setting in one view: its value, whence it came, since when, and by whom it was changed.
+"""Every setting in one view: its value, where it comes from, since when, and by whom it was changed.
 
 Pure. A replica's own configuration lies at the bottom. Over it lie layers of values that hold instead, each by the names of
 settings (`Layer`): what the store has of queues and models from another replica's newer configuration, and what operators changed
@@ -34,7 +34,7 @@ QUEUE_FOLLOWS = {"max_length": "max_queue_length", "max_wait_ms": "max_queue_wai
 
 
 class Came(msgspec.Struct, frozen=True, rename="camel"):
-    """A value, and whence it came.
+    """A value, and where it comes from.
 
     `where`: the flag, the variable, the path of the file, the replica. `since`, ms: when this replica began to have it, or when
     it was changed; of another replica's configuration when that was modified. `by`: the operator's key who changed it.

@@ -126,7 +126,10 @@ def read_change(
 
 def _unknown(kind: Kind, field: str) -> str:
     if kind == "model" and field in MODEL_FIELDS:
-        return f"{field} is decided for each task: change it by POST /api/admin/changes, for all tasks or a share"
+        return (
+            f"{field} is decided for each task: change it with `fairlane changes make model NAME {field}=VALUE` "
+            "(POST /api/admin/changes), for all tasks or a share"
+        )
     if field in ENTRY[kind].model_fields:
         return f"{field} can only be changed in the configuration"
     return f"{field[:64]!r} is no setting of a {kind}" + suggestion(field, settings_of(kind))

@@ -5,9 +5,13 @@ from typing import Annotated
 import typer
 
 from fairlane.gateway.process.asking import HERE, AdminKey, AsJson, Url, ask, state_of
+from fairlane.gateway.process.limits_cli import ListUnlessTold
 from fairlane.gateway.process.tables import add_row, make_table, print_table
 
-app = typer.Typer(help="Show the upstreams of the models and their breakers, or have one open or closed.")
+app = typer.Typer(
+    cls=ListUnlessTold,
+    help="Show the upstreams (servers behind workers) of each model and their breakers, or force one open or closed.",
+)
 
 Model = Annotated[str, typer.Argument(help="The model.")]
 Upstream = Annotated[
@@ -20,7 +24,7 @@ UNNAMED = "(unnamed)"
 def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the upstreams of each model: whether something starts through them, and why not. A gateway with keys wants a viewer's
     or an admin's."""
-    from fairlane.gateway.process.status import breaker_condition  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import breaker_condition, seconds  # noqa: PLC0415 (an HTTP client)
 
     raw, state = state_of(gateway, key)
     if as_json:
@@ -29,7 +33,7 @@ def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = F
     table = make_table("model", "upstream", "workers", "breaker", "since", "opened", "why")
     rows = [(model.model, upstream) for model in state.models for upstream in model.upstreams]
     for model, row in rows:
-        since = "-" if row.since is None else f"{(state.now - row.since) / 1000:.0f}s"
+        since = "-" if row.since is None else f"{seconds(max(state.now - row.since, 0))} ago"
         add_row(
             table,
             model,
@@ -66,7 +70,7 @@ def close_breaker(
 def auto_breaker(
     model: Model, upstream: Upstream = "", gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False
 ) -> None:
-    """Let the breaker go by itself again, from closed on; ends what its provider has it held for, too."""
+    """Let the breaker open and close by itself again, from closed on. Ends also a wait that the provider asked for (429)."""
     _force(model, upstream, "auto", gateway, key, as_json)
 
 

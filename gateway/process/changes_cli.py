@@ -76,9 +76,19 @@ def make(
         bool, typer.Option("--vision", help="Of a route: for requests with images alone.")
     ] = False,
     rollout: Annotated[
-        int | None, typer.Option(help="Percent of the tasks, 1 to 100, for what is decided for each task.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="For so many percent of the tasks alone. Not for limits: these hold as a whole.",
+        ),
     ] = None,
-    by: Annotated[str, typer.Option(help="task or user: of what the share is one.")] = "",
+    by: Annotated[
+        str,
+        typer.Option(
+            help="With --rollout: a share of the tasks (task), or of the users (user). [default: task]"
+        ),
+    ] = "",
     at: Annotated[
         str, typer.Option(help="When it begins: 2h, or a time such as 2027-01-31T22:00 (UTC).")
     ] = "",
@@ -102,7 +112,11 @@ def make(
         stop(f"{kind!r} cannot be changed: say route, model or queue")
     said: dict[str, Any] = {kind: name, "set": _listed(read_values(values))}
     optional = {"tier": tier, "vision": vision, "rollout": rollout, "by": by, "note": note}
-    said |= {name: value for name, value in optional.items() if value not in (None, "", False)}
+    said |= {
+        name: value
+        for name, value in optional.items()
+        if value is not None and value != "" and value is not False
+    }
     if at:
         said["at"] = read_time("--at", at)
     if until:
@@ -141,7 +155,7 @@ def until(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a change another end."""
+    """Give a change another end, or none."""
     end = None if when == "null" else read_time("it", when, otherwise=", or null")
     _alter(gateway, key, _path(change_id), as_json, {"until": end}, "PATCH")
 
@@ -251,6 +265,7 @@ def _print_comparison(told: Mapping[str, Any]) -> None:
     ):
         add_row(table, title, *("-" if side[name] is None else side[name] for side in (old, new)))
     print_table(table)
+    typer.echo("who was refused (429, 503) is on neither side: the log's lines `call refused` name `change`")
     if not told["enough"]:
         typer.echo("too few tasks yet to say which side is better: wait for 30 on each", err=True)
 

@@ -1,4 +1,4 @@
-"""`fairlane settings`: every setting of a running gateway, whence it came, and who changed it."""
+"""`fairlane settings`: every setting of a running gateway, where it comes from, and who changed it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -24,8 +24,8 @@ def settings(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which settings hold in a running gateway, whence each came, since when, and who changed it: those that are not as by
-    default, or all. A gateway with keys wants a viewer's or an admin's.
+    """Show which settings hold in a running gateway, where each comes from, since when, and who changed it: those that are not
+    as by default, or all. A gateway with keys wants a viewer's or an admin's.
 
     fairlane settings
 

@@ -17,5 +17,8 @@ def read_time(name: str, text: str, *, otherwise: str = "") -> int:
     try:
         found = datetime.datetime.fromisoformat(text)
     except ValueError:
-        stop(f"{name} must be a time from now such as 12h or 30d, a date such as 2027-01-31 (UTC){otherwise}")
+        stop(
+            f"{name} must be a time from now such as 12h or 30d, or a date or time such as 2027-01-31 or 2027-01-31T22:00 "
+            f"(UTC){otherwise}; got {text!r}"
+        )
     return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp() * 1000)

@@ -21,7 +21,9 @@ def usage(
     until: Annotated[
         str, typer.Option("--to", help="Up to, and without, this day (UTC). [default: up to now]")
     ] = "",
-    model: Annotated[str, typer.Option(help="Only of tasks that asked for this model.")] = "",
+    model: Annotated[
+        str, typer.Option(help="Only of tasks that this model ran, whatever was asked for.")
+    ] = "",
     caller: Annotated[str, typer.Option("--of-key", help="Only of this key, by its id.")] = "",
     user: Annotated[str, typer.Option(help="Only of this user, as the task list names it.")] = "",
     tier: Annotated[str, typer.Option(help="Only of this tier.")] = "",
@@ -54,7 +56,7 @@ def _print(report: dict[str, Any]) -> None:
     for row in report["rows"]:
         add_row(table, *(row[name] or "-" for name in report["by"]), *_cells(row, costs))
     if not report["rows"]:
-        typer.echo("no task has ended in this time")
+        typer.echo("no task has ended in this time that matches what you asked for")
         return
     add_row(table, "all", *("" for _ in report["by"][1:]), *_cells(report["total"], costs))
     print_table(table)

@@ -215,7 +215,8 @@ def _source(by: Sequence[str], wanted: Wanted) -> tuple[Table, Any]:
     if "route" in asked:
         if other := sorted(asked & {"user", "hour", "state", "code", "family"}):
             raise bad_request(
-                f"usage of routes is added up by day, and not by {other[0]}: look at the tasks themselves",
+                f"usage of routes is added up by day, and not by {other[0]}: the tasks themselves are at "
+                "/api/admin/usage/tasks?route=",
                 "route",
             )
         table, which = usage_routes, []

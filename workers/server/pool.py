@@ -581,9 +581,9 @@ class Pool:
         self._closed_until.pop((model, upstream))
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those of which one has
-        a name."""
-        found: list[tuple[str, str]] = []
+        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those of which one
+        has a name."""
+        found = []
         for model in models:
             names = self._through.get(model, {})
             if names.keys() != {""}:

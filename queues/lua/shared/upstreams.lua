@@ -108,6 +108,16 @@ function upstreams.barred(m)
   return least, open and 'open' or broken and 'probing' or 'held', solo
 end
 
+-- Whether all upstreams of a model are open, and were probed in vain or are to be so; and the user who alone made them so, if it is one.
+function upstreams.given_up(m)
+  local all = upstreams.of(m)
+  for _, up in ipairs(all) do
+    local s = call('HMGET', keys.upstream(m, up), 'till', 'number', 'forced')
+    if s[3] ~= 'open' and (s[3] or num(s[1]) <= NOW or num(s[2]) < 2) then return false end
+  end
+  return all[1] ~= nil, #all == 1 and call('HGET', keys.upstream(m, all[1]), 'solo') or nil
+end
+
 -- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's, or one worker's.
 local function judge(list, window)
   local outcomes, good_workers, good_users, any = {}, {}, {}, false
@@ -151,6 +161,15 @@ local function others_tell(m, up, user, worker, probe)
   return false
 end
 
+-- Whether a failure tells that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
+-- fault, but where it had to match something: then it may be the model's.
+function upstreams.told_by(id, code)
+  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
+  if TELLS_THAT_IT_WORKS[code] then return true end
+  if OF_UPSTREAM[code] then return false end
+  return nil
+end
+
 -- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
 -- where something went well: most of the time there is nothing to remember then.
 function upstreams.note(t, good, why, books)
@@ -176,6 +195,7 @@ function upstreams.note(t, good, why, books)
   call('LTRIM', list, '0', whole(KEPT - 1))
   call('PEXPIRE', list, whole(window))
   local counted, failures, solo, lone = judge(list, window)
+  if till and not good and call('HGET', hash, 'solo') ~= t.u then call('HDEL', hash, 'solo') end -- others fail, too
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
@@ -187,8 +207,8 @@ function upstreams.note(t, good, why, books)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
-    if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
     if not till then
+      if solo then call('HSET', hash, 'solo', solo) end
       call('HSET', hash, 'since', NOW_TEXT)
       call('DEL', list)
     end

@@ -43,6 +43,7 @@ NOT_RUN = {
     "CONTRIBUTING.md: make quick        # most tests, some minutes",
     "README.md: fairlane worker vllm --gateway http://127.0.",
     "README.md: make run     # installs into .venv and start",
+    "docs/api.md: curl localhost:8080/v1/chat/completions -H '",
     "docs/browser.md: FAIRLANE_CORS_ORIGINS=http://127.0.0.1:8000,",
     "docs/browser.md: cd examples/browser/react && npm install &&",
     "docs/browser.md: fairlane worker simulate --model demo",

@@ -226,6 +226,7 @@ async def test_an_operator_forces_a_breaker_by_call_and_by_command(gateway: Star
         command = ["--key", secret("ops")]
         listed = await fairlane(talk, "breakers", "list", *command)
         assert "open, by an operator" in listed.stdout
+        assert "open, by an operator" in (await fairlane(talk, "breakers", *command)).stdout
         closed = await fairlane(talk, "breakers", "close", "m", "up 1", *command)
         assert "open → closed" in closed.stdout
         await fail(talk, worker, 2 * FAILURES)

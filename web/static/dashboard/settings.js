@@ -1,4 +1,4 @@
-// Every setting of the replica that answers, as it holds now: its value, whence it came, since when, and who changed it.
+// Every setting of the replica that answers, as it holds now: its value, where it comes from, since when, and who changed it.
 
 import { call, explain } from "../common/api.js";
 import { h, later, replace, setText } from "../common/dom.js";

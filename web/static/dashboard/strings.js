@@ -619,7 +619,7 @@ export default {
     "refusals.count": "Refused",
 
     "settings.title": "Settings in force",
-    "settings.hint": "Of the replica that answers: what holds, whence it came, since when, and who changed it.",
+    "settings.hint": "Of the replica that answers: what holds, where it comes from, since when, and who changed it.",
     "settings.find": "Part of the name or value",
     "settings.source": "Source",
     "settings.any": "any source",
