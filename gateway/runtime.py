@@ -98,6 +98,10 @@ ENDS = Ends(
     worker_lost=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", False), "WORKER_LOST"),
     no_worker=Fragment(fragment_error("Worker disconnected", "WORKER_LOST", True), "WORKER_LOST"),
     left=cancelled_end("client"),
+    unavailable=Fragment(
+        fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
+        "MODEL_UNAVAILABLE",
+    ),
 )
 
 

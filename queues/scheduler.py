@@ -87,6 +87,8 @@ class Ends:
     no_worker: Fragment
     left: Fragment
     """The `cancelled` event of a task whose readers left."""
+    unavailable: Fragment
+    """Somebody waits for it, and the upstreams of all models that may run it fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,12 +471,14 @@ class Scheduler:
             *ends.no_worker,
             *ends.left,
             limits.max_retained_bytes,
+            *ends.unavailable,
         )
         if reply[4]:
             self.metrics.dropped(reply[4])
             self._dropped.add(reply[4])
         sentences = {
-            end.code: b"{%b}" % end.rest for end in (ends.worker_lost, ends.timeout, ends.queue_timeout)
+            end.code: b"{%b}" % end.rest
+            for end in (ends.worker_lost, ends.timeout, ends.queue_timeout, ends.unavailable)
         }
         for account in reply[3]:
             end = _task_end(account, sentences.get(account[4].decode(), b"{}"))

@@ -16,7 +16,7 @@ from fairlane.gateway.operator.keys import read_body
 from fairlane.gateway.operator.settings import PAUSED, changeable, check_name, read_change
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.routing.rollouts import MODEL_FIELDS, ROUTE_FIELDS, Unfit, changed
-from fairlane.gateway.settings import notes, suggestion
+from fairlane.gateway.settings import Settings, notes, suggestion
 from fairlane.queues.actor import Actor
 from fairlane.queues.changes import (
     LIVE,
@@ -245,13 +245,25 @@ class ChangeAdmin:
         if change.whole:
             return []
         settings = self._current.settings
-        before = set(notes(settings))
-        found = [note for note in notes(changed(settings, change)) if note not in before]
+        before, after = set(notes(settings)), changed(settings, change)
+        found = [note for note in notes(after) if note not in before]
+        found += self._own_fallbacks(change, after)
         if change.kind == "model" and change.name not in settings.models:
             found.append(
                 f"the model {change.name} is not configured: a worker has to offer it by this very name"
             )
         return found
+
+    def _own_fallbacks(self, change: PlannedChange, after: Settings) -> list[str]:
+        """Where a change moves a route to a model which is its only fallback: when that fails, nothing takes over any more."""
+        if change.kind != "route" or "model" not in change.fields:
+            return []
+        rules = self._current.plans.varied(after, (change.name,)).routes.named[change.name].rules()
+        alone = {rule.model for _, _, rule in rules if rule.fallbacks and set(rule.fallbacks) == {rule.model}}
+        return [
+            f"tasks of {change.name} on {model} have no other model to go on to: it is their only fallback. Say fallbacks, too"
+            for model in sorted(alone & {change.fields["model"]})
+        ]
 
     async def _refuse(self, hindered: Hindered, change: PlannedChange) -> NoReturn:
         """Raise the ApiError that says why."""

@@ -25,10 +25,11 @@ ReadLayer = Callable[[], Awaitable[Layer]]
 
 
 def changes_now(current: Current) -> ReadLayer:
-    """What changes of single tasks say, by those that this replica goes by."""
+    """What changes of single tasks say, by those that this replica goes by; one that does not fit its configuration holds for
+    nobody."""
 
     async def read() -> Layer:
-        return of_changes(current.changes)
+        return of_changes(change for change in current.changes if change.id not in current.unfit)
 
     return read
 

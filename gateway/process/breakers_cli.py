@@ -24,7 +24,7 @@ UNNAMED = "(unnamed)"
 def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show the upstreams of each model: whether something starts through them, and why not. A gateway with keys wants a viewer's
     or an admin's."""
-    from fairlane.gateway.process.status import breaker_condition  # noqa: PLC0415 (an HTTP client)
+    from fairlane.gateway.process.status import breaker_condition, seconds  # noqa: PLC0415 (an HTTP client)
 
     raw, state = state_of(gateway, key)
     if as_json:
@@ -33,7 +33,7 @@ def list_breakers(gateway: Url = HERE, key: AdminKey = None, as_json: AsJson = F
     table = make_table("model", "upstream", "workers", "breaker", "since", "opened", "why")
     rows = [(model.model, upstream) for model in state.models for upstream in model.upstreams]
     for model, row in rows:
-        since = "-" if row.since is None else f"{(state.now - row.since) / 1000:.0f}s"
+        since = "-" if row.since is None else f"{seconds(max(state.now - row.since, 0))} ago"
         add_row(
             table,
             model,

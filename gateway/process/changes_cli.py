@@ -265,6 +265,7 @@ def _print_comparison(told: Mapping[str, Any]) -> None:
     ):
         add_row(table, title, *("-" if side[name] is None else side[name] for side in (old, new)))
     print_table(table)
+    typer.echo("who was refused (429, 503) is on neither side: the log's lines `call refused` name `change`")
     if not told["enough"]:
         typer.echo("too few tasks yet to say which side is better: wait for 30 on each", err=True)
 

@@ -208,6 +208,10 @@ def _condition(row: "ModelRow", now: float) -> str:
         return "paused"
     if not row.workers and not row.running:
         return _BLOCKED["no_worker"]
+    if len(row.upstreams) == 1 and (only := row.upstreams[0].breaker) != "closed":
+        return f"its breaker is {only.replace('_', '-')}"
+    if open_ := sum(upstream.breaker == "open" for upstream in row.upstreams):
+        return f"{open_} of {len(row.upstreams)} breakers open"
     if row.held_until and row.held_until > now:
         return f"held by its provider for {seconds(row.held_until - now)}"
     if row.next_start_at and row.next_start_at > now:

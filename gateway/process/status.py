@@ -13,6 +13,7 @@ from fairlane.gateway.process.tables import add_row, make_table, print_table
 from fairlane.workers.secrets import check_secret
 
 TIMEOUT_S = 10.0
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 class StatusError(Exception):
@@ -247,9 +248,11 @@ def breaker_condition(row: UpstreamRow, now: float) -> str:
     if row.forced:
         said += ", by an operator"
     elif row.until:
-        said += f" for {max(row.until - now, 0) / 1000:.0f}s"
+        said += f", probed in {max(row.until - now, 0) / 1000:.0f}s"
     if row.probes:
         said += f", {row.probes} probing"
+    elif row.breaker == "half_open":
+        said += ", the next tasks probe it"
     if row.held_until and row.held_until > now:
         said += f"; held by its provider for {(row.held_until - now) / 1000:.0f}s"
     return said
@@ -296,11 +299,12 @@ def print_state(state: State) -> None:
             lost = f"{model.waiting} tasks wait for {model.model}, which no worker offers"
             console.print(Text(lost, style="bold red"))
         for upstream in model.upstreams:
-            if upstream.breaker != "closed":
+            if upstream.breaker != "closed" or upstream.forced:
                 through = f" through {upstream.upstream}" if upstream.upstream else ""
+                since = f", begun {seconds(max(state.now - upstream.since, 0))} ago" if upstream.since else ""
                 cause = f": {upstream.why}" if upstream.why else ""
-                open_ = f"the breaker of {model.model}{through} is {breaker_condition(upstream, state.now)}{cause}"
-                console.print(Text(open_, style="bold red"))
+                said = f"the breaker of {model.model}{through} is {breaker_condition(upstream, state.now)}{since}{cause}"
+                console.print(Text(said, style="bold red"))
     models = make_table("model", "running", "limit", "waiting", "workers", "slots")
     for model in state.models:
         limit = model.limit or "-"
@@ -371,4 +375,8 @@ def _paused(paused: bool) -> str:
 
 def seconds(ms: float) -> str:
     """A duration for people."""
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms / 60_000:.1f} min"
+    units = ((1000, "s", 60_000), (60_000, "min", 2 * HOUR_MS), (HOUR_MS, "h", 2 * DAY_MS))
+    for unit_ms, unit, below_ms in units:
+        if ms < below_ms:
+            return f"{ms / unit_ms:.1f} {unit}"
+    return f"{ms / DAY_MS:.1f} days"

@@ -70,10 +70,23 @@ def changed(settings: Settings, change: PlannedChange) -> Settings:
             raise Unfit([("route", f"there is no route {change.name[:64]!r}; there are: {names}")])
         route = _on_route(route, change, settings.tiers)
         after = settings.model_copy(update={"routes": {**settings.routes, change.name: route}})
-    before = set(unusable_routes(settings))
-    if wrong := [("", sentence) for sentence in unusable_routes(after) if sentence not in before]:
+    before = set(unusable_routes(_alone(settings, change)))
+    if wrong := [
+        ("", sentence) for sentence in unusable_routes(_alone(after, change)) if sentence not in before
+    ]:
         raise Unfit(wrong)
     return after
+
+
+def _alone(settings: Settings, change: PlannedChange) -> Settings:
+    """The settings with no other route and model than the one that a change is of: of thousands the others are as they were, and
+    none is looked at beside another one."""
+    models, routes = {}, {}
+    if change.kind == "model":
+        models = {name: model for name in (change.name,) if (model := settings.models.get(name))}
+    else:
+        routes = {change.name: settings.routes[change.name]}
+    return settings.model_copy(update={"models": models, "routes": routes})
 
 
 def _on_route(route: RouteSettings, change: PlannedChange, tiers: Collection[str]) -> RouteSettings:
@@ -235,9 +248,10 @@ def rollouts(
             old = base if seeing is ground else base.varied(seeing, only)
             new = base.varied(changed(ground, change), only)
             by_name[change.name] = Rollout(change, old, new, _differing(old, new, change.name))
+    leading = _leading(base)
     for change in fit:  # 3.
         if change.kind == "model":
-            names = [change.name, *_leading_to(base, change.name)]
+            names = [change.name, *leading.get(change.name, ())]
             free = [name for name in names if name not in by_name]
             whole = change.rollout >= WHOLE
             after = ground if whole else changed(ground, change)
@@ -252,10 +266,13 @@ def rollouts(
     return Rollouts(by_name, base, ground, limited), unfit
 
 
-def _leading_to(plans: Plans, model: str) -> list[str]:
-    """The routes that come to a model, for some tier."""
-    named = plans.routes.named.items()
-    return [name for name, route in named if any(rule.model == model for *_, rule in route.rules())]
+def _leading(plans: Plans) -> dict[str, list[str]]:
+    """By model, the routes that come to it, for some tier."""
+    found: dict[str, list[str]] = {}
+    for name, route in plans.routes.named.items():
+        for model in {rule.model for *_, rule in route.rules()}:
+            found.setdefault(model, []).append(name)
+    return found
 
 
 def _differing(old: Plans, new: Plans, name: str) -> frozenset[int]:

@@ -95,7 +95,8 @@ class Submit:
             )  # a route's model is configured
             error = refusal(answer, task, known_model=known)
             asked = {"asked": task.asked} if task.asked not in ("", task.model) else {}
-            error.facts = {"queue": task.queue, "model": task.model, **asked, **error.facts}
+            side = {"change": task.change} if task.change else {}
+            error.facts = {"queue": task.queue, "model": task.model, **asked, **side, **error.facts}
             error.standing = answer.standing
             raise error
         self._metrics.accepted(task.queue, answer.line)
@@ -278,7 +279,7 @@ def refusal(refused: Refused, task: TaskSpec, known_model: bool) -> ApiError:
             return ApiError(
                 503,
                 "MODEL_UNAVAILABLE",
-                f"{task.model} is unavailable: its upstream fails",
+                f"{task.model} is unavailable: its upstream fails, or an operator has it shut off",
                 retry_after_ms=retry_ms,
             )
         case "outbox_full":

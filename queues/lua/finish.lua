@@ -39,11 +39,9 @@ script('finish', 'allow-oom', function(ARGV)
     end
     t.sq = top
     local books = keep == 0 and settle(t, input, output, state == 'completed') or nil
-    if state == 'completed' or TELLS_THAT_IT_WORKS[code] then
-      upstreams.note(t, true, '', books)
-    elseif OF_UPSTREAM[code] then
-      upstreams.note(t, false, code)
-    end
+    local works = state == 'completed'
+    if not works then works = upstreams.told_by(id, code) end
+    if works ~= nil then upstreams.note(t, works, code, works and books or nil) end
     if state == 'failed' then
       t.en = call('HGET', keys.task(id), 'en')
       note_failed(t)

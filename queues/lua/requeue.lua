@@ -47,8 +47,9 @@ script('requeue', 'allow-oom', function(ARGV)
     call('HSET', keys.model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
   end
   local freed = t.m
-  if OF_UPSTREAM[ARGV[4]] then upstreams.note(t, false, ARGV[4]) end
-  if TELLS_THAT_IT_WORKS[ARGV[4]] or repair then upstreams.note(t, true, '') end
+  local works = repair and true
+  if not repair then works = upstreams.told_by(id, ARGV[4]) end
+  if works ~= nil then upstreams.note(t, works, ARGV[4]) end
   local outcome, event_id, kind, data = put_back(id, t, ARGV[4], ARGV[5], ARGV[6] == '1', failures, token, ARGV[7], hold > 0, alone_until,
     repair)
   local at = wake(t.m)

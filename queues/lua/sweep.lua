@@ -3,7 +3,7 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
---          then the bytes that ended tasks may take
+--          then the bytes that ended tasks may take; then the end of those for whom nothing is left, as breakers are open
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
 --          ended tasks dropped before their time, {a model, that to which tasks went on from it and why, how many, …}}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
@@ -16,6 +16,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local lost = { rest = ARGV[7], code = ARGV[8] }
   local no_worker = { rest = ARGV[9], code = ARGV[10] }
   local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
+  local unavailable = { rest = ARGV[14], code = ARGV[15] }
   local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
   local look, pool = keys.look(), keys.pool()
   local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
@@ -253,6 +254,33 @@ script('sweep', 'allow-oom', function(ARGV)
           end
         end
       end
+    end
+
+    -- Who waits for a task of a model whose upstreams were probed in vain is told, where no other model may run it.
+    local looks, ended = 500, 0
+    local function end_those_who_wait(m)
+      local given_up, solo = upstreams.given_up(m)
+      if not given_up then return end
+      for _, q in ipairs(call('ZRANGE', keys.lanes(m), '0', '-1')) do
+        for _, u in ipairs(call('ZRANGE', keys.flows(q, m), '0', '99')) do
+          local ids = (not solo or solo == u) and call('ZRANGE', keys.flow(q, m, u), '0', '99') or {}
+          for _, id in ipairs(ids) do
+            if looks == 0 or ended == 100 then return end
+            looks = looks - 1
+            if call('HGET', keys.task(id), 'wt') == '1' then
+              local t = load(id)
+              if nothing_left(t) then
+                end_waiting(id, t, 'failed', 'error', event_data(id, unavailable.rest), unavailable.code)
+                accounts[#accounts + 1] = account_of_end(t, id)
+                ended = ended + 1
+              end
+            end
+          end
+        end
+      end
+    end
+    for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
+      if call('HGET', keys.model(model), 'ups') == '2' then end_those_who_wait(model) end
     end
 
     for _, subject in ipairs(call('ZRANDMEMBER', keys.holding(), '100')) do let_on(subject) end

@@ -3,8 +3,6 @@
 It is the first request with two more messages: the model's own answer, and what is wrong with it.
 """
 
-import re
-
 import msgspec
 from msgspec import Raw
 
@@ -18,8 +16,7 @@ _ASKS = (
     "Your answer does not match its JSON schema: {}\n"
     "Answer again with the whole JSON value, corrected. Write that JSON alone: no other words, no code fence."
 )
-_END_OF_LIST = re.compile(rb"\s*\]\s*\Z")
-_EMPTY_LIST = re.compile(rb"\s*\[\s*\Z")
+_SPACES = b" \t\r\n"
 
 
 def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
@@ -30,10 +27,11 @@ def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
     fields = members(payload)
     if fields is None or kind_of(fields.get("messages")) != "[":
         return None
-    head = _END_OF_LIST.sub(b"", bytes(fields["messages"]))
+    # (no regular expression looks for the end: what stands before it is a caller's, and may be megabytes of spaces)
+    head = bytes(fields["messages"]).strip(_SPACES)[:-1].rstrip(_SPACES)
     told = ("assistant", shortened(msgspec.json.decode(answer, type=str))), ("user", ask_again(wrong))
     more = [msgspec.json.encode({"role": role, "content": text}) for role, text in told]
-    pieces = more if _EMPTY_LIST.match(head) else [b"", *more]
+    pieces = more if head == b"[" else [b"", *more]
     return join_object({**fields, "messages": Raw(head + b",".join(pieces) + b"]")}.items())
 
 

@@ -239,6 +239,30 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/api/admin/workers/{worker_id}/drain"): lambda rng, known: Valid(
         "POST", f"/api/admin/workers/{rng.getrandbits(64):016x}/drain", "ops", {}
     ),
+    ("POST", "/api/admin/breakers"): lambda rng, known: Valid(
+        "POST",
+        "/api/admin/breakers",
+        "ops",
+        {"model": LAB, "breaker": rng.choice(("open", "closed", "auto"))},
+    ),
+    ("GET", "/api/admin/settings"): _fixed("GET", "/api/admin/settings?name=lab", "ops"),
+    ("GET", "/api/admin/changes"): _fixed("GET", "/api/admin/changes", "ops"),
+    ("POST", "/api/admin/changes"): lambda rng, known: Valid(
+        "POST",
+        "/api/admin/changes?check=true",
+        "ops",
+        {"model": LAB, "set": {"first_output_ms": rng.randint(1000, 9000)}, "rollout": rng.randint(1, 100)},
+    ),
+    ("GET", "/api/admin/changes/{change_id}"): _fixed("GET", "/api/admin/changes/nothing", "ops"),
+    ("PATCH", "/api/admin/changes/{change_id}"): lambda rng, known: Valid(
+        "PATCH", "/api/admin/changes/nothing", "ops", {"rollout": rng.randint(1, 100)}
+    ),
+    ("POST", "/api/admin/changes/{change_id}/keep"): lambda rng, known: Valid(
+        "POST", "/api/admin/changes/nothing/keep", "ops", {}
+    ),
+    ("POST", "/api/admin/changes/{change_id}/take-back"): lambda rng, known: Valid(
+        "POST", "/api/admin/changes/nothing/take-back", "ops", {}
+    ),
     ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
     ("PATCH", "/api/admin/models/{name}"): _change("models"),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),

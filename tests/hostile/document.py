@@ -45,6 +45,9 @@ def narrowed(document: Schema, tasks: tuple[str, ...] = (NOBODYS,)) -> Schema:
         ("/api/admin/models/{name}", "name"): [LAB],
         ("/static/{file}", "file"): ["common/api.js", "common/base.css", "nothing"],
         ("/v1/models/{model}", "model"): list(WORKING),
+        ("/api/admin/changes/{change_id}", "change_id"): ["nothing"],
+        ("/api/admin/changes/{change_id}/keep", "change_id"): ["nothing"],
+        ("/api/admin/changes/{change_id}/take-back", "change_id"): ["nothing"],
         ("/api/admin/workers/{worker_id}/drain", "worker_id"): [f"{number:016x}" for number in range(9)],
     }
     for path, operations in document["paths"].items():

@@ -130,6 +130,7 @@ def sample_ends() -> Ends:
         worker_lost=fragment("Worker disconnected", "WORKER_LOST"),
         no_worker=fragment("Worker disconnected", "NO_WORKER"),
         left=Fragment(b'"by":"client"', "CANCELLED"),
+        unavailable=fragment("unavailable", "MODEL_UNAVAILABLE"),
     )
 
 

@@ -21,6 +21,7 @@ export type Code =
   | "RATE_LIMITED"
   | "WAIT_TOO_LONG"
   | "NO_WORKER"
+  | "MODEL_UNAVAILABLE"
   | "TOO_MANY_CALLS"
   | "TOO_MANY_CONNECTIONS"
   | "BUSY"
@@ -48,6 +49,7 @@ export type Code =
   | "WORKER_LOST"
   | "PROTOCOL_ERROR"
   | "OUTPUT_TOO_LARGE"
+  | "NOT_CHECKED"
   | "STORE_LOST"
   | "EVENTS_LOST"
   | "CANCELLED"
@@ -111,6 +113,8 @@ export interface StartData extends EventData {
   attempt: number;
   model: string;
   queue: string;
+  /** It is asked for an answer again that did not match its schema. */
+  repair?: boolean;
   metadata?: JsonValue;
 }
 interface OfChoice extends EventData {

@@ -9,6 +9,7 @@ import enum
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from fairlane.workers.protocol import ModelInfo
@@ -22,6 +23,9 @@ RETRY_REST_MS = 100
 REMEMBERED = 256
 LOSSES_REMEMBERED = 4096
 SHUT_REMEMBERED = 1000
+MOST_UPSTREAMS = 128
+"""Of a model, that the store is told of: more than can be shut at a time (upstreams.lua, MOST_OF_MODEL), so where there are more,
+something may start through one of these."""
 
 _UNUSED = 1 << 62
 """Puts the turns of workers that had no task yet before all others."""
@@ -379,6 +383,8 @@ class Pool:
         self.kinds_changed = False
         """Some kind has come or gone since this was last set to False."""
         self._by_model: dict[str, list[Kind]] = {}
+        self._through: dict[str, dict[str, int]] = {}
+        """By model and upstream, the number of kinds."""
         self._news: set[str] = set()
         self._instances: dict[tuple[str, str], dict[str, Worker]] = {}
         self._turn = 0
@@ -464,12 +470,11 @@ class Pool:
             kind = self._kinds[offer] = Kind(offer)
             self.kinds_changed = True
             for model in kind.models:
-                if model not in self._by_model:
-                    self._by_model[model] = []
+                self._by_model.setdefault(model, []).append(kind)
+                through = self._through.setdefault(model, {})
+                if kind.upstream not in through:
                     self._news.add(model)
-                elif all(other.upstream != kind.upstream for other in self._by_model[model]):
-                    self._news.add(model)
-                self._by_model[model].append(kind)
+                through[kind.upstream] = through.get(kind.upstream, 0) + 1
         worker.models, worker.task_types = kind.models, kind.task_types  # thousands share one tuple
         kind.members[worker.id] = worker
         worker.kind = kind
@@ -503,11 +508,13 @@ class Pool:
             self.kinds_changed = True
             for model in kind.models:
                 self._by_model[model].remove(kind)
-                if not self._by_model[model]:
-                    del self._by_model[model]
+                through = self._through[model]
+                through[kind.upstream] -= 1
+                if not through[kind.upstream]:
+                    del through[kind.upstream]
                     self._news.add(model)
-                elif all(other.upstream != kind.upstream for other in self._by_model[model]):
-                    self._news.add(model)
+                if not through:
+                    del self._by_model[model], self._through[model]
 
     def place(self, worker: Worker) -> None:
         """A worker's slots, or its rests, have changed: into the line where it belongs, or out of any."""
@@ -574,12 +581,13 @@ class Pool:
         self._closed_until.pop((model, upstream))
 
     def upstreams(self, models: Iterable[str]) -> list[tuple[str, str]]:
-        """Each of these models and each upstream by which it is offered here: of those of which one has a name."""
+        """Each of these models and each upstream by which it is offered here, the first MOST_UPSTREAMS: of those of which one
+        has a name."""
         found = []
         for model in models:
-            names = {kind.upstream for kind in self._by_model.get(model, ())}
-            if names != {""}:
-                found += [(model, name) for name in sorted(names)]
+            names = self._through.get(model, {})
+            if names.keys() != {""}:
+                found += [(model, name) for name in sorted(islice(names, MOST_UPSTREAMS))]
         return found
 
     def pick(

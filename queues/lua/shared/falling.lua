@@ -1,4 +1,4 @@
-local barred_until, barred_by, open_to, offered_among, costs_of, fall, said_of, fall_on, note_fallen, let_fall
+local barred_until, barred_by, open_to, offered_among, costs_of, fall, said_of, fall_on, note_fallen, let_fall, nothing_left
 do
 -- Tasks that may go on to another model, which they do in the order of their field `fb`, before anybody saw output: when an attempt
 -- failed, and while their own model starts nothing: nobody offers it, it is paused, the breakers of its upstreams are open, or for
@@ -178,5 +178,13 @@ function let_fall(most, told)
     pairs_moved[#pairs_moved + 1] = number
   end
   return more, pairs_moved
+end
+
+-- Whether no model that a task may go on to starts anything, whatever ends before.
+function nothing_left(t)
+  for _, one in ipairs(t.fb and parse_fallbacks(t.fb) or {}) do
+    if barred_until(one[1]) < FOREVER then return false end
+  end
+  return true
 end
 end

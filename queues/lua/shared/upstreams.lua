@@ -7,8 +7,10 @@
 -- again, for twice as long. Only failures that an upstream is to blame for count (OF_UPSTREAM), and slow answers, if they are to.
 -- What began before it opened counts for nothing, whatever it comes to.
 --
--- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. Who alone made a
--- breaker open has nobody else refused: others wait until it is half-open, and are served among the first as ever.
+-- Failures of a worker with which nothing went well, while others' tasks did, are that worker's; of a user likewise. While tasks of
+-- others run through the upstream, or those of other users wait, what becomes of these tells whose fault it is: failures of one worker
+-- or user alone open nothing until then. Who alone made a breaker open, as nobody else was there, has nobody else refused: others wait
+-- until it is half-open, and are served among the first as ever.
 -- (Nygard, Release It!, 2007, has the pattern; the bounds are near those of resilience4j and Finagle.)
 local upstreams = {}
 do
@@ -17,14 +19,19 @@ local MOST_OPEN = 60000 -- it is never open for longer, unless OPEN is set to mo
 local PROBES = 2 -- at a time; and so many have to go well
 local KEPT = 100 -- outcomes
 local MOST = 1000 -- upstreams of models of which anything is remembered
+local MOST_OF_MODEL = 100 -- likewise, of one model: its workers choose their names
 local MOST_LOOKED_AT = 256 -- of one model, over all replicas
 local MOST_HELD, UNTRIED = 3600000, 3600000
+local MOST_ASKED = 16 -- running tasks that are looked at
+
+-- Where the upstreams of a model stand among those of which something is remembered.
+local function span_of(m) return '[' .. m .. '\n', '(' .. m .. '\v' end
 
 -- Begin to remember something of an upstream (`bars`: not only outcomes); false: there are too many of them.
 local function mark(m, up, bars)
   local member = m .. '\n' .. up
   if not call('ZSCORE', keys.upstreams(), member) then
-    if call('ZCARD', keys.upstreams()) >= MOST then return false end
+    if call('ZCARD', keys.upstreams()) >= MOST or call('ZLEXCOUNT', keys.upstreams(), span_of(m)) >= MOST_OF_MODEL then return false end
     call('ZADD', keys.upstreams(), '0', member)
   end
   if bars then call('HSET', keys.model(m), 'ups', '2') else call('HSETNX', keys.model(m), 'ups', '1') end
@@ -44,6 +51,20 @@ local function announce(m, up, what, why, ms, by)
   if by and by ~= '' and not told[by] then tell(by, message) end
 end
 
+-- How many tasks probe an upstream. A release without breakers ends tasks and leaves them there: those that hold no slot do not
+-- count; with `tidy` they go.
+local function probes_of(m, up, tidy)
+  local number = 0
+  for _, id in ipairs(call('SMEMBERS', keys.probes(m, up))) do
+    if call('ZSCORE', keys.slots(m), id) then
+      number = number + 1
+    elseif tidy then
+      call('SREM', keys.probes(m, up), id)
+    end
+  end
+  return number
+end
+
 -- Until when (ms) nothing of a model starts through an upstream, and why: 'held' its provider said so, 'open', or 'probing': as many
 -- probes as may are under way, so that a look in a second is enough. 0: something may, 'probe' if it is to be one.
 function upstreams.through(m, up)
@@ -53,7 +74,7 @@ function upstreams.through(m, up)
   if forced ~= 'closed' and till > NOW then return math.max(held, till), 'open' end
   if held > NOW then return held, 'held' end
   if forced == 'closed' or till == 0 then return 0 end
-  if call('SCARD', keys.probes(m, up)) >= PROBES then return NOW + 1000, 'probing' end
+  if probes_of(m, up) >= PROBES then return NOW + 1000, 'probing' end
   return 0, 'probe'
 end
 
@@ -87,7 +108,17 @@ function upstreams.barred(m)
   return least, open and 'open' or broken and 'probing' or 'held', solo
 end
 
--- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's.
+-- Whether all upstreams of a model are open, and were probed in vain or are to be so; and the user who alone made them so, if it is one.
+function upstreams.given_up(m)
+  local all = upstreams.of(m)
+  for _, up in ipairs(all) do
+    local s = call('HMGET', keys.upstream(m, up), 'till', 'number', 'forced')
+    if s[3] ~= 'open' and (s[3] or num(s[1]) <= NOW or num(s[2]) < 2) then return false end
+  end
+  return all[1] ~= nil, #all == 1 and call('HGET', keys.upstream(m, all[1]), 'solo') or nil
+end
+
+-- What the outcomes of a time come to: how many count, how many of them are failures; and whose, if it is one user's, or one worker's.
 local function judge(list, window)
   local outcomes, good_workers, good_users, any = {}, {}, {}, false
   for _, entry in ipairs(call('LRANGE', list, '0', '-1')) do
@@ -97,7 +128,7 @@ local function judge(list, window)
       if good == '1' then good_workers[worker], good_users[user], any = true, true, true end
     end
   end
-  local number, failures, users, solo = 0, 0, 0, nil
+  local number, failures, users, solo, workers, lone = 0, 0, 0, nil, 0, nil
   for _, one in ipairs(outcomes) do
     local good, worker, user = one[1], one[2], one[3]
     if good or not any or (good_workers[worker] and good_users[user]) then
@@ -105,10 +136,38 @@ local function judge(list, window)
       if not good then
         failures = failures + 1
         if user ~= solo then solo, users = user, users + 1 end
+        if worker ~= lone then lone, workers = worker, workers + 1 end
       end
     end
   end
-  return number, failures, users == 1 and solo or nil
+  return number, failures, users == 1 and solo or nil, workers == 1 and lone or nil
+end
+
+local function name_of_worker(worker) return (string.gsub(worker or '', '%s', '_')) end
+
+-- Whether tasks of others than a user, or a worker, that fails alone will tell how an upstream is: they run through it (`probe`: as
+-- probes, no others count), or they wait. nil: more than one fails.
+local function others_tell(m, up, user, worker, probe)
+  if not user and not worker then return false end
+  for _, q in ipairs(user and call('SMEMBERS', keys.queues()) or {}) do
+    local line = keys.flows(q, m)
+    if call('ZCARD', line) > (call('ZSCORE', line, user) and 1 or 0) then return true end
+  end
+  for _, id in ipairs(call('ZRANDMEMBER', keys.slots(m), whole(MOST_ASKED))) do
+    local u, wk, its, bp = unpack(call('HMGET', keys.task(id), 'u', 'wk', 'up', 'bp'))
+    local others = user and u ~= user or worker and name_of_worker(wk or '') ~= worker
+    if others and (its or '') == up and (bp or not probe) then return true end
+  end
+  return false
+end
+
+-- Whether a failure tells that the upstream works (true), or that it does not; nil: neither. An answer that cannot be read is its own
+-- fault, but where it had to match something: then it may be the model's.
+function upstreams.told_by(id, code)
+  if code == 'JSON_PARSE_FAILED' then return call('HEXISTS', keys.task(id), 'js') == 1 end
+  if TELLS_THAT_IT_WORKS[code] then return true end
+  if OF_UPSTREAM[code] then return false end
+  return nil
 end
 
 -- An attempt of a task has come to something that tells how its upstream is: `good`, or why not. `books`: as `read_books` gives them,
@@ -124,7 +183,7 @@ function upstreams.note(t, good, why, books)
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
   if forced or (till and not t.bp) then return end
-  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. string.gsub(t.wk or '', '%s', '_') .. ' ' .. t.u
+  local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. name_of_worker(t.wk) .. ' ' .. t.u
   if good and not till then -- which opens and closes nothing
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
     return
@@ -135,19 +194,21 @@ function upstreams.note(t, good, why, books)
   call('LPUSH', list, entry)
   call('LTRIM', list, '0', whole(KEPT - 1))
   call('PEXPIRE', list, whole(window))
-  local counted, failures, solo = judge(list, window)
+  local counted, failures, solo, lone = judge(list, window)
+  if till and not good and call('HGET', hash, 'solo') ~= t.u then call('HDEL', hash, 'solo') end -- others fail, too
   local bad = failures * 2 >= counted
   if till and not bad and counted - failures >= PROBES then
     call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
     call('DEL', list)
     announce(m, up, 'closed', '', 0, t.ow)
-  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most) then
+  elseif not good and bad and failures > 0 and (till and num(till) <= NOW or not till and failures >= most)
+    and not others_tell(m, up, solo, lone, till) then
     local times = num(number)
     local ms = math.min(open_ms * 2 ^ times, math.max(MOST_OPEN, open_ms))
     mark(m, up, true)
     call('HSET', hash, 'till', whole(NOW + ms), 'number', whole(times + 1), 'why', why)
-    if solo then call('HSET', hash, 'solo', solo) else call('HDEL', hash, 'solo') end
     if not till then
+      if solo then call('HSET', hash, 'solo', solo) end
       call('HSET', hash, 'since', NOW_TEXT)
       call('DEL', list)
     end
@@ -157,6 +218,7 @@ end
 
 -- A task begins as a probe.
 function upstreams.begin_probe(id, t)
+  probes_of(t.m, t.up or '', true)
   call('SADD', keys.probes(t.m, t.up or ''), id)
   announce(t.m, t.up or '', 'probing', '', 0, t.ow)
 end
@@ -190,7 +252,7 @@ end
 
 -- What the model's hash says of its upstreams: that of all of them.
 local function mark_anew(m)
-  local bars, known = false, call('ZRANGEBYLEX', keys.upstreams(), '[' .. m .. '\n', '(' .. m .. '\v', 'LIMIT', '0', '100')
+  local bars, known = false, call('ZRANGEBYLEX', keys.upstreams(), span_of(m))
   for _, member in ipairs(known) do
     bars = bars or call('EXISTS', keys.upstream(m, string.sub(member, #m + 2))) == 1
   end
@@ -204,13 +266,14 @@ end
 -- Forget what tells nothing any more, of a hundred upstreams: a breaker that nobody has probed for an hour, too; and what is later than it
 -- can be, as the clock went back.
 function upstreams.tidy()
+  local anew = {}
   for _, member in ipairs(call('ZRANDMEMBER', keys.upstreams(), '100') or {}) do
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
     local s = call('HMGET', hash, 'held', 'till', 'forced')
     if num(s[2]) > NOW + 3600000 then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
-    if s[2] and num(s[2]) < NOW - UNTRIED and call('EXISTS', keys.probes(m, up)) == 0 then
+    if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up, true) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')
     end
     if num(s[1]) <= NOW and s[1] then call('HDEL', hash, 'held') end
@@ -218,8 +281,12 @@ function upstreams.tidy()
     local last = string.match(call('LINDEX', list, '0') or '', '^%d+')
     local window = call('HGET', keys.model(m), 'breaker_window_ms')
     if last and tonumber(last) <= NOW - (window and num(window) or WINDOW) then call('DEL', list) end
-    if call('EXISTS', hash, list) == 0 then call('ZREM', keys.upstreams(), member) end
-    if call('EXISTS', hash) == 0 then mark_anew(m) end
+    if call('EXISTS', hash, list) == 0 then
+      probes_of(m, up, true)
+      call('ZREM', keys.upstreams(), member)
+    end
+    if call('EXISTS', hash) == 0 then anew[m] = true end
   end
+  for m in pairs(anew) do mark_anew(m) end
 end
 end

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import RawWorker
 from tests.support.serving import until
@@ -226,6 +227,29 @@ async def test_a_wider_share_keeps_who_was_in_it(gateway: Start) -> None:
         more = await on_new_side()
         assert few < more
         assert len(more) < 30
+
+
+async def test_whoever_moves_a_route_to_its_only_fallback_is_told(gateway: Start) -> None:
+    routes = {"chat": {"model": "a", "fallbacks": ["b"]}}
+    async with gateway(routes=routes, models={"a": {}, "b": {}}) as talk:
+        moves = {"route": "chat", "set": {"model": "b"}, "rollout": 10}
+        said = (await make(talk, moves, query="?check=true", status=200))["warnings"]
+        assert said == [
+            "tasks of chat on b have no other model to go on to: it is their only fallback. Say fallbacks, too"
+        ]
+        moves["set"] = {"model": "b", "fallbacks": ["a"]}
+        assert (await make(talk, moves, query="?check=true", status=200))["warnings"] == []
+
+
+async def test_the_log_says_on_which_side_somebody_was_refused(gateway: Start) -> None:
+    async with gateway(**ROUTES) as talk:
+        change = await make(talk, {"route": "chat", "set": {"model": "b"}})
+        await knows(talk, change)
+        with capture_logs() as lines:
+            body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+            assert (await talk.http.post("/v1/chat/completions", json=body)).status_code == 503
+        (line,) = [line for line in lines if line["event"] == "call refused"]
+        assert line["change"] == f"{change['id']} new"
 
 
 async def test_a_change_holds_after_restarts_and_on_top_of_a_new_file(gateway: Start) -> None:

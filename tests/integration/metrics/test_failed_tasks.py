@@ -56,6 +56,8 @@ async def test_a_prompt_that_an_upstream_quotes_is_read_by_its_caller_alone(
 ) -> None:
     quote = "The upstream answered 500: template failed on input Patient Ann Beck has syphilis since May"
     shown = "The upstream answered 500: template failed on input"
+    unbroken = await callers.client.patch("/api/admin/models/m", json={"breaker_failures": 0})
+    assert unbroken.status_code == 200
     with capture_logs() as logs:
         async with worker_v2(served.ws) as worker:
             for _ in range(3):

@@ -92,6 +92,7 @@ async def test_what_is_told_of_workers_reaches_the_other_gateways(served: Served
                 "taskTypes": ["chat"],
                 "slots": 3,
                 "draining": False,
+                "upstream": None,
                 "unhealthy": None,
                 "modelInfo": {},
                 "running": 0,

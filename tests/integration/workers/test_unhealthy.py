@@ -166,6 +166,8 @@ async def test_who_says_too_often_what_ails_it_is_not_heard_until_it_is_well(ser
 async def test_where_nobody_else_is_well_it_works_on_so_that_callers_learn_why(
     served: Served, callers: Callers
 ) -> None:
+    unbroken = await callers.client.patch("/api/admin/models/m", json={"breaker_failures": 0})
+    assert unbroken.status_code == 200
     async with worker_v2(served.ws, slots=4, unhealthy="connection refused") as ill:
         async with serving_all(serve(ill, "connection refused", **DOWN)):
             answers = [callers.ask(n=n) for n in range(8)]

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from fairlane.gateway.current import Current
 from fairlane.gateway.operator.effective import Came, Own, Row, of_changes, of_file, of_store, view
-from fairlane.gateway.operator.inforce import differences
+from fairlane.gateway.operator.inforce import changes_now, differences
 from fairlane.gateway.operator.settings import configured
 from fairlane.gateway.settings import Settings, load_settings
 from fairlane.gateway.settings.leaves import leaves
@@ -338,3 +338,11 @@ def test_what_a_change_says_of_a_share_of_the_tasks_has_a_row_that_says_of_which
         "what is said of a queue as a whole is in the store"
     )
     assert "routes.fast.tiers.paid.model" not in found
+
+
+@pytest.mark.anyio
+async def test_a_change_that_holds_for_nobody_is_not_said_to_hold(tmp_path: Path) -> None:
+    current = Current(loaded(tmp_path / "f.yaml"))
+    fits = PlannedChange("route", "fast", {"model": "b"}, id="x7", phase=Phase.ACTIVE)
+    current.take_changes([fits, replace(fits, name="gone", id="y")])
+    assert list(await changes_now(current)()) == ["routes.fast.model"]

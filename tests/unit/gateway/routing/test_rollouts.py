@@ -1,5 +1,6 @@
 """Changes of what is decided for each task: who is on which side, what they make of the settings, and whom they concern."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.rollouts import MODEL_FIELDS, ROUTE_FIELDS, Rollouts, Unfit, changed, in_share
 from fairlane.gateway.routing.rollouts import rollouts as made_of
 from fairlane.gateway.settings import ModelSettings, RouteRule, Settings
-from fairlane.queues.changes import Phase, PlannedChange
+from fairlane.queues.changes import MOST_LIVE, Phase, PlannedChange
 
 SETTINGS: dict[str, Any] = {
     "models": {
@@ -244,3 +245,21 @@ def test_limits_of_a_share_are_told_to_workers_by_side() -> None:
     assert {one.change for one in sides(made, "a", TASKS[:40]).values()} == {"c1 old", "c1 new"}
     assert made.limited["a", "c1 new"].first_output_ms == 5000
     assert made.settings.models["a"].first_output_ms is None
+
+
+def test_as_many_changes_as_may_be_of_thousands_of_routes_are_made_at_once() -> None:
+    many = {f"r{n}": {"model": f"m{n % MOST_LIVE}"} for n in range(3000)}
+    said = settings(routes=many, models={f"m{n}": {} for n in range(MOST_LIVE)})
+    plans = Plans(said)
+    changes = [
+        change("model", f"m{n}", id=f"c{n}", fields={"first_output_ms": 9000})
+        if n % 2
+        else change("route", f"r{n}", id=f"c{n}", fields={"timeout_ms": 9000})
+        for n in range(MOST_LIVE)
+    ]
+    began = time.thread_time()
+    made, unfit = made_of(said, plans, changes)
+    assert time.thread_time() - began < 2, "no change looks at all that the configuration says"
+    assert made is not None
+    assert unfit == {}
+    assert plan(made, "r1", TASKS[0]).change.startswith("c1 ")

@@ -49,7 +49,7 @@ export default {
     "changes.done.takeBack": "The change of {name} is taken back.",
 
     "changes.compared": "Old and new",
-    "changes.compared.hint": "tasks that ended, over the life of the change; times of the last 5,000 of each side",
+    "changes.compared.hint": "tasks that ended, over the life of the change; times of the last 5,000 of each side. Who was refused is on neither side.",
     "changes.away": "The SQL database is away, so old and new cannot be compared now. {why}",
     "changes.none": "No task that it concerns has ended yet.",
     "changes.few": "Too few tasks yet to say which side is better: wait for 30 on each.",
@@ -125,7 +125,7 @@ export default {
     "changes.done.takeBack": "{name} 的变更已撤回。",
 
     "changes.compared": "新旧对比",
-    "changes.compared.hint": "变更期间结束的任务；时间取每侧最近 5,000 个任务",
+    "changes.compared.hint": "变更期间结束的任务；时间取每侧最近 5,000 个任务。被拒绝的请求不计入任何一侧。",
     "changes.away": "SQL 数据库没有应答，暂时无法对比新旧。{why}",
     "changes.none": "还没有受其影响的任务结束。",
     "changes.few": "任务太少，尚不能判断哪一侧更好：请等每侧满 30 个。",

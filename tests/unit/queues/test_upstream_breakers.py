@@ -125,9 +125,7 @@ def test_few_failures_or_fewer_than_half_open_nothing(world: World) -> None:
     pool.audit()
 
 
-@pytest.mark.parametrize(
-    "code", ["WORKER_ERROR", "BAD_REQUEST", "CONTEXT_LENGTH", "JSON_PARSE_FAILED", "TOTAL_TIMEOUT"]
-)
+@pytest.mark.parametrize("code", ["WORKER_ERROR", "BAD_REQUEST", "CONTEXT_LENGTH", "TOTAL_TIMEOUT"])
 def test_what_no_upstream_is_to_blame_for_does_not_count(world: World, code: str) -> None:
     pool = Through(world)
     for _ in range(2 * FAILURES):
@@ -460,4 +458,137 @@ def test_a_probe_that_goes_well_never_opens_it_again(world: World) -> None:
         assert pool.known() == before
     pool.succeed()
     assert pool.known() == {}, "more of them went well than not"
+    pool.audit()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_waits_is_told_when_probes_have_failed_too_unless_another_made_it_so_alone(
+    world: World, alone: bool
+) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    pool.open(user="u")
+    world.advance(OPEN_MS)
+    probes = [pool.run(f"p{n}", user="u" if alone else f"u{n}") for n in range(PROBES)]
+    for task in ("probe", "waits", "async"):
+        pool.submit(task, user="u", waiting=task != "async")
+    pool.submit("falls", user="u", waiting=True, fallbacks="nobody\t", fallback_after_ms=0)
+    for grant in probes:
+        pool.finish(grant, state=State.FAILED, code="CONNECT_TIMEOUT")
+    assert ("solo" in pool.known()) == alone
+    answer = pool.submit("victim", user="victim", waiting=True)
+    assert isinstance(answer, Submitted) == alone
+    pool.sweep()
+    left = {task for task in ("probe", "waits", "async", "falls") if pool.state(task) == "queued"}
+    assert left == {"async"}
+    ended = {task for task in ("waits", "falls") if pool.state(task) == "failed"}
+    assert {pool.code(task) for task in ended} == {"MODEL_UNAVAILABLE"}
+    assert not alone or pool.state("victim") == "queued"
+    pool.audit()
+
+
+def test_who_waits_goes_on_waiting_while_it_was_not_probed_or_another_model_may_do(world: World) -> None:
+    pool = Through(world)
+    pool.offers("b")
+    waits = pool.run("running")
+    pool.submit("waits", waiting=True)
+    pool.finish(waits)
+    early = pool.take("m")
+    for _ in range(FAILURES):
+        pool.fail()
+    pool.sweep()
+    pool.requeue(early[0], "declined")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.state("waits") == "queued", "it has opened only now"
+    pool.force("open")
+    world.advance(1000)
+    pool.sweep()
+    assert pool.code("waits") == "MODEL_UNAVAILABLE", "an operator gave it up"
+    pool.audit()
+
+
+def test_probes_that_a_release_without_breakers_ended_keep_no_place(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    key = world.keys("probes", model="m", upstream="")
+    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))  # it does not take them out
+    pool.submit("t")
+    (grant,) = pool.take("m")
+    assert [*world.call("SMEMBERS", key)] == [b"t"]
+    pool.audit()
+    world.call("SADD", key, *(f"ended-{n}" for n in range(PROBES)))
+    pool.finish(grant)
+    pool.succeed()
+    assert pool.known() == {}
+    world.call("SADD", key, "ended")
+    pool.fail()
+    pool.pass_time(62_000)
+    assert world.call("EXISTS", key) == 0
+
+
+@pytest.mark.parametrize("whose", ["user", "worker"])
+def test_who_fails_alone_opens_nothing_while_others_run(world: World, whose: str) -> None:
+    pool = Through(world)
+    runs = [pool.run(f"runs{n}", user=f"victim{n}", worker="good") for n in range(2)]
+    for n in range(3 * FAILURES):
+        if whose == "user":
+            pool.fail(user="hostile", worker="good")
+        else:
+            pool.fail(user=f"u{n}", worker="bad")
+    assert "till" not in pool.known(), "what becomes of the others tells whose fault it is"
+    pool.finish(runs[0], state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" in pool.known()
+    pool.audit()
+
+
+def test_a_user_who_fails_alone_opens_nothing_while_others_wait_nor_again_while_they_probe(
+    world: World,
+) -> None:
+    pool = Through(world)
+    runs = [pool.run(f"h{n}", user="hostile") for n in range(FAILURES)]
+    pool.submit("waits", user="victim")
+    for grant in runs:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" not in pool.known()
+    (grant,) = pool.take("m")
+    pool.finish(grant)
+    world.advance(61_000)
+    pool.open(user="hostile")
+    assert pool.known()["number"] == "1", "nobody else is there"
+    world.advance(OPEN_MS)
+    probes = [pool.run("h", user="hostile"), pool.run("v", user="victim")]
+    pool.finish(probes[0], state=State.FAILED, code="UPSTREAM_ERROR")
+    assert pool.known()["number"] == "1"
+    pool.audit()
+    pool.finish(pool.run("v2", user="victim"))
+    pool.finish(probes[1])
+    assert pool.known() == {}
+    pool.audit()
+
+
+def test_one_model_fills_no_more_than_a_part_of_what_is_remembered(world: World) -> None:
+    pool = Through(world)
+    pool.offers("m", "other")
+    for n in range(1100):
+        grant = pool.run("t" if not n else f"t{n}", upstream=f"up{n}")
+        pool.requeue(grant, "declined", hold_ms=1)
+        pool.cancel(grant.task_id)
+        world.advance(2)
+    grants = [pool.run(f"other{n}", "other", upstream="up") for n in range(FAILURES)]
+    for grant in grants:
+        pool.finish(grant, state=State.FAILED, code="UPSTREAM_ERROR")
+    assert "till" in pool.known("up", "other"), "no worker of m keeps others from theirs"
+    assert world.call("ZCARD", world.keys("upstreams")) < 200
+    pool.audit()
+
+
+@pytest.mark.parametrize("answer", ["", "object"])
+def test_answers_that_cannot_be_read_count_where_they_had_to_match_nothing(world: World, answer: str) -> None:
+    pool = Through(world)
+    for n in range(FAILURES):
+        grant = pool.run(f"t{n}", answer=answer)
+        pool.finish(grant, state=State.FAILED, code="JSON_PARSE_FAILED")
+    assert ("till" in pool.known()) == (answer == "")
     pool.audit()
