@@ -157,7 +157,7 @@ RECORD = {
     "ow": "owner: the replica that holds the grant",
     "wk": "worker",
     "up": "its upstream, if that has a name",
-    "bp": "1: it probes its upstream",
+    "bp": "1: it probes its upstream; 2: and has told that this works",
     "ga": "granted, ms",
     "xd": "deadline of the attempt, ms",
     "bg": "1: a worker has begun this attempt",

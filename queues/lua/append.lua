@@ -28,6 +28,8 @@ script('append', nil, function(ARGV)
     if output == '1' and not first_output then
       call('HSET', key, 'sq', whole(top), 'fo', NOW_TEXT)
       drop_payload(id, payload_bytes, ar)
+      local woken = call('HGET', key, 'bp') == '1' and upstreams.answers(id)
+      if woken then wake(woken) end
     else
       call('HSET', key, 'sq', whole(top))
     end

@@ -8,6 +8,8 @@ from msgspec import Raw
 
 from fairlane.streaming.jsontext import join_object, kind_of, members
 
+MOST_PAYLOAD_BYTES = 4 << 20
+"""Of a request: a larger one is not put together again, which would take the gateway too long."""
 MOST_ANSWER_CHARS = 32 * 1024
 """Of the answer as the model is told it. What is left out of a longer one stands in its middle."""
 MOST_WORDS_CHARS = 1000
@@ -20,11 +22,12 @@ _SPACES = b" \t\r\n"
 
 
 def repair_request(payload: bytes, answer: bytes, wrong: str) -> bytes | None:
-    """A chat's request that asks for its answer again; None where the payload has no list of messages.
+    """A chat's request that asks for its answer again; None where the payload has no list of messages, or is too
+    large.
 
     `answer`: its text, a JSON string; `wrong`: the place, and what was expected there. What stands in the request stays as it is.
     """
-    fields = members(payload)
+    fields = members(payload) if len(payload) <= MOST_PAYLOAD_BYTES else None
     if fields is None or kind_of(fields.get("messages")) != "[":
         return None
     # (no regular expression looks for the end: what stands before it is a caller's, and may be megabytes of spaces)

@@ -182,7 +182,7 @@ function upstreams.note(t, good, why, books)
   if m == '*' then return end
   local hash, list = keys.upstream(m, up), keys.outcomes(m, up)
   local till, number, forced = unpack(call('HMGET', hash, 'till', 'number', 'forced'))
-  if forced or (till and not t.bp) then return end
+  if forced or (till and not t.bp) or (till and good and t.bp == '2') then return end
   local entry = NOW_TEXT .. (good and ' 1 ' or ' 0 ') .. name_of_worker(t.wk) .. ' ' .. t.u
   if good and not till then -- which opens and closes nothing
     if call('LPUSHX', list, entry) > KEPT then call('LTRIM', list, '0', whole(KEPT - 1)) end
@@ -214,6 +214,18 @@ function upstreams.note(t, good, why, books)
     end
     announce(m, up, 'open', why, ms, t.ow)
   end
+end
+
+-- A probe has its first output: it need not end for that its upstream works. What fails it later counts all the same.
+-- Returns the model of which another may start now, if so.
+function upstreams.answers(id)
+  local t = load(id)
+  local slow = num(call('HGET', keys.model(t.m), 'breaker_slow_ms'))
+  if slow > 0 and NOW - num(t.ga) > slow then return end
+  upstreams.note(t, true, '')
+  call('HSET', keys.task(id), 'bp', '2')
+  upstreams.end_probe(id, t)
+  return t.m
 end
 
 -- A task begins as a probe.
@@ -271,7 +283,8 @@ function upstreams.tidy()
     local m, up = string.match(member, '^([^\n]*)\n(.*)$')
     local hash = keys.upstream(m, up)
     local s = call('HMGET', hash, 'held', 'till', 'forced')
-    if num(s[2]) > NOW + 3600000 then call('HSET', hash, 'till', NOW_TEXT) end
+    local open_ms = num(call('HGET', keys.model(m), 'breaker_open_ms'))
+    if num(s[2]) > NOW + math.max(MOST_OPEN, open_ms) then call('HSET', hash, 'till', NOW_TEXT) end
     if num(s[1]) > NOW + MOST_HELD then call('HSET', hash, 'held', NOW_TEXT) end
     if s[2] and num(s[2]) < NOW - UNTRIED and probes_of(m, up, true) == 0 then
       call('HDEL', hash, 'till', 'since', 'number', 'why', 'solo')

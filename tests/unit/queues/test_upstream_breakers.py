@@ -592,3 +592,33 @@ def test_answers_that_cannot_be_read_count_where_they_had_to_match_nothing(world
         pool.finish(grant, state=State.FAILED, code="JSON_PARSE_FAILED")
     assert ("till" in pool.known()) == (answer == "")
     pool.audit()
+
+
+def test_a_probe_tells_that_its_upstream_works_by_its_first_output(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    probes = [pool.run(f"p{n}") for n in range(PROBES)]
+    pool.submit("next")
+    assert pool.taken("m") == []
+    pool.append(probes[0], 2)
+    pool.audit()
+    (third,) = pool.take("m")
+    pool.append(third, 2)
+    assert pool.known() == {}, "two of them have output; none has ended"
+    for grant in (probes[0], third):
+        pool.finish(grant, 3)
+    pool.finish(probes[1], state=State.FAILED, code="UPSTREAM_ERROR")
+    assert pool.known() == {}
+    pool.audit()
+
+
+def test_a_probe_that_breaks_off_behind_its_first_output_counts_as_a_failure_too(world: World) -> None:
+    pool = Through(world)
+    pool.open()
+    world.advance(OPEN_MS)
+    probe = pool.run("p")
+    pool.append(probe, 2)
+    pool.finish(probe, 3, state=State.FAILED, code="STREAM_STALLED")
+    assert (pool.known()["number"], pool.known()["why"]) == ("2", "STREAM_STALLED")
+    pool.audit()

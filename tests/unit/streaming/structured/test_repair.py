@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.streaming.structured.repair import (
     MOST_ANSWER_CHARS,
+    MOST_PAYLOAD_BYTES,
     MOST_WORDS_CHARS,
     ask_again,
     repair_request,
@@ -94,3 +95,9 @@ def test_what_a_caller_writes_into_his_messages_does_not_make_it_slow(many: str)
     told = asked_again(payload)
     assert time.thread_time() - began < 1, "a part of a millisecond, where nothing looks at each space anew"
     assert len(told["messages"]) == 4
+
+
+def test_a_request_that_is_too_large_is_not_put_together_again() -> None:
+    text = "x" * MOST_PAYLOAD_BYTES
+    payload = b'{"messages":[{"role":"user","content":"%b"}]}' % text.encode()
+    assert repair_request(payload, b'"no"', "$: wrong") is None
