@@ -83,7 +83,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     # nobody to do it
     FailureRow(503, "MODEL_TOO_BUSY", Family.BUSY, retry=True, worker=True),
     FailureRow(503, "NO_WORKER", Family.BUSY, retry=True),
-    FailureRow(503, "MODEL_UNAVAILABLE", Family.BUSY, retry=True, native=503),
+    FailureRow(503, "MODEL_UNAVAILABLE", Family.BUSY, retry=True),
     # the answer
     FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
     # the upstream

@@ -14,6 +14,10 @@ from fairlane.queues.loops import end_tasks
 
 log = structlog.get_logger("fairlane.gateway")
 
+START_S = 5.0
+"""For so long the reading at the start is tried again."""
+AGAIN_S = 0.1
+
 
 class ChangesWatch:
     """`start` it, `close` it."""
@@ -27,8 +31,17 @@ class ChangesWatch:
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read them before any task comes. Raises StoreError."""
-        await self.read()
+        """Read them before any task comes; a connection that is lost meanwhile may come back. Raises StoreError."""
+        give_up = asyncio.get_running_loop().time() + START_S
+        while True:
+            try:
+                await self.read()
+            except StoreError:
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     async def close(self) -> None:
         """End."""

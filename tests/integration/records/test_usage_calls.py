@@ -175,7 +175,7 @@ async def test_usage_is_added_up_by_route_and_told_with_its_template(talk: Talk)
     for query in ({"by": "route,user"}, {"by": "code", "route": "summary"}, {"by": "route,hour"}):
         refused = await talk.http.get("/api/admin/usage", params=query)
         assert refused.status_code == 400
-        assert "look at the tasks themselves" in refused.json()["error"]
+        assert "the tasks themselves are at" in refused.json()["error"]
     rows = (await told(talk.http, "/api/admin/usage/tasks", route="summary"))["tasks"]
     assert [(row["taskId"], row["route"], row["template"], row["templateVersion"]) for row in rows] == [
         ("r2", "summary", "", ""),
