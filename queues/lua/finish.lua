@@ -2,9 +2,9 @@
 -- KEYS[1]  prefix of the pool
 -- ARGV     names below; then `events` pairs of type and data (the last flush), the terminal event's type and data,
 --          then the worker's models
--- returns  {outcome, terminal event id or '', grants, top, later}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its slot is free
---          now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it returns
---          the same.
+-- returns  {outcome, terminal event id or '', grants, top, later}; later: as `take`; outcome: 'ok' | 'late' somebody else ended it, its
+--          slot is free now | 'stale' the grant is not current | 'hole' the log is short of events: it ends at `top`. Repeating it
+--          returns the same.
 script('finish', 'allow-oom', function(ARGV)
   local id, epoch, token = ARGV[1], ARGV[2], ARGV[3]
   local state, code, seq = ARGV[4], ARGV[5], tonumber(ARGV[6]) -- seq of the first event; 0: the caller is not the log's writer

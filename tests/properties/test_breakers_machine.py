@@ -1,14 +1,12 @@
 """Random lives of a pool whose upstreams fail, are held, probed and forced (see test_scheduler_machine.py)."""
 
 import contextlib
-import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
-from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life
+from hypothesis.stateful import initialize, invariant, rule
+from tests.properties.test_scheduler_machine import MODELS, QUEUES, USERS, WHO, Life, live
 from tests.support.audit import Snapshot
 from tests.support.direct import drive
 from tests.support.pool import OPS
@@ -137,19 +135,5 @@ class BreakersLife(Life):
 def test_any_life_of_a_pool_with_failing_upstreams_keeps_the_promises(
     redis_server: Server, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
     life = type("BreakersLifeHere", (BreakersLife,), {"server": redis_server})
-    run_state_machine_as_test(
-        life,
-        settings=settings(
-            max_examples=1000 if long else 25,
-            stateful_step_count=100 if long else 80,
-            deadline=None,
-            derandomize=not long,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink] if long else [Phase.generate],
-            print_blob=True,
-        ),
-    )
-    with capsys.disabled():
-        print(f" {life.steps:,} steps")  # type: ignore[attr-defined]
+    live(life, request, capsys, long=1000, short=25)

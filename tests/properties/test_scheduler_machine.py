@@ -1077,6 +1077,32 @@ class Life(RuleBasedStateMachine):
         }
 
 
+def live(
+    life: type[Life],
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    long: int,
+    short: int,
+) -> None:
+    """Live so many random lives of a kind: always the same ones, but in the long run."""
+    runs_long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
+    run_state_machine_as_test(
+        life,
+        settings=settings(
+            max_examples=long if runs_long else short,
+            stateful_step_count=100 if runs_long else 80,
+            deadline=None,
+            derandomize=not runs_long,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink] if runs_long else [Phase.generate],
+            print_blob=True,
+        ),
+    )
+    with capsys.disabled():
+        print(f" {life.steps:,} steps")
+
+
 @pytest.fixture
 def life(redis_server: Server) -> type[Life]:
     return type("LifeHere", (Life,), {"server": redis_server})
@@ -1086,18 +1112,4 @@ def life(redis_server: Server) -> type[Life]:
 def test_any_life_of_a_pool_keeps_the_promises(
     life: type[Life], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = request.config.getoption("--long") or os.environ.get("FAIRLANE_LONG") == "1"
-    run_state_machine_as_test(
-        life,
-        settings=settings(
-            max_examples=2500 if long else 40,
-            stateful_step_count=100 if long else 80,
-            deadline=None,
-            derandomize=not long,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink] if long else [Phase.generate],
-            print_blob=True,
-        ),
-    )
-    with capsys.disabled():
-        print(f" {life.steps:,} steps")
+    live(life, request, capsys, long=2500, short=40)

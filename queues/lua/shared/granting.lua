@@ -66,7 +66,8 @@ end
 -- Begin an attempt of a task that stands in no flow now: its flow and lane are charged and move on, a slot is occupied, the lease
 -- starts, the log says so. `lane`: as `eligible` gives it; `start`: start tag of the flow. `flow_stays`: more tasks wait in the flow;
 -- `lane_stays`: in the lane. `grant`: for whom: `replica`, `worker`, `nonce` of the call and `number` in it, `ms` until its first
--- renewal, the `upstream` of the worker, and whether it is a `probe` of that. `more`, `record`: further fields of the model and of the record, to be stored. Returns the data of the start event.
+-- renewal, the `upstream` of the worker, and whether it is a `probe` of that. `more`, `record`: further fields of the model and of the
+-- record, to be stored. Returns the data of the start event.
 function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   local q, m, u = lane.q, t.m, t.u
   local cost, tokens, counted = first_charge(t, lane), 0, '0'

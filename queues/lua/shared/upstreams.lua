@@ -146,7 +146,7 @@ end
 local function name_of_worker(worker) return (string.gsub(worker or '', '%s', '_')) end
 
 -- Whether tasks of others than a user, or a worker, that fails alone will tell how an upstream is: they run through it (`probe`: as
--- probes, no others count), or they wait. nil: more than one fails.
+-- probes, no others count), or they wait. Neither: more than one fails.
 local function others_tell(m, up, user, worker, probe)
   if not user and not worker then return false end
   for _, q in ipairs(user and call('SMEMBERS', keys.queues()) or {}) do
