@@ -1,0 +1,1 @@
+"""Interfaces of other people that are called in turn: what is allowed of them. Pure."""

@@ -1,0 +1,143 @@
+"""The endpoints: interfaces of other people that are called in turn, each a line of its own, and which of them a URL means. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fairlane.gateway.endpoints.headers import PASSING, Header
+from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
+
+HTTP_PREFIX = "http:"
+"""What the names of endpoints' models begin with, and of no others."""
+ANY_ENDPOINT = "http:*"
+"""What an HTTP worker offers: the models of all endpoints, also of those that come later."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
+"""What may be asked for again when nobody knows whether it was done."""
+MIB = 1024 * 1024
+
+
+class EndpointError(Exception):
+    """Why a request is for no endpoint, in a sentence."""
+
+
+class BadUrl(EndpointError):
+    """The URL itself is refused."""
+
+
+class NoEndpoint(EndpointError):
+    """No endpoint is meant by it."""
+
+
+class MethodRefused(EndpointError):
+    """The endpoint takes other methods."""
+
+    def __init__(self, sentence: str, methods: tuple[str, ...]) -> None:
+        super().__init__(sentence)
+        self.methods = methods
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One interface, and what is allowed of it. Times in ms; 0 and () = not said."""
+
+    name: str
+    pattern: Pattern
+    methods: tuple[str, ...] = ("GET", "POST")
+    headers: frozenset[str] = frozenset(PASSING)
+    """Of callers: the names of those that may pass, in lower case."""
+    set_headers: tuple[Header, ...] = field(default=(), repr=False)
+    """The operator's, which may hold secrets: they go to the worker with the task, and are shown and kept nowhere else."""
+    windows: tuple[str, ...] = ()
+    """At most so many requests within any such time, such as `50/1s`."""
+    concurrency: int = 0
+    mean_ms: int = 0
+    """How long a request takes, as long as nothing was measured."""
+    timeout_ms: int = 30_000
+    retries: int = 0
+    """Of idempotent methods, after the first try."""
+    max_response_bytes: int = MIB
+    max_body_bytes: int = MIB
+    allow_private: tuple[str, ...] = ()
+    """Networks that the address of the host may lie in, though they are private."""
+    follow_redirects: int = 0
+    online: bool = True
+    """Whether callers may ask for permits, to call it themselves."""
+    offline: bool = True
+    """Whether they may have it called."""
+    permit_ms: int = 30_000
+    """How long a permit may be used."""
+    keys: frozenset[str] = frozenset()
+    """The ids of those keys that may use it; empty: all."""
+    tiers: frozenset[str] = frozenset()
+    """The tiers whose callers may use it; empty: all."""
+
+    @property
+    def model(self) -> str:
+        """As which it is scheduled."""
+        return HTTP_PREFIX + self.name
+
+    def may_use(self, key_id: str, tier: str) -> bool:
+        """Whether a caller may use it."""
+        return (not self.keys or key_id in self.keys) and (not self.tiers or tier in self.tiers)
+
+
+class Endpoints:
+    """All endpoints at one time."""
+
+    def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
+        self._named = {endpoint.name: endpoint for endpoint in endpoints}
+        self._by_origin: dict[tuple[str, str, int], list[Endpoint]] = {}
+        for endpoint in sorted(self._named.values(), key=lambda one: one.pattern.precision, reverse=True):
+            self._by_origin.setdefault(endpoint.pattern.origin, []).append(endpoint)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self._named.values())
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def named(self, name: str) -> Endpoint | None:
+        """The endpoint of this name."""
+        return self._named.get(name)
+
+    def of_model(self, model: str) -> Endpoint | None:
+        """The endpoint that is scheduled as this model."""
+        return self._named.get(model[len(HTTP_PREFIX) :]) if model.startswith(HTTP_PREFIX) else None
+
+    def find(self, url: str, method: str) -> tuple[Endpoint, Target]:
+        """The endpoint that is meant by a URL, and the URL in its one form: the pattern that says it most exactly counts, also
+        when another one would take the method. Raises BadUrl, NoEndpoint or MethodRefused."""
+        target = target_of(url)
+        return self.find_target(target, method), target
+
+    def find_target(self, target: Target, method: str) -> Endpoint:
+        """The same for a target. Raises NoEndpoint or MethodRefused."""
+        origin = (target.scheme, target.host, target.port)
+        meant = [one for one in self._by_origin.get(origin, ()) if one.pattern.matches(target)]
+        if not meant:
+            raise NoEndpoint("No endpoint is configured for this URL")
+        nearest = meant[0].pattern.segments
+        same = [one for one in meant if one.pattern.segments == nearest]
+        for endpoint in same:
+            if method in endpoint.methods:
+                return endpoint
+        methods = tuple(name for name in METHODS if any(name in one.methods for one in same))
+        raise MethodRefused(f"This URL takes {', '.join(methods)}, not {method[:20]}", methods)
+
+    def check(self, endpoint: Endpoint, url: str, method: str) -> Target:
+        """The target of a request to this very endpoint. Raises BadUrl, NoEndpoint or MethodRefused."""
+        target = target_of(url)
+        if not endpoint.pattern.matches(target):
+            raise NoEndpoint(f"The endpoint {endpoint.name} is for {endpoint.pattern.text}, not for this URL")
+        if method not in endpoint.methods:
+            sentence = f"The endpoint {endpoint.name} takes {', '.join(endpoint.methods)}, not {method[:20]}"
+            raise MethodRefused(sentence, endpoint.methods)
+        return target
+
+
+def target_of(url: str) -> Target:
+    """The target of a URL. Raises BadUrl."""
+    try:
+        return read_target(url)
+    except BadTarget as error:
+        raise BadUrl(str(error)) from None

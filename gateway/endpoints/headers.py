@@ -1,0 +1,125 @@
+"""Which headers go to an endpoint: those that it lets pass, and never one that belongs to a connection, tells who somebody is, or
+says what the request is in other words than its URL. Pure.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+
+MAX_HEADERS = 64
+MAX_HEADER_CHARS = 8192
+"""Of one value, and of all together four times as many."""
+PASSING = ("accept", "accept-language", "content-type")
+"""What may pass where the definition says nothing."""
+
+OF_A_CONNECTION = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""They are made anew for each hop: nobody may set them."""
+CREDENTIALS = frozenset(
+    {
+        "api-key",
+        "authorization",
+        "cookie",
+        "cookie2",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "x-api-key",
+        "x-goog-api-key",
+    }
+)
+"""The operator's to set, never a caller's."""
+_OF_OTHERS = frozenset(
+    {
+        "forwarded",
+        "via",
+        "x-client-ip",
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-method",
+        "x-original-uri",
+        "x-original-url",
+        "x-real-ip",
+        "x-rewrite-url",
+        "x-task-id",
+        "true-client-ip",
+        "cf-connecting-ip",
+    }
+)
+"""What servers believe of proxies: where a request comes from, and what it really asks for."""
+_PREFIXES = ("proxy-", "x-fairlane-", "x-forwarded-", "x-envoy-", "sec-")
+
+_TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+Header = tuple[str, str]
+
+
+class BadHeader(ValueError):
+    """A header that is refused, with a sentence that says why."""
+
+
+def passing_name(name: str) -> str:
+    """The name of a header that callers may be allowed to send, in lower case. Raises BadHeader."""
+    lower = _name(name)
+    if lower in CREDENTIALS:
+        raise BadHeader(
+            f"{lower} tells who somebody is and never passes: set it in set_headers, for all callers"
+        )
+    if lower in OF_A_CONNECTION or lower in _OF_OTHERS or lower.startswith(_PREFIXES):
+        raise BadHeader(f"{lower} never passes: it is for those who carry a request, not for who makes it")
+    return lower
+
+
+def own_header(name: str, value: str) -> Header:
+    """A header that the operator sets. Raises BadHeader."""
+    lower = _name(name)
+    if lower in OF_A_CONNECTION:
+        raise BadHeader(f"{lower} cannot be set: it is made anew for each request")
+    return lower, _value(lower, value)
+
+
+def passed_headers(headers: Iterable[Header], allowed: Collection[str]) -> list[Header]:
+    """The headers of a caller, names in lower case. Raises BadHeader for one that may not pass: it would be missed at the target."""
+    found: list[Header] = []
+    total = 0
+    for name, value in headers:
+        lower = _name(name)
+        if lower not in allowed:
+            passing = ", ".join(sorted(allowed)) or "none"
+            raise BadHeader(f"The header {lower} may not pass to this endpoint; these may: {passing}")
+        found.append((lower, _value(lower, value)))
+        total += len(lower) + len(value)
+    if len(found) > MAX_HEADERS:
+        raise BadHeader(f"at most {MAX_HEADERS} headers may pass, not {len(found)}")
+    if total > 4 * MAX_HEADER_CHARS:
+        raise BadHeader(f"headers may have {4 * MAX_HEADER_CHARS} characters together")
+    return found
+
+
+def _name(name: str) -> str:
+    lower = name.lower()
+    if not _TOKEN.fullmatch(lower):
+        raise BadHeader(f"{name[:40]!r} is no name of a header")
+    return lower
+
+
+def _value(name: str, value: str) -> str:
+    found = value.strip(" \t")
+    if not _VALUE.fullmatch(found):
+        raise BadHeader(f"the value of {name} must be one line of Latin-1 text, without control characters")
+    if len(found) > MAX_HEADER_CHARS:
+        raise BadHeader(f"the value of {name} may have {MAX_HEADER_CHARS} characters")
+    return found
