@@ -1,4 +1,4 @@
-"""The endpoints: interfaces of other people that are called in turn, each a line of its own, and which of them a URL means. Pure."""
+"""The endpoints: interfaces of other people that are called in turn, each a line of its own; and which one a URL means. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

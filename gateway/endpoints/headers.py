@@ -92,7 +92,7 @@ def own_header(name: str, value: str) -> Header:
 
 
 def passed_headers(headers: Iterable[Header], allowed: Collection[str]) -> list[Header]:
-    """The headers of a caller, names in lower case. Raises BadHeader for one that may not pass: it would be missed at the target."""
+    """The headers of a caller, names in lower case. Raises BadHeader for one that may not pass: it would be missed."""
     found: list[Header] = []
     total = 0
     for name, value in headers:
