@@ -111,6 +111,17 @@ ANY_MODEL = "*"
 """Stands for a model in `offers` and `idle` when a worker takes every model; and the model as which all tasks are scheduled that
 ask for a name which no worker offers and nobody configured."""
 
+ENDPOINT = "http:"
+"""How the models of endpoints are called, and no others: such a name, and behind it the endpoint's."""
+ANY_ENDPOINT = f"{ENDPOINT}*"
+"""What a worker registers that makes the calls of all endpoints, also of those that come later."""
+
+
+def is_reserved(model: str) -> bool:
+    """Whether a model is an endpoint's: workers of every model do not run it."""
+    return model.startswith(ENDPOINT)
+
+
 RECORD = {
     "st": "state",
     "q": "queue",
@@ -163,6 +174,7 @@ RECORD = {
     "bg": "1: a worker has begun this attempt",
     "rf": "how often its model's provider refused it (429)",
     "tr": "tries",
+    "mt": "tries that it may have, where these are not three",
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then, tokens, 1: counted",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",

@@ -801,6 +801,8 @@ def _record_of(task: TaskSpec) -> list[Arg]:
         fields += ("pr", task.priority)
     if task.run_ms > 0:
         fields += ("rl", task.run_ms)
+    if task.most_tries:
+        fields += ("mt", task.most_tries)
     if task.linger_ms > 0:
         fields += ("lg", task.linger_ms)
     if task.waiting:

@@ -248,7 +248,7 @@ script('sweep', 'allow-oom', function(ARGV)
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
       local lane, at = eligible(model)
       if lane and not at then
-        for _, offered in ipairs(model == '*' and { '*' } or { model, '*' }) do
+        for _, offered in ipairs(offered_as(model)) do
           for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
             tell(other, 'r\n' .. model)
           end

@@ -8,7 +8,7 @@ function describe(id, t, start_seq, start)
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
     t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '',
+    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.mt or '0',
   })
 end
 
@@ -235,7 +235,9 @@ local function line_of(models)
   local line, last = {}, 0
   if models[1] == '*' then
     local flat = call('ZRANGE', keys.backlog(), '0', '999', 'WITHSCORES')
-    for i = 1, #flat, 2 do line[#line + 1] = { flat[i], tonumber(flat[i + 1]) } end
+    for i = 1, #flat, 2 do
+      if not is_reserved(flat[i]) then line[#line + 1] = { flat[i], tonumber(flat[i + 1]) } end
+    end
   else
     for _, model in ipairs(models) do
       local place = call('ZSCORE', keys.backlog(), model)

@@ -597,8 +597,10 @@ class Attempt:
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                if blameless:
+                if blameless and (self.grant.most_tries != 1 or self._sent_at is None):
                     self._requeue("gateway stops", "declined")
+                elif self._sent_at is None:
+                    self._requeue("worker lost", "declined" if self.grant.most_tries == 1 else "lost")
                 else:
                     self._requeue("worker lost", "lost")
 
