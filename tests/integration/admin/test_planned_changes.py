@@ -423,7 +423,7 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
             (("share", change["id"], "80"), "80 % of users"),
             (("until", change["id"], "null"), "-"),
             (("keep", change["id"]), "100 % of users"),
-            (("show", change["id"]), "too few tasks yet"),
+            (("show", change["id"]), "too few tasks and refused calls yet"),
             (("take-back", change["id"]), "taken back"),
             (("list",), "taken back"),
         ):
