@@ -136,6 +136,13 @@ class TaskAck(_Message, tag="taskAck"):
     attempt: Attempt
 
 
+class TaskSent(_Message, tag="taskSent"):
+    """What the task asks its target for has left. Only for a task that says `tellSent`."""
+
+    task_id: Id
+    attempt: Attempt
+
+
 class TaskReject(_Message, tag="taskReject"):
     task_id: Id
     attempt: Attempt
@@ -208,6 +215,7 @@ class Task(_Message, tag="task"):
     stream: bool = False
     timeout_ms: int = 0
     traceparent: str | None = None
+    tell_sent: bool = False
 
 
 class Cancel(_Message, tag="cancel"):
@@ -235,7 +243,9 @@ class Error(_Message, tag="error"):
     fatal: bool = False
 
 
-FromWorker = Register | TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
+FromWorker = (
+    Register | TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
+)
 FromGateway = Registered | Task | Cancel | ResultAck | Drain | Error
 
 encoder = msgspec.json.Encoder()
@@ -254,6 +264,7 @@ def task_frame(
     stream: bool,
     timeout_ms: int,
     traceparent: str = "",
+    tell_sent: bool = False,
 ) -> bytes:
     """The `task` frame with `payload` spliced in unparsed. Version 1 gets its four keys and nothing else."""
     head = b'{"type":"task","taskType":%b,"taskId":"%b","payload":%b' % (
@@ -264,12 +275,14 @@ def task_frame(
     if version == 1:
         return head + b"}"
     trace = b',"traceparent":"%b"' % traceparent.encode() if traceparent else b""
-    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b}' % (
+    told = b',"tellSent":true' if tell_sent else b""
+    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b%b}' % (
         attempt,
         encoder.encode(model),
         b"true" if stream else b"false",
         timeout_ms,
         trace,
+        told,
     )
 
 
