@@ -40,6 +40,13 @@ MAX_PAUSE_MS = 300_000
 
 MAX_UPSTREAM_CHARS = 100
 
+HTTP_TASK = "http"
+"""The type of tasks that are calls of endpoints: any HTTP interfaces behind lines of their own."""
+ENDPOINT_PREFIX = "http:"
+"""How the models of endpoints begin; what follows is an endpoint's name."""
+ANY_ENDPOINT = "http:*"
+"""The model that a worker offers that makes the calls of all endpoints, those that come later among them."""
+
 PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 """No control characters: names are shown, logged, and stand in keys."""
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
