@@ -19,8 +19,8 @@ MOST_TRIED = 4
 IDLE_S = 4.0
 """A connection that nobody uses is closed after so long: before servers do (5 s, most of them more), so that hardly a call meets
 one that is just being closed."""
-MOST_IDLE = 64
-"""Of one endpoint."""
+MOST_IDLE = 128
+"""Of all endpoints together."""
 
 _Key = tuple[str, str, tuple[Network, ...]]
 
@@ -52,13 +52,12 @@ class Connections:
 
     def give_back(self, call: Call, wire: AnyWire) -> None:
         """The call is over, and the connection may serve another one."""
-        key = _key(call)
-        idle = self._idle.setdefault(key, [])
-        if len(idle) >= MOST_IDLE:
+        if sum(len(wires) for wires in self._idle.values()) >= MOST_IDLE:
             wire.abort()
             return
+        key = _key(call)
         timer = asyncio.get_running_loop().call_later(IDLE_S, self._expire, key, wire)
-        idle.append((wire, timer))
+        self._idle.setdefault(key, []).append((wire, timer))
 
     def close(self) -> None:
         """Close those that nobody uses."""

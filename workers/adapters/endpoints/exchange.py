@@ -67,7 +67,7 @@ class Exchange:
                 raise h11.RemoteProtocolError("the server ended the connection")
         http = self._http
         done = http.our_state is h11.DONE and http.their_state is h11.DONE
-        reusable = done and not http.trailing_data[0] and self._wire.quiet
+        reusable = done and not http.trailing_data[0] and self._wire.quiet and self._wire.acknowledged()
         return Answer(head.status_code, list(head.headers.raw_items()), bytes(body), reusable)
 
     def _told(self, head: h11.Response) -> int:
@@ -96,8 +96,8 @@ class Exchange:
                 assert not isinstance(event, type)
                 return event
             data = await self._wire.read()
-            if not self.began:
-                self.began = bool(data)
+            if data and not self.began:
+                self.began = True
                 self._on_first_byte()
             self._left -= len(data)
             if self._left < 0:

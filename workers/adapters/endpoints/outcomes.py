@@ -33,6 +33,8 @@ from fairlane.workers.sdk.errors import TaskError, shorten
 
 MAX_SAID_BYTES = 64 * 1024
 """Of a failure's body, that is looked at for its sentence."""
+SECRET_CHARS = 8
+"""Words of headers that are so long may be secrets, and are kept out of sentences."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NO_BODY = frozenset({204, 206, 304})
 """Answers without a body, and parts of one, which cannot be made readable by themselves."""
@@ -87,9 +89,12 @@ def result(call: Call, answer: Answer) -> dict[str, Any]:
         "headers": header.incoming(answer.headers, decoded=decoded),
     }
     try:
-        return {**told, "body": body.decode()}
+        text = body.decode()
     except UnicodeDecodeError:
+        text = None
+    if text is None or "\0" in text:  # which is no text to databases
         return {**told, "bodyBase64": base64.b64encode(body).decode()}
+    return {**told, "body": text}
 
 
 def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
@@ -106,10 +111,12 @@ def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
 
 
 def _sentence(call: Call, answer: Answer) -> str:
-    """What a failure says of itself."""
+    """What a failure says of itself, without what the call said to prove who makes it."""
     try:
         said = read_error(_readable(call, answer, MAX_SAID_BYTES)[0][:MAX_SAID_BYTES]).message
     except TaskError:
         said = ""
+    for word in (word for _, value in call.headers for word in value.split() if len(word) >= SECRET_CHARS):
+        said = said.replace(word, "***")
     sentence = f"The endpoint answered {answer.status}"
     return shorten(f"{sentence}: {said}" if said else f"{sentence}.")

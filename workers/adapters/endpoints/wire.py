@@ -75,8 +75,10 @@ class Wire(asyncio.Protocol):
     # ---- the call's side -------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send all of it; returns at once."""
+        """Send all of it; returns at once. Raises OSError when the connection is over."""
         assert self._transport is not None
+        if self._transport.is_closing():
+            raise self._failure or ConnectionResetError("the connection is over")
         self._transport.write(data)
 
     async def read(self) -> bytes:
