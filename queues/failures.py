@@ -91,6 +91,10 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True, upstream=True),
+    # the endpoint: what it led to may not be, and its caller alone cannot change that
+    FailureRow(502, "ADDRESS_REFUSED", Family.UPSTREAM, worker=True),
+    FailureRow(502, "REDIRECT_REFUSED", Family.UPSTREAM, worker=True),
+    FailureRow(502, "RESPONSE_TOO_LARGE", Family.UPSTREAM, worker=True),
     # the worker
     FailureRow(500, "WORKER_ERROR", Family.WORKER, worker=True),
     FailureRow(502, "WORKER_LOST", Family.WORKER, retry=True),

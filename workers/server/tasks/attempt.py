@@ -284,6 +284,10 @@ class Attempt:
             if self._debug:
                 self._log_debug()
 
+    def sent(self) -> None:
+        """Its request to its target has left."""
+        self.acknowledged()
+
     def _log_debug(self) -> None:
         """Log what the worker got. Not before it has begun: until then the grant may move, and two would write at one place."""
         self.writer.event("debug", self._debug)
