@@ -84,12 +84,17 @@ class Exchange:
                 return event
             if not isinstance(event, h11.InformationalResponse) or event.status_code == 101:
                 raise h11.RemoteProtocolError("the server sent no answer")
-        raise TaskError("RESPONSE_TOO_LARGE", "The endpoint sends interim answers without an end.")
+        raise _too_much()
 
     async def _next(self) -> h11.Event:
         """The next part of the answer."""
         while True:
-            event = self._http.next_event()
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                if error.error_status_hint == 431:  # a head, or trailers, or a line
+                    raise _too_much() from error
+                raise
             if event is h11.PAUSED:
                 raise h11.RemoteProtocolError("the server ended the connection")
             if event is not h11.NEED_DATA:
@@ -101,13 +106,17 @@ class Exchange:
                 self._on_first_byte()
             self._left -= len(data)
             if self._left < 0:
-                raise TaskError(
-                    "RESPONSE_TOO_LARGE",
-                    "The endpoint's answer has more around its body, or before it, than an answer may have.",
-                )
+                raise _too_much()
             self._http.receive_data(data)
 
 
 def too_large(limit: int) -> TaskError:
     """The failure for an answer that is larger than its endpoint's may be."""
     return TaskError("RESPONSE_TOO_LARGE", f"The endpoint's answer has more than {limit} bytes.")
+
+
+def _too_much() -> TaskError:
+    return TaskError(
+        "RESPONSE_TOO_LARGE",
+        "The endpoint's answer has more before its body, or around it, than an answer may have.",
+    )

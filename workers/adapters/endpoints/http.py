@@ -44,7 +44,11 @@ class HttpAdapter:
 
         @worker.on_shutdown
         async def close(_: SimpleNamespace) -> None:
-            self._connections.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections that no call uses; a later call opens new ones."""
+        self._connections.close()
 
     async def __call__(self, task: Task, context: Context) -> dict[str, Any]:
         """Make one call. Raises `TaskError` with the codes of `outcomes`."""
