@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.serving import until
 
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
-from fairlane.workers.sdk import Context, Task
+from fairlane.workers.sdk import Context, Task, TaskError
 
 LOOPBACK = ["127.0.0.0/8", "::1/128"]
 PATIENCE_S = 15.0
@@ -55,6 +56,27 @@ def answer(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
     """An answer whose length is told."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What a server shows, and what makes those who trust it."""
+
+    server: ssl.SSLContext
+    trusting: Callable[[], ssl.SSLContext]
+
+
+class Names:
+    """A resolver whose answers follow each other; the last one stays. It keeps what it was asked."""
+
+    def __init__(self, **answers: list[list[str]]) -> None:
+        self.asked: list[str] = []
+        self._answers = {name.replace("_", "."): list(rows) for name, rows in answers.items()}
+
+    async def __call__(self, host: str) -> list[str]:
+        self.asked.append(host)
+        rows = self._answers[host]
+        return rows.pop(0) if len(rows) > 1 else rows[0]
 
 
 @dataclass
@@ -161,3 +183,10 @@ async def call(
     async with asyncio.timeout(PATIENCE_S):
         told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await adapter(task, context)))
     return told
+
+
+async def fails(adapter: HttpAdapter, asked: dict[str, Any], *, timeout_s: float | None = None) -> TaskError:
+    """The failure of a task."""
+    with pytest.raises(TaskError) as failed:
+        await call(adapter, asked, timeout_s=timeout_s)
+    return failed.value

@@ -2,34 +2,17 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.integration.http_worker.targets import Asked, answer, call, payload, says, target
+from tests.integration.http_worker.targets import Asked, answer, call, fails, payload, says, target
 from tests.support.serving import until
 
 from fairlane.workers.adapters.endpoints import connections
 from fairlane.workers.adapters.endpoints.exchange import MAX_HEAD_BYTES, MOST_INTERIM
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
 from fairlane.workers.adapters.endpoints.wire import AnyWire
-from fairlane.workers.sdk import TaskError
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def adapter() -> AsyncIterator[HttpAdapter]:
-    """One whose connections stay from call to call, and end with the test."""
-    adapter = HttpAdapter()
-    yield adapter
-    adapter.close()
-    await asyncio.sleep(0)
-
-
-async def fails(adapter: HttpAdapter, asked: dict[str, object], **more: float) -> TaskError:
-    with pytest.raises(TaskError) as failed:
-        await call(adapter, asked, **more)
-    return failed.value
 
 
 async def test_a_call_keeps_status_headers_and_body(adapter: HttpAdapter) -> None:
