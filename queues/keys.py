@@ -39,6 +39,7 @@ KEYS = (
     Key("running", "r:{queue}:{model}", "set", "running tasks of a lane, while a rule asks for them", "emptied by ending"),
     Key("load", "g:{queue}", "set", "running tasks of a queue over all models, likewise", "emptied by ending"),
     Key("spent", "z:{model}", "hash", "second -> tokens dispatched in it, of a model paced by tokens", "EXPIRE 2 min"),
+    Key("windows", "w:{model}", "zset", "attempt -> when its request had left, us; FOREVER: not known (windows.lua)", "PX"),
     Key("limit", "L:{subject}", "hash", "what a key or user has used of its limits (fields: LIMIT)", "PX, till all is back"),
     Key("waits", "waits", "hash", "key or user with a limit of waiting tasks -> how many wait", "emptied by dispatch"),
     Key("balance", "B:{subject}", "hash", "what a key or user can pay with (fields: BALANCE)", "amend, a day after it was used"),
@@ -111,6 +112,17 @@ ANY_MODEL = "*"
 """Stands for a model in `offers` and `idle` when a worker takes every model; and the model as which all tasks are scheduled that
 ask for a name which no worker offers and nobody configured."""
 
+ENDPOINT = "http:"
+"""How the models of endpoints are called, and no others: such a name, and behind it the endpoint's."""
+ANY_ENDPOINT = f"{ENDPOINT}*"
+"""What a worker registers that makes the calls of all endpoints, also of those that come later."""
+
+
+def is_reserved(model: str) -> bool:
+    """Whether a model is an endpoint's: workers of every model do not run it."""
+    return model.startswith(ENDPOINT)
+
+
 RECORD = {
     "st": "state",
     "q": "queue",
@@ -163,6 +175,7 @@ RECORD = {
     "bg": "1: a worker has begun this attempt",
     "rf": "how often its model's provider refused it (429)",
     "tr": "tries",
+    "mt": "tries that it may have, where these are not three",
     "ac": "account of the attempt: cost charged, weight of the lane, lifts of lane and flow until then, tokens, 1: counted",
     "fo": "first output, ms",
     "sq": "top sequence number of the log",
@@ -193,11 +206,12 @@ MODEL = {
     "cost": "tokens, requests or slot_seconds",
     "requests_per_minute": "pace",
     "tokens_per_minute": "pace",
+    "windows": "how many requests its target may see within a time (windows.lua)",
     "max_running_per_user": "then further tasks of the user wait, parked",
     "max_waiting_per_user": "then further tasks of the user are refused",
     "paused": "1: nothing starts",
     "fixed": "1: something is configured or was changed",
-    "rules": "1: paused, paced, or capped per user",
+    "rules": "1: paused, paced, with windows, or capped per user",
     "held": "nothing starts before, ms: the provider said so",
     "tat": "no request before, us (pace by requests)",
     "ttat": "no request before, us (pace by tokens)",

@@ -50,6 +50,8 @@ class TaskSpec:
     """From the grant to the end."""
     keep_ms: int = 300_000
     """How long record and log are kept after the end."""
+    most_tries: int = 0
+    """How often a worker may begin it before it fails for good; 0 = as ever. With 1 it is never begun twice, whoever is lost."""
     linger_ms: int = 0
     """Cancelled this long after its last reader left; 0 = never."""
     waiting: bool = False
@@ -112,7 +114,7 @@ class TaskSpec:
 
 _OF_A_PLAN = (
     *("model", "queue", "payload", "estimated_input", "most_input", "max_output", "answers"),
-    *("timeout_ms", "wait_ms", "run_ms", "price", "quota", "otherwise"),
+    *("timeout_ms", "wait_ms", "run_ms", "most_tries", "price", "quota", "otherwise"),
     *("asked", "template", "fallbacks", "fallback_after_ms", "named_later", "answer", "repair"),
     "change",
 )
@@ -158,6 +160,10 @@ class Grant(NamedTuple):
     repair: str = ""
     """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
     change: str = ""
+    """As `TaskSpec` has it."""
+    tell_sent: bool = False
+    """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
+    most_tries: int = 0
     """As `TaskSpec` has it."""
 
     @property

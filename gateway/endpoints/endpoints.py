@@ -4,12 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fairlane.gateway.endpoints.headers import PASSING, Header
+from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
 
-HTTP_PREFIX = "http:"
-"""What the names of endpoints' models begin with, and of no others."""
-ANY_ENDPOINT = "http:*"
-"""What an HTTP worker offers: the models of all endpoints, also of those that come later."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 """What may be asked for again when nobody knows whether it was done."""
@@ -70,11 +67,23 @@ class Endpoint:
     """The ids of those keys that may use it; empty: all."""
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
+    max_wait_ms: int = 3 * 3_600_000
+    """Of tasks that nobody waits for; so below."""
+    keep_ms: int = 3_600_000
+    """How long record and log are kept after the end."""
+    after_read_ms: int = 20_000
+    """The same when its caller has read the end, if that is less; 0: as ever."""
+    archive: str = "results"
+    """What the archive keeps: off, results or requests."""
 
     @property
     def model(self) -> str:
         """As which it is scheduled."""
-        return HTTP_PREFIX + self.name
+        return ENDPOINT + self.name
+
+    def most_tries(self, method: str) -> int:
+        """How often a request may be begun: once only where it must not come twice."""
+        return 1 + self.retries if method in IDEMPOTENT else 1
 
     def may_use(self, key_id: str, tier: str) -> bool:
         """Whether a caller may use it."""
@@ -102,7 +111,7 @@ class Endpoints:
 
     def of_model(self, model: str) -> Endpoint | None:
         """The endpoint that is scheduled as this model."""
-        return self._named.get(model[len(HTTP_PREFIX) :]) if model.startswith(HTTP_PREFIX) else None
+        return self._named.get(model[len(ENDPOINT) :]) if is_reserved(model) else None
 
     def find(self, url: str, method: str) -> tuple[Endpoint, Target]:
         """The endpoint that is meant by a URL, and the URL in its one form: the pattern that says it most exactly counts, also

@@ -98,7 +98,7 @@ def set_model(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a model on all gateways at once: concurrency, cost, requests_per_minute, tokens_per_minute,
+    """Change a model on all gateways at once: concurrency, cost, requests_per_minute, tokens_per_minute, windows,
     max_running_per_user, max_waiting_per_user, paused. Survives restarts, and is written to the audit record.
 
     fairlane models set deepseek-chat concurrency=8 requests_per_minute=null
@@ -147,14 +147,18 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
-    limited = any(row.output_limits for row in state.models)
+    limited, called = (
+        any(row.output_limits for row in state.models),
+        any(row.endpoint for row in state.models),
+    )
     table = make_table(
-        *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
+        *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min", "windows"),
         *(
             "running/user",
             "waiting/user",
             "evenness",
             *(("first output", "silence") if limited else ()),
+            *(("T", "Q") if called else ()),
             "state",
         ),
     )
@@ -169,10 +173,12 @@ def _print_models(state: "State") -> None:
             marked("cost", row.cost),
             marked("requests_per_minute", row.requests_per_minute),
             marked("tokens_per_minute", row.tokens_per_minute),
+            marked("windows", row.windows),
             marked("max_running_per_user", row.max_running_per_user),
             marked("max_waiting_per_user", row.max_waiting_per_user),
             "-" if row.jain is None else f"{row.jain:.2f}",
             *(_limits_words(row.output_limits) if limited else ()),
+            *(row.pace if called else ()),
             _condition(row, state.now),
         )
     if state.models:

@@ -21,7 +21,7 @@ import structlog
 from redis.exceptions import ResponseError
 
 from fairlane.queues.errors import StoreError
-from fairlane.queues.keys import ANY_MODEL, Keys
+from fairlane.queues.keys import ANY_MODEL, Keys, is_reserved
 from fairlane.queues.loops import end_tasks
 from fairlane.queues.rules import EffectiveSettings, Value, decode, settings_of
 from fairlane.queues.store.link import RedisLink
@@ -551,7 +551,9 @@ def _count_workers(models: Iterable[Model], workers: Iterable[dict[str, Any]]) -
     any_count, any_slots = offered.pop(ANY_MODEL, (0, 0))
     for model in models:
         count, slots = offered.get(model.model, (0, 0))
-        model.workers, model.slots = count + any_count, slots + any_slots
+        if not is_reserved(model.model):
+            count, slots = count + any_count, slots + any_slots
+        model.workers, model.slots = count, slots
 
 
 def _sum_up(queues: Iterable[Queue], lanes: Sequence[Lane], in_tokens: set[str]) -> None:

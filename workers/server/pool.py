@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from fairlane.queues.keys import is_reserved
 from fairlane.workers.protocol import ModelInfo
 
 ANY = "*"
@@ -236,7 +237,8 @@ class Worker:
         return self.models if more <= 0 else (*self.models[:MOST_TOLD], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
-        """Change what it can run: `*` stands for every model and swallows the others; no task types: every type."""
+        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types:
+        every type."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
         self.task_types = frozenset(task_types) if task_types else None
@@ -350,7 +352,7 @@ class Worker:
         return f"{self.key_id}/{self.instance_id or self.id}"
 
     def serves(self, model: str) -> bool:
-        return model in self.models or self.models[0] == ANY
+        return model in self.models or (self.models[0] == ANY and not is_reserved(model))
 
     def mismatch(self, task_type: str, task_id: str) -> Mismatch | None:
         """Why it cannot run this task of a model that it serves; None when it can."""
@@ -634,7 +636,7 @@ class Pool:
 
     def _serving(self, model: str) -> Iterator[Kind]:
         yield from self._by_model.get(model, ())
-        if model != ANY:
+        if model != ANY and not is_reserved(model):
             yield from self._by_model.get(ANY, ())
 
     def reserve(self, model: str, want: int = 1, task_type: str = "") -> tuple[Worker, int] | None:

@@ -29,11 +29,20 @@ end
 -- A value of more than 64 bytes makes Redis keep a hash as a table: its fields are found without looking through all.
 local WIDE = '-----------------------------------------------------------------'
 
+-- Whether a model is an endpoint's: workers of every model do not run it.
+local function is_reserved(model) return string.sub(model, 1, 5) == 'http:' end
+
 -- Bodies of so many bytes and more are counted by user, too.
 local LARGE_BODY = 16384
 
 -- A number as text, without its fraction.
 local function whole(number) return string.format('%d', number) end
+
+-- The names by which workers offer a model: its own, and that of every model; an endpoint's only its own.
+local function offered_as(model)
+  if model == '*' then return { '*' } end
+  return is_reserved(model) and { model } or { model, '*' }
+end
 
 -- A record as a table of strings; nil when there is none.
 local function load(id)

@@ -20,6 +20,7 @@ end
 -- begun, although no renewal said so. `failures`: rest and code of the ends it may come to, {lost, no_worker, timeout};
 -- `nonce` names the call, if it may be repeated; `who` the worker that was lost: two different ones end the task; `held`: its
 -- model is held; `alone_until`: it stands aside until then. A task ends after 100 attempts anyhow, and after 1,000 if its provider refuses them: each is an event of its log.
+-- A task of one try (`mt`) ends with its worker, also with one of which nobody has heard that it began.
 -- Returns 'queued' | 'ended', and the terminal event's id, kind and data.
 local function put_back(id, t, why, cause, begun, failures, nonce, who, held, alone_until, repair)
   release(id, t)
@@ -38,8 +39,9 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     give_up = failures.lost
   elseif t.fo or num(t.at) >= (held and 1000 or 100) then
     give_up = failures.lost
-  elseif cause ~= 'declined' and not repair and t.bg then
-    if num(t.tr) >= 3 then give_up = failures.lost end
+  elseif cause ~= 'declined' and not repair and (t.bg or (cause == 'lost' and t.mt == '1')) then
+    if num(t.tr) >= (t.mt and num(t.mt) or 3) then give_up = failures.lost end
+    if t.mt == '1' then give_up = failures.lost end -- nobody knows how far its worker has come
     if cause == 'lost' and (who or '') ~= '' then
       if t.ls and t.ls ~= who then give_up = failures.lost end
       call('HSET', key, 'ls', who)

@@ -42,7 +42,7 @@ end
 local function announce(m, up, what, why, ms, by)
   local message = 'b\n' .. table.concat({ what, whole(ms), by or '', why, m, up }, '\n')
   local told = {}
-  for _, offered in ipairs({ m, '*' }) do
+  for _, offered in ipairs(offered_as(m)) do
     for _, replica in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', '64')) do
       if not told[replica] then tell(replica, message) end
       told[replica] = true
@@ -81,7 +81,7 @@ end
 -- The upstreams of the workers that may run a model.
 function upstreams.of(m)
   local found, known = {}, {}
-  for _, offered in ipairs({ m, '*' }) do
+  for _, offered in ipairs(offered_as(m)) do
     local live = call('ZRANGEBYSCORE', keys.serving(offered), '(' .. NOW_TEXT, '+inf', 'LIMIT', '0', MOST_LOOKED_AT)
     if not live[1] and call('ZCOUNT', keys.offers(offered), '(' .. NOW_TEXT, '+inf') > 0 then live[1] = '\n' end
     for _, member in ipairs(live) do

@@ -1,7 +1,7 @@
 -- Wake one idle replica for `model`, of which something can start. It takes for all its free slots and wakes the next. A
 -- replica that is gone receives nothing: the next is tried.
 local function wake_one(model)
-  for _, offered in ipairs({ model, '*' }) do
+  for _, offered in ipairs(offered_as(model)) do
     local idle = keys.idle(offered)
     for _ = 1, 64 do
       local popped = call('ZPOPMIN', idle)
@@ -32,14 +32,17 @@ end
 local function scheduled_as(name, named)
   local now = '(' .. NOW_TEXT
   if named or call('ZCOUNT', keys.offers(name), now, '+inf') > 0 then return name end
-  if call('ZCOUNT', keys.offers('*'), now, '+inf') == 0 then return nil end
+  if is_reserved(name) or call('ZCOUNT', keys.offers('*'), now, '+inf') == 0 then return nil end
   return call('HEXISTS', keys.model(name), 'fixed') == 1 and name or '*'
 end
 
 -- Does anybody have workers for the model? (A name that shares the line of '*' is none.)
 local function is_offered(model)
   local now = '(' .. NOW_TEXT
-  return call('ZCOUNT', keys.offers(model), now, '+inf') > 0 or call('ZCOUNT', keys.offers('*'), now, '+inf') > 0
+  for _, offered in ipairs(offered_as(model)) do
+    if call('ZCOUNT', keys.offers(offered), now, '+inf') > 0 then return true end
+  end
+  return false
 end
 
 -- Put a task of the line of '*', that stands in no flow now, into the line of the model that it asked for.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from fairlane.queues.keys import Keys
+from fairlane.queues.keys import Keys, is_reserved
 from fairlane.queues.store.link import RedisLink
 from fairlane.queues.survey.presence import read_presence
 from fairlane.queues.tasks import Grant
@@ -72,12 +72,20 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
 
     def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
         able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
-        offers = model in self.models or ANY in self.models
-        return able and offers and self.version >= version and not self.draining and not self.unhealthy
+        return (
+            able
+            and self._offers(model)
+            and self.version >= version
+            and not self.draining
+            and not self.unhealthy
+        )
 
     def takes(self, model: str, task_type: str) -> bool:
         return (
             not self.draining
-            and (model in self.models or ANY in self.models)
+            and self._offers(model)
             and (self.task_types is None or task_type in self.task_types)
         )
+
+    def _offers(self, model: str) -> bool:
+        return model in self.models or (ANY in self.models and not is_reserved(model))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.failures import failure_row
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
@@ -125,6 +126,10 @@ class Effects(Protocol):
         """Give a worker no task for a while."""
         ...
 
+    def sent(self, grant: Grant) -> None:
+        """Tell the store that the request of an attempt has left."""
+        ...
+
     def changed(self, worker: Worker) -> None:
         """A worker drains from now on."""
         ...
@@ -148,6 +153,8 @@ class Attempt:
         "_finish_reason",
         "_frames",
         "_payload_bytes",
+        "_rejected",
+        "_request_left",
         "_schema",
         "_sent_at",
         "_split_characters",
@@ -199,6 +206,7 @@ class Attempt:
         self.answered = False
         self.end: Finish | None = None
         self._sent_at: float | None = None
+        self._rejected = self._request_left = False
         self._split_characters: SplitCharacters | None = None
         self._payload_bytes = 0
         self._frames = 0
@@ -235,7 +243,11 @@ class Attempt:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
-        told = with_model(payload, grant.asked) if grant.named_later else payload
+        whole = self._effects.settings.payload_of(grant, payload)
+        if whole is None:
+            self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
+            return
+        told = with_model(whole, grant.asked) if grant.named_later else whole
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
             if grant.repair and not grant.stream:
@@ -250,6 +262,7 @@ class Attempt:
             stream=grant.stream,
             timeout_ms=grant.left_ms,
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,
+            tell_sent=grant.tell_sent,
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
@@ -260,7 +273,8 @@ class Attempt:
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
-            shown = told if len(told) <= MAX_DEBUG_BYTES else None
+            # (what an operator adds to a request to an endpoint is not for its caller)
+            shown = (told if whole is payload else payload) if len(told) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()
@@ -279,8 +293,11 @@ class Attempt:
                 self._log_debug()
 
     def sent(self) -> None:
-        """Its request to its target has left."""
+        """Its request to its target has left. The first time counts."""
         self.acknowledged()
+        if self.grant.tell_sent and not self._request_left:
+            self._request_left = True
+            self._effects.sent(self.grant)
 
     def _log_debug(self) -> None:
         """Log what the worker got. Not before it has begun: until then the grant may move, and two would write at one place."""
@@ -320,6 +337,7 @@ class Attempt:
             self.first_output_at = self.output_at
             self.longest_gap = 0.0
             self._effects.began_output(self)
+            self.sent()  # what has been answered has left
         self.writer.pump()
         return None
 
@@ -529,6 +547,7 @@ class Attempt:
             return
         worker = self.worker
         worker.missed_acks = 0
+        self._rejected = True
         if message.reason == "badPayload":
             self.fail(
                 "BAD_REQUEST",
@@ -601,8 +620,10 @@ class Attempt:
                 fragment = fragment_error(sentence, "WORKER_LOST", True, usage)
                 self._finish(Finish(State.FAILED, "WORKER_LOST", fragment, used))
             else:
-                if blameless:
+                if blameless and (self.grant.most_tries != 1 or self._sent_at is None):
                     self._requeue("gateway stops", "declined")
+                elif self._sent_at is None:
+                    self._requeue("worker lost", "declined" if self.grant.most_tries == 1 else "lost")
                 else:
                     self._requeue("worker lost", "lost")
 
@@ -700,7 +721,8 @@ class Attempt:
         begun = self.phase is Phase.RUNNING and cause not in ("declined", "repair")
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair))
+        unsent = self._sent_at is None or self._rejected
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""
@@ -751,7 +773,9 @@ class Attempt:
         return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
-        """What is told, with an estimate of the input and `wrote` for the output where it is not."""
+        """What is told, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no tokens."""
+        if is_reserved(self.grant.model):
+            return Used(0, 0)
         return Used(
             self._payload_bytes // 4 if told.input is None else told.input,
             wrote if told.output is None else told.output,
