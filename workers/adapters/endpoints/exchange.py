@@ -67,7 +67,7 @@ class Exchange:
                 raise h11.RemoteProtocolError("the server ended the connection")
         http = self._http
         done = http.our_state is h11.DONE and http.their_state is h11.DONE
-        reusable = done and not http.trailing_data[0] and self._wire.quiet and self._wire.acknowledged()
+        reusable = done and not http.trailing_data[0] and self._wire.quiet and self._wire.written
         return Answer(head.status_code, list(head.headers.raw_items()), bytes(body), reusable)
 
     def _told(self, head: h11.Response) -> int:

@@ -144,7 +144,7 @@ async def _tell_when_sent(line: AnyWire, tell: Callable[[], None]) -> None:
     """Not when it is written: until the other machine has acknowledged all of it, it may still come late."""
     pause_s = FIRST_LOOK_S
     await asyncio.sleep(0)
-    while not line.acknowledged():
+    while not line.acknowledged:
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_LOOK_S)
     tell()
