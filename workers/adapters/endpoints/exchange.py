@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import h11
 
-from fairlane.workers.adapters.endpoints.wire import AnyWire
+from fairlane.workers.adapters.endpoints.wire import READ_BYTES, AnyWire
 from fairlane.workers.sdk.errors import TaskError
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 """Of an answer's head, with all interim answers before it; and of its trailers."""
 MOST_INTERIM = 16
 """Answers 1xx before the one that counts."""
-ENOUGH = 2
-"""What comes for a body may be so many times as large as the body: the rest is where chunks begin and end."""
+AROUND_BYTES = 64 * 1024
+"""What may come around a body, beyond as many bytes as it has: where its chunks begin and end, and trailers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Exchange:
         self._max_body = max_body
         self._on_first_byte = on_first_byte
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        self._left = MAX_HEAD_BYTES
+        self._came = 0
+        self._may_come = MAX_HEAD_BYTES + READ_BYTES  # the last of it may hold the beginning of the body
         self._method = b""
 
     def send(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -54,7 +55,7 @@ class Exchange:
         that is larger than it may be.
         """
         head = await self._head()
-        self._left = ENOUGH * self._max_body + MAX_HEAD_BYTES
+        self._came, self._may_come = 0, AROUND_BYTES
         if self._told(head) > self._max_body:
             raise too_large(self._max_body)
         body = bytearray()
@@ -63,6 +64,7 @@ class Exchange:
                 body += event.data
                 if len(body) > self._max_body:
                     raise too_large(self._max_body)
+                self._may_come = 2 * len(body) + AROUND_BYTES
             else:
                 raise h11.RemoteProtocolError("the server ended the connection")
         http = self._http
@@ -104,8 +106,8 @@ class Exchange:
             if data and not self.began:
                 self.began = True
                 self._on_first_byte()
-            self._left -= len(data)
-            if self._left < 0:
+            self._came += len(data)
+            if self._came > self._may_come:
                 raise _too_much()
             self._http.receive_data(data)
 
