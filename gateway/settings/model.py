@@ -203,7 +203,8 @@ class Settings(BaseModel):
 
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
-    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.
+    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it, unless there are
+    endpoints, which say it for themselves.
     """
 
     archive_ttl_ms: Ms = 72 * HOUR_MS
