@@ -18,8 +18,11 @@ def main() -> int:
     parser.add_argument(
         "--answer-ms", type=int, default=standard.answer_ms, help="of the target (default 150)"
     )
+    parser.add_argument(
+        "--kills", type=int, default=standard.kills, help="of a gateway meanwhile (default 0)"
+    )
     options = parser.parse_args()
-    size = Size(options.windows, options.callers, options.seconds, options.answer_ms)
+    size = Size(options.windows, options.callers, options.seconds, options.answer_ms, options.kills)
     with tempfile.TemporaryDirectory(prefix="fl-windows-", ignore_cleanup_errors=True) as folder:
         report = asyncio.run(measure(Path(folder), size))
     wrong = [*report.passed(), *report.wasted(), *report.wrong]

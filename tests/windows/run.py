@@ -9,26 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.databases import place_database
 from tests.support.processes import GatewayProcess, process
 from tests.support.servers import running_server
 from tests.support.serving import http_client, until
 from tests.windows.callers import calling
 from tests.windows.report import Report, Seen
 
+from fairlane.gateway.database.address import FILE
 from fairlane.queues.windows import read_windows
 
 MODEL = "target"
-START_S = 30.0
+START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked, for how long, under which windows, and how long the target takes to answer."""
+    """How much is asked, for how long, under which windows, how long the target takes to answer, and how often one of the
+    gateways is killed meanwhile, and started again.
+    """
 
     windows: str = "50/1s"
     callers: int = 500
     seconds: float = 60.0
     answer_ms: int = 150
+    kills: int = 0
 
 
 async def measure(folder: Path, size: Size) -> Report:
@@ -47,11 +52,16 @@ async def measure(folder: Path, size: Size) -> Report:
         most = size.callers - 2 * _at_once(size)
         await _until(gateways[0], lambda state: state["counts"]["queued"] >= most, "callers to wait")
         begin_us = time.monotonic_ns() // 1000
-        await asyncio.sleep(size.seconds)
+        for _ in range(size.kills):
+            await asyncio.sleep(size.seconds / (size.kills + 1))
+            await gateways[-1].kill()
+            await gateways[-1].start()
+        await asyncio.sleep(size.seconds / (size.kills + 1))
         end_us = time.monotonic_ns() // 1000
         seen = await _seen(port)
         measured = [request for request in seen if begin_us <= request.at_us < end_us]
-        return Report(read_windows(size.windows), seen, measured, list(callers.wrong))
+        wrong = [*callers.wrong, *(["connections were lost"] if callers.lost and not size.kills else [])]
+        return Report(read_windows(size.windows), seen, measured, wrong)
 
 
 def _at_once(size: Size) -> int:
@@ -70,21 +80,24 @@ async def _target(answer_ms: int) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def _gateways(folder: Path, redis_url: str, size: Size) -> AsyncIterator[list[GatewayProcess]]:
+    place_database(folder / "shared")
     settings = {
         "models": {MODEL: {"windows": size.windows, "cost": "requests"}},
-        "database_url": f"sqlite:///{folder}/shared.db",
+        "database_url": f"sqlite:///{folder}/shared/{FILE}",
         "max_queue_length": 10 * size.callers,
         "drain_ms": 0,
     }
-    gateways = []
+    gateways = [GatewayProcess(_made(folder / name), redis_url, **settings) for name in ("a", "b")]
     async with contextlib.AsyncExitStack() as stack:
-        for name in ("a", "b"):
-            (folder / name).mkdir(parents=True)
-            gateway = GatewayProcess(folder / name, redis_url, **settings)
+        for gateway in gateways:
             stack.push_async_callback(gateway.stop)
-            await gateway.start()
-            gateways.append(gateway)
+        await asyncio.gather(*(gateway.start() for gateway in gateways))
         yield gateways
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 async def _until(gateway: GatewayProcess, is_so: Callable[[dict[str, Any]], bool], what: str) -> None:

@@ -12,8 +12,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(200)
-def test_a_target_never_sees_more_than_its_windows_allow(tmp_path: Path) -> None:
-    size = Size(windows="10/200ms, 80/2s", callers=160, seconds=5, answer_ms=100)
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_target_never_sees_more_than_its_windows_allow(tmp_path: Path, kills: int) -> None:
+    """Also not when a gateway is killed while requests of its worker are on their way."""
+    size = Size(windows="10/200ms, 80/2s", callers=160, seconds=5, answer_ms=100, kills=kills)
     report = asyncio.run(measure(tmp_path, size))
     assert not report.passed(), report.render()
     assert not report.wrong, report.render()
