@@ -315,6 +315,22 @@ def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
     audit(world, [f"t{n:04d}" for n in range(6)])
 
 
+def test_what_has_output_when_windows_are_set_has_left(world: World) -> None:
+    pool = Pool(world)
+    fill(pool, 6)
+    first, second, third = pool.take(want=3)
+    pool.append(first, 2)
+    world.advance(600)
+    pool.append(second, 2)
+    world.advance(600)
+    pool.set_model(windows="3/1s")
+    assert len(pool.ask(want=6).grants) == 1, "one has left long ago, one just now, of one it is not known"
+    world.advance(401)
+    assert len(pool.ask(want=6).grants) == 1
+    pool.finish(third)
+    audit(world, [f"t{n:04d}" for n in range(6)])
+
+
 def test_windows_that_are_taken_back_hold_nobody_and_leave_nothing(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="1/1h")
