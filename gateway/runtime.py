@@ -126,7 +126,7 @@ class Gateway:
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
-        self.metrics = TellingRecorder(settings.models)
+        self.metrics = TellingRecorder(current.settings.models)
         self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()

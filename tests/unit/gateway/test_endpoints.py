@@ -108,15 +108,27 @@ def test_headers_that_may_pass_are_told_in_small_letters_and_counted() -> None:
 def test_a_request_goes_by_what_holds_when_its_turn_comes() -> None:
     before = endpoint("x", headers=frozenset({"accept"}))
     target = read_target("https://a.example/v1/make?q=1")
-    payload = payload_of(before, target, "POST", [("accept", "a"), ("x-key", "theirs")], body=b'"b\\u00f6dy"')
+    payload = payload_of(
+        before,
+        target,
+        "POST",
+        [("accept", "a"), ("x-key", "theirs"), ("content-type", "b/c")],
+        body=b'"b\\u00f6dy"',
+    )
     assert b"rules" not in payload
-    now = endpoint("x", set_headers=(("x-key", "secret"),), timeout_ms=5, allow_private=("10.0.0.0/8",))
+    now = endpoint(
+        "x",
+        headers=frozenset({"x-key"}),
+        set_headers=(("x-key", "secret"),),
+        timeout_ms=5,
+        allow_private=("10.0.0.0/8",),
+    )
     told = json.loads(completed(Endpoints([now]), "http:x", payload) or b"")
     assert told == {
         "endpoint": "x",
         "method": "POST",
         "url": "https://a.example/v1/make?q=1",
-        "headers": [["accept", "a"], ["x-key", "secret"]],
+        "headers": [["content-type", "b/c"], ["x-key", "secret"]],
         "body": "bödy",
         "rules": {
             "pattern": "https://a.example/v1/*",
