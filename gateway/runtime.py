@@ -78,7 +78,7 @@ from fairlane.queues.store.wire import address_of
 from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
 from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import Fragment
-from fairlane.streaming.events import cancelled_end, fragment_error
+from fairlane.streaming.events import cancelled_end, fragment_done, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -101,6 +101,10 @@ ENDS = Ends(
     unavailable=Fragment(
         fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
         "MODEL_UNAVAILABLE",
+    ),
+    left_unreported=Fragment(fragment_done(permit_result(reported=False), None, None), ""),
+    permit_unused=Fragment(
+        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
 )
 

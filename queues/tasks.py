@@ -389,6 +389,41 @@ class Ended(NamedTuple):
     later: Later = ()
 
 
+PERMIT = "permit"
+"""The type of tasks that are granted a permit to call an endpoint oneself: the model is the endpoint's."""
+PERMIT_HOLDER = "permits"
+"""The worker that takes them: any replica itself."""
+
+
+class EventRow(NamedTuple):
+    """An event that a script has logged."""
+
+    id: str
+    data: bytes
+
+
+class Admitted(enum.StrEnum):
+    """The answer to `admit`."""
+
+    IN = "in"
+    USED = "used"
+    """Before, by another call."""
+    OVER = "over"
+    """It was not used in time, its task was cancelled, or a later attempt has another permit."""
+    UNKNOWN = "unknown"
+
+
+class Left(enum.StrEnum):
+    """The answer to `leave`."""
+
+    ENDED = "ended"
+    OVER = "over"
+    """It had ended before, or its time was over."""
+    UNUSED = "unused"
+    """Nobody was let in."""
+    UNKNOWN = "unknown"
+
+
 class Record(NamedTuple):
     """What is known of a task. `fields` as in keys.RECORD."""
 

@@ -57,6 +57,9 @@ NAMES = (
     "forget",
     "tally",
     "rights",
+    "permit",
+    "admit",
+    "leave",
 )
 SHARED = (
     "base",
@@ -67,6 +70,7 @@ SHARED = (
     "bounds",
     "upstreams",
     "eligible",
+    "permits",
     "waking",
     "falling",
     "holding",
@@ -76,6 +80,7 @@ SHARED = (
     "recording",
     "naming",
     "ending",
+    "permitting",
     "placing",
     "refusing",
     "retrying",
