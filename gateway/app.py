@@ -103,7 +103,8 @@ class App(FastAPI):
         for route in hot.ROUTES:
             self.router.routes.append(route)
             call = Call(route.path_format, route.access, route.call, route.submits)
-            self.calls.add(route.method, route.path, call)
+            for method in sorted(METHODS) if route.any_method else (route.method,):
+                self.calls.add(method, route.path, call)
         for router, access in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router
             self.router.routes.extend(router.routes)

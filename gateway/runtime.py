@@ -42,6 +42,10 @@ from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.parts import Part
+from fairlane.gateway.permits.gate import Gate
+from fairlane.gateway.permits.holder import Holder
+from fairlane.gateway.permits.signed import Signer
+from fairlane.gateway.permits.wanted import permit_result
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
@@ -224,6 +228,8 @@ class Gateway:
             self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
         )
         links = StreamLinks(tickets, self.scheduler, current)
+        signer = Signer(tickets.mac)
+        holder = Holder(self.scheduler, self.hub, self.dispatcher.background, signer)
         allowances = Allowances(self.scheduler)
         self.tasks = Tasks(
             current=current,
@@ -242,6 +248,7 @@ class Gateway:
             closing=closing,
             going=going,
             allowances=allowances,
+            gate=Gate(self.scheduler, signer, lambda: current.endpoints),
         )
 
         # what operators see and do
@@ -304,7 +311,7 @@ class Gateway:
         )
 
         breakers = Breakers(replica, self.metrics)
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, holder)
         self._shutdown = Shutdown(
             going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
@@ -331,6 +338,7 @@ class Gateway:
             minutes,
             checker,
             self.dispatcher,
+            holder,
         ]
         """In the order in which they start; they close the other way round."""
 

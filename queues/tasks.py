@@ -451,6 +451,12 @@ class Record(NamedTuple):
         epoch, _, data = self.fields.get("pg", "").partition("\n")
         return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("ep") else b""
 
+    @property
+    def permit_used_ms(self) -> int | None:
+        """When the permit of the task was used, ms; 0: not yet. None: none is out."""
+        permit = self.fields.get("pm", "").split(" ") if self.state is State.EXECUTING else [""]
+        return int(permit[3]) if len(permit) > 3 else None
+
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""
         return int(float(self.fields.get(field) or 0))

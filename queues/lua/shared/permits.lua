@@ -4,12 +4,12 @@
 -- keeps its slot until somebody reports its end (leave.lua) or its time is over.
 local permits = { HOLDER = 'permits' }
 do
--- Is a task of this model and type one for a permit? (The names of endpoints' models begin so, and no others do.)
-function permits.is(m, ty) return ty == 'permit' and string.sub(m, 1, 5) == 'http:' end
+-- Is a task of this model and type one for a permit?
+function permits.is(m, ty) return ty == 'permit' and is_reserved(m) end
 
 -- Does a line of a model, the first where none is named, begin with such a task?
 function permits.is_next(m, q)
-  if string.sub(m, 1, 5) ~= 'http:' then return false end
+  if not is_reserved(m) then return false end
   q = q or call('ZRANGE', keys.lanes(m), '0', '0')[1]
   local u = q and call('ZRANGE', keys.flows(q, m), '0', '0')[1]
   local id = u and call('ZRANGE', keys.flow(q, m, u), '0', '0')[1]
