@@ -26,6 +26,7 @@ from fairlane.gateway.api import (
     archive,
     audit,
     changes,
+    endpoints,
     health,
     hot,
     keys,
@@ -61,6 +62,7 @@ log = structlog.get_logger("fairlane.gateway")
 ROUTERS = (
     (operators.router, Access.ADMIN),
     (changes.router, Access.ADMIN),
+    (endpoints.router, Access.ADMIN),
     (keys.router, Access.ADMIN),
     (quota.router, Access.ADMIN),
     (usage.router, Access.ADMIN),

@@ -11,9 +11,10 @@ import structlog
 
 from fairlane.gateway.accounts.callers import Caller, Callers, StoredKeys
 from fairlane.gateway.accounts.upstreams import UpstreamTokens
+from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.routing.plans import Plan, Plans
 from fairlane.gateway.routing.rollouts import Rollouts, rollouts
-from fairlane.gateway.settings import Settings, Unpriced
+from fairlane.gateway.settings import EndpointSettings, Settings, Unpriced
 from fairlane.gateway.settings.leaves import since_when
 from fairlane.gateway.settings.origins import Origins
 from fairlane.queues.changes import PlannedChange
@@ -31,6 +32,7 @@ RELOADED = (
     "keys",
     "workers",
     "upstreams",
+    "endpoints",
     "max_queue_length",
     "max_queued_bytes",
     "max_retained_bytes",
@@ -55,6 +57,7 @@ _NAMED = {
     "models": "models",
     "queues": "queues",
     "upstreams": "upstreams",
+    "endpoints": "endpoints",
     "routes": "routes",
     "templates": "templates",
 }
@@ -110,7 +113,12 @@ class Current:
     """
 
     def __init__(self, settings: Settings, own: UpstreamTokens | None = None) -> None:
-        self.settings = settings
+        self._said = settings
+        self._added: Mapping[str, EndpointSettings] = {}
+        self.endpoints_ms = 0
+        """When endpoints were changed while running last, ms."""
+        self.settings, self.endpoints = with_endpoints(settings, {})
+        """The settings, with those of the endpoints' models; and the endpoints."""
         self.read = settings
         """What was read last: some of it may wait for a restart."""
         self.began_ms = settings.times.read_ms
@@ -119,7 +127,7 @@ class Current:
         self._own = own
         self._changes: tuple[PlannedChange, ...] = ()
         self._told_unfit: dict[str, str] = {}
-        self._read(settings)
+        self._read(self.settings)
         self.callers = Callers(settings, own=own)
         self._stored: StoredKeys | None = None
         """None: the database has not been read."""
@@ -132,12 +140,13 @@ class Current:
 
     def replace(self, settings: Settings) -> dict[str, list[str]]:
         """Take over keys and limits (RELOADED) of new settings; what needs a restart stays as it is. Gives their `changes`."""
-        before = self.settings
+        before = self._said
         self.reload_refused = None
-        self.settings = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
-        self.settings.came(settings.times, _origins(before, settings))
-        self.since = since_when(self.since, before, self.settings, settings.times.read_ms)
+        self._said = before.model_copy(update={name: getattr(settings, name) for name in RELOADED})
+        self._said.came(settings.times, _origins(before, settings))
+        self.since = since_when(self.since, before, self._said, settings.times.read_ms)
         self.read = settings
+        self.settings, self.endpoints = with_endpoints(self._said, self._added)
         self._read(self.settings)
         self._told_unpriced |= self._unpriced(settings.times.read_ms, stored=False)
         self._take(self._stored or StoredKeys())
@@ -148,6 +157,17 @@ class Current:
         self.routes_hash = _routes_hash(settings)
         """Of its routes, templates and fallbacks: the same where these are the same."""
         self.settings_hash = _settings_hash(settings)
+        self._roll_out()
+
+    @property
+    def configured_endpoints(self) -> Mapping[str, EndpointSettings]:
+        """Those that the configuration says; of one name with one that was added this one holds."""
+        return self._said.endpoints
+
+    def take_endpoints(self, added: Mapping[str, EndpointSettings], changed_ms: int) -> None:
+        """Take over which endpoints were added while running, and when that changed last."""
+        self._added, self.endpoints_ms = added, changed_ms
+        self.settings, self.endpoints = with_endpoints(self._said, added)
         self._roll_out()
 
     @property
@@ -231,6 +251,18 @@ class Current:
             of_database = (proof.who for proof in self._stored.callers.values())
             found |= {(who.key_id, unpriced(who.models)) for who in of_database if who.quota}
         return {(key_id, models) for key_id, models in found if models}
+
+
+def with_endpoints(said: Settings, added: Mapping[str, EndpointSettings]) -> tuple[Settings, Endpoints]:
+    """Settings with those of the endpoints' models, be they configured or added; and the endpoints. Pure."""
+    all_of_them = {
+        **said.endpoints,
+        **{name: one for name, one in added.items() if name not in said.endpoints},
+    }
+    endpoints = {name: (one.made(name), one.of_model) for name, one in all_of_them.items()}
+    models = {endpoint.model: model for endpoint, model in endpoints.values()}
+    settings = said.model_copy(update={"models": said.models | models}) if models else said
+    return settings, Endpoints(endpoint for endpoint, _ in endpoints.values())
 
 
 def changes(before: Settings, after: Settings) -> dict[str, list[str]]:

@@ -29,12 +29,15 @@ from fairlane.gateway.connections.sockets import connection_limits, open_files
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.endpoints.payloads import completing
 from fairlane.gateway.going import Going
 from fairlane.gateway.metrics.scrape import Scrape
 from fairlane.gateway.metrics.siblings import Siblings, SnapshotServer
+from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
 from fairlane.gateway.operator.audit import AuditRecord, as_shown
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
+from fairlane.gateway.operator.endpoints import EndpointAdmin
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings, changes_now
 from fairlane.gateway.operator.keys import KeyAdmin
@@ -163,6 +166,8 @@ class Gateway:
         change_store = ChangeStore(self.link)
         self.changes = ChangesWatch(change_store, self._take_changes)
         self.scheduler.on_changes = self.changes.told
+        endpoint_store = EndpointStore(self.database)
+        self.endpoints = EndpointsWatch(endpoint_store, self._take_endpoints)
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
         )
@@ -266,6 +271,7 @@ class Gateway:
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)
         self.quota = QuotaAdmin(records.balances, key_store, current, audit)
+        endpoints = EndpointAdmin(endpoint_store, self.endpoints, current, audit, self.surveyor)
         self.operator = Operator(
             current=current,
             bodies=bodies,
@@ -290,8 +296,14 @@ class Gateway:
                 Comparisons(records.reading),
                 records.outbox.catch_up,
             ),
+            endpoints=endpoints,
             settings=EffectiveSettings(
-                self.link, keys, self.scheduler, current, self._of_itself, [changes_now(current)]
+                self.link,
+                keys,
+                self.scheduler,
+                current,
+                self._of_itself,
+                [changes_now(current), endpoints.layer],
             ),
         )
         loop_watch = LoopWatch(self.metrics, replica)
@@ -321,6 +333,7 @@ class Gateway:
             loop_watch,
             self.database,
             self.keyring,
+            self.endpoints,
             self.store,
             self.link,
             self.channel,
@@ -386,6 +399,7 @@ class Gateway:
         self.calls.most = settings.max_calls_per_caller
         self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
+        self.workers.endpoints_changed()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
@@ -402,6 +416,15 @@ class Gateway:
     def _take_changes(self, changes: Sequence[PlannedChange]) -> None:
         self.current.take_changes(changes)
         self.dispatcher.settings.take_over(_dispatch_settings(self.current))
+
+    async def _take_endpoints(self, known: Known) -> None:
+        """Let the endpoints hold that were added; their limits first, without which nothing of them starts."""
+        added = {one.name: one.settings for one in known.endpoints.values() if one.settings is not None}
+        self.current.take_endpoints(added, known.changed_ms)
+        self.dispatcher.settings.take_over(_dispatch_settings(self.current))
+        with contextlib.suppress(StoreError):  # brought when it is back
+            await self.configuration.bring()
+        self.workers.endpoints_changed()
 
     def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
         self.current.take_keys(stored)
@@ -522,6 +545,8 @@ def _output_limits(model: ModelSettings) -> OutputLimits:
 def _dispatch_settings(current: Current) -> DispatchSettings:
     settings = current.settings
     return DispatchSettings(
+        endpoints=tuple(sorted(endpoint.model for endpoint in current.endpoints if endpoint.offline)),
+        complete=completing(lambda: current.endpoints),
         flush_interval_ms=settings.stream_flush_interval_ms,
         flush_chunks=settings.stream_flush_size,
         flush_chars=settings.stream_flush_chars,

@@ -110,6 +110,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
     CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
+    "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Family.REQUEST, native=404),  # while its task waited
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
 }
 # fmt: on

@@ -32,6 +32,7 @@ from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, model_not_found
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.settings import CallerKey, KeyQuota, Scope, Settings, WorkerKey
+from fairlane.queues.keys import ANY_ENDPOINT
 from fairlane.queues.limits import pack
 from fairlane.streaming.jsontext import kind_of
 
@@ -419,7 +420,7 @@ class Callers:
         if own := self._find(self._own, authorization):
             return own
         if self.workers_open:
-            return WorkerIdentity(OPEN_WORKER, ("*",))
+            return WorkerIdentity(OPEN_WORKER, ("*", ANY_ENDPOINT))
         return self._find(self._workers, authorization)
 
     def renewed(self, sha256: str) -> WorkerIdentity | None:
@@ -428,7 +429,7 @@ class Callers:
         Without a secret (empty): whether workers still need none.
         """
         if self.workers_open and not sha256:
-            return WorkerIdentity(OPEN_WORKER, ("*",))
+            return WorkerIdentity(OPEN_WORKER, ("*", ANY_ENDPOINT))
         return self._valid(self._workers.get(sha256))
 
     def _find(self, proofs: Mapping[str, Proof[Who]], authorization: str | None) -> Who | None:

@@ -1293,3 +1293,47 @@ class ChangeDetail(ChangeShown):
         description="null: it is not decided for each task, or the database is away"
     )
     database_away: str | None = Field(description="why there is no comparison now")
+
+
+class EndpointLine(Answer):
+    """How the line of an endpoint stands."""
+
+    waiting: int
+    running: int
+    workers: int = Field(description="that make its calls")
+    slots: int = Field(description="C: requests that may be under way at once")
+    mean_ms: float | None = Field(description="T: how long a request takes")
+    measured: bool = Field(description="T is measured, and not guessed (`mean_ms`)")
+    per_second: float | None = Field(description="Q = C / T, or what its narrowest window lets through")
+    paused: bool
+
+
+class EndpointShown(Answer):
+    """An endpoint."""
+
+    name: str
+    model: str = Field(description="as which it is scheduled")
+    source: Literal["configuration", "database"]
+    state: Literal["active", "unreadable"] = Field(description="unreadable: a newer release wrote it")
+    settings: dict[str, JsonValue]
+    note: str
+    created: Ms | None
+    changed: Ms | None
+    who: str | None = Field(description="the id of the key that changed it last")
+    line: EndpointLine | None
+
+
+class EndpointDone(EndpointShown):
+    notes: list[str]
+
+
+class EndpointRemoved(Answer):
+    name: str
+    waiting: int
+    notes: list[str]
+
+
+class EndpointList(Answer):
+    now: Ms
+    endpoints: list[EndpointShown]
+    database_away: str | None

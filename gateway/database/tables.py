@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0013"
+HEAD = "0015"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -37,7 +37,8 @@ facts = Table(
     Column("value", Text, nullable=False),
     comment="What holds for the database as a whole",
 )
-"""`identifier`: names this database; the replicas' Redis holds it, too. `keys_version`: raised with every change of a key."""
+"""`identifier`: names this database; the replicas' Redis holds it, too. `keys_version`: raised with every change of a key.
+`endpoints_version`: with every change of an endpoint; behind a blank, when that was."""
 
 keys = Table(
     "keys",
@@ -68,6 +69,20 @@ secrets = Table(
     comment="Hashes of the secrets of keys",
 )
 """A key that is rotated has its old and its new one for a time."""
+
+
+endpoints = Table(
+    "endpoints",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("settings", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    comment="Endpoints that were added while gateways ran",
+)
+"""`settings`: what an entry of the configuration says, as JSON, with the headers that it sets. `who`: whose key changed it last."""
 
 
 def _text(name: str) -> Column[str]:

@@ -67,11 +67,23 @@ class Endpoint:
     """The ids of those keys that may use it; empty: all."""
     tiers: frozenset[str] = frozenset()
     """The tiers whose callers may use it; empty: all."""
+    max_wait_ms: int = 3 * 3_600_000
+    """Of tasks that nobody waits for; so below."""
+    keep_ms: int = 3_600_000
+    """How long record and log are kept after the end."""
+    after_read_ms: int = 20_000
+    """The same when its caller has read the end, if that is less; 0: as ever."""
+    archive: str = "results"
+    """What the archive keeps: off, results or requests."""
 
     @property
     def model(self) -> str:
         """As which it is scheduled."""
         return ENDPOINT + self.name
+
+    def most_tries(self, method: str) -> int:
+        """How often a request may be begun: once only where it must not come twice."""
+        return 1 + self.retries if method in IDEMPOTENT else 1
 
     def may_use(self, key_id: str, tier: str) -> bool:
         """Whether a caller may use it."""

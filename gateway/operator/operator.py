@@ -14,6 +14,7 @@ from fairlane.gateway.operator import changes
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.changing import ChangeAdmin
 from fairlane.gateway.operator.drain import Drain
+from fairlane.gateway.operator.endpoints import EndpointAdmin
 from fairlane.gateway.operator.forget import Forget
 from fairlane.gateway.operator.inforce import EffectiveSettings
 from fairlane.gateway.operator.keys import KeyAdmin
@@ -58,6 +59,7 @@ class Operator:
     forget: Forget
     quota: QuotaAdmin
     changes: ChangeAdmin
+    endpoints: EndpointAdmin
     settings: EffectiveSettings
     searching: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     """By key and use, held by the search under way: one looks at up to 10,000 tasks, and callers' tasks go before."""

@@ -1,6 +1,7 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
 from fairlane.gateway.settings.docs import settings_table, without_secrets
+from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
     DEFAULT_QUEUES,
@@ -9,6 +10,7 @@ from fairlane.gateway.settings.model import (
     hide_password,
     notes,
     unusable,
+    unusable_endpoint,
     unusable_key,
     unusable_routes,
 )
@@ -38,7 +40,9 @@ from fairlane.gateway.settings.sources import Problem, suggestion
 __all__ = [
     "DEFAULT_QUEUES",
     "MODES",
+    "MOST_ENDPOINTS",
     "CallerKey",
+    "EndpointSettings",
     "KeyLimits",
     "KeyQuota",
     "Mode",
@@ -64,6 +68,7 @@ __all__ = [
     "settings_table",
     "suggestion",
     "unusable",
+    "unusable_endpoint",
     "unusable_key",
     "unusable_routes",
     "without_secrets",

@@ -6,6 +6,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.model import Settings, hide_password
 from fairlane.gateway.settings.parts import (
     CallerKey,
@@ -28,6 +29,7 @@ _GROUPS: dict[str, tuple[str, type[BaseModel]]] = {
     "keys": ("keys[]", CallerKey),
     "workers": ("workers[]", WorkerKey),
     "upstreams": ("upstreams.<name>", UpstreamSettings),
+    "endpoints": ("endpoints.<name>", EndpointSettings),
 }
 
 URLS = ("redis_url", "database_url", "otlp_endpoint")

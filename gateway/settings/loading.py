@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fairlane.gateway.settings.endpoints import EndpointSettings
 from fairlane.gateway.settings.leaves import origins_of
 from fairlane.gateway.settings.model import Settings, Times, notes
 from fairlane.gateway.settings.origins import Loc, Origins
@@ -34,7 +35,7 @@ from fairlane.gateway.settings.sources import (
     suggestion,
 )
 
-_SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams"}
+_SECRET = {"redis_url", "database_url", "stream_token_secret", "keys", "workers", "upstreams", "endpoints"}
 """Settings whose values no message repeats."""
 
 _ENTRIES: dict[str, type[BaseModel]] = {
@@ -46,6 +47,7 @@ _ENTRIES: dict[str, type[BaseModel]] = {
     "keys": CallerKey,
     "workers": WorkerKey,
     "upstreams": UpstreamSettings,
+    "endpoints": EndpointSettings,
 }
 
 

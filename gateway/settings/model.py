@@ -22,6 +22,7 @@ from fairlane.gateway.credits.prices import ANY_MODEL, overlapping
 from fairlane.gateway.database.address import parse_address
 from fairlane.gateway.hosts import is_loopback
 from fairlane.gateway.prompts.errors import TemplateError
+from fairlane.gateway.settings.endpoints import MOST_ENDPOINTS, EndpointSettings
 from fairlane.gateway.settings.origins import Loc, Origins
 from fairlane.gateway.settings.parts import (
     HOUR_MS,
@@ -46,6 +47,7 @@ from fairlane.gateway.settings.parts import (
     WorkerKey,
 )
 from fairlane.gateway.settings.routing import RouteSettings, RouteVariant, TemplateSettings
+from fairlane.queues.keys import ENDPOINT, is_reserved
 
 
 class Refuse(Protocol):
@@ -386,6 +388,11 @@ class Settings(BaseModel):
     starts it again when it dies. None: workers are started by hand, also on other machines.
     """
 
+    endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MOST_ENDPOINTS)
+    """Interfaces of other people that are called in turn: each a line of its own, with the same queues, users and fairness.
+    Others may be added while running (`fairlane endpoints`).
+    """
+
     _times: Times = PrivateAttr(default_factory=Times.now)
     _set_by: Origins = PrivateAttr(default_factory=Origins)
 
@@ -513,7 +520,7 @@ class Settings(BaseModel):
                 )
         return value
 
-    @field_validator("upstreams", mode="before")
+    @field_validator("upstreams", "endpoints", mode="before")
     @classmethod
     def _nothing_is_none(cls, value: Any) -> Any:
         return {} if value is None else value
@@ -600,6 +607,40 @@ def contradictions(settings: Settings) -> list[tuple[list[Loc], str]]:
     _check_templates(settings, refuse)
     _check_prices(settings, refuse)
     _check_keys(settings, refuse)
+    _check_endpoints(settings, refuse)
+    return found
+
+
+def _check_endpoints(settings: Settings, refuse: Refuse) -> None:
+    names: list[Loc] = [("models", name) for name in settings.models]
+    names += [("routes", name) for name in settings.routes]
+    names += [("templates", name) for name in settings.templates]
+    names += [
+        ("upstreams", name, "models", model)
+        for name, upstream in settings.upstreams.items()
+        for model in upstream.models
+    ]
+    for loc in names:
+        if is_reserved(str(loc[-1])):
+            refuse(f"a name that begins with {ENDPOINT} is an endpoint's: say it under endpoints", loc)
+    for name, endpoint in settings.endpoints.items():
+        for message, which in unusable_endpoint(name, endpoint, settings.endpoints, settings.tiers):
+            refuse(message, ("endpoints", name, which))
+
+
+def unusable_endpoint(
+    name: str, endpoint: EndpointSettings, others: Mapping[str, EndpointSettings], tiers: Collection[str]
+) -> list[tuple[str, str]]:
+    """What does not fit of one endpoint beside `others`: for each, a sentence and the field concerned."""
+    found = [
+        (f"no queue has the tier {tier!r}; there are {', '.join(sorted(tiers))}", "tiers")
+        for tier in endpoint.tiers
+        if tier not in tiers
+    ]
+    for other, its in others.items():
+        both = sorted(set(endpoint.methods) & set(its.methods))
+        if other != name and its.url == endpoint.url and both:
+            found.append((f"the endpoint {other} has the same url, and {', '.join(both)}, too", "url"))
     return found
 
 
@@ -707,7 +748,7 @@ def _check_routes(settings: Settings, refuse: Refuse) -> None:
 def _check_runs(models: list[str], place: tuple[str, ...], refuse: Refuse) -> None:
     """Refuse what is no name of one model: a worker would ask its upstream for it."""
     for model in models:
-        if model == ANY_MODEL or not model.isprintable():
+        if model == ANY_MODEL or not model.isprintable() or is_reserved(model):
             refuse(f"{model[:40]!r} is no name of a model", place)
 
 

@@ -54,7 +54,7 @@ class ConfigurationWatch:
         `link`: a connection that is being made. Raises StoreError.
         """
         mine = self._current.settings
-        version = Version(mine.times.modified_ms, mine.times.read_ms)
+        version = Version(mine.times.modified_ms, max(mine.times.read_ms, self._current.endpoints_ms))
         standing = await self._scheduler.configure(*configured(mine), version, link)
         in_force = standing.in_force
         overruled_by = in_force.hash if standing.outcome == "older" else ""

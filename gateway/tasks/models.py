@@ -7,6 +7,7 @@ from typing import Any
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.calls.intake import DEFAULT_MODEL
 from fairlane.gateway.current import Current
+from fairlane.queues.keys import is_reserved
 
 KEPT_S = 5.0
 """What workers tell of models is read again after so long: it hardly ever changes, and there may be thousands of workers."""
@@ -36,7 +37,7 @@ class Models:
         offered = set(await self._offered())
         settings = self._current.settings
         configured = settings.listed_models | settings.routes.keys()
-        names = offered | configured
+        names = {name for name in offered | configured if not is_reserved(name)}
         if names == {"*"}:
             names = {DEFAULT_MODEL}  # as good as any: its workers run whatever is asked for
         await self._read()

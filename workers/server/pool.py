@@ -237,8 +237,8 @@ class Worker:
         return self.models if more <= 0 else (*self.models[:MOST_TOLD], f"… and {more} more")
 
     def set_models(self, models: Iterable[str], task_types: Iterable[str] | None = None) -> None:
-        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types: every
-        type."""
+        """Change what it can run: `*` stands for every model but those of endpoints, and swallows the others; no task types:
+        every type."""
         names = tuple(dict.fromkeys(models))
         self.models = (ANY,) if ANY in names else names
         self.task_types = frozenset(task_types) if task_types else None

@@ -1,8 +1,9 @@
 """What the workers' side of a gateway is told by its settings. Durations in ms."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import Grant
 
 
@@ -47,9 +48,21 @@ class DispatchSettings:
     changed_limits: Mapping[tuple[str, str], OutputLimits] = field(default_factory=dict)
     """By model, and the side of a change of settings that a task is on (`Grant.change`)."""
 
+    endpoints: tuple[str, ...] = ()
+    """The models of all endpoints: what a worker offers that registers `http:*`."""
+    complete: Callable[[str, bytes], bytes | None] | None = None
+    """What a worker is told of a request to an endpoint, by its model and the payload as it is stored. None: there is no such
+    endpoint, or not for this request."""
+
     def changed_for(self, grant: Grant) -> OutputLimits | None:
         """How long the worker of a task may stay silent by the change of settings on whose new side it is, if that says so."""
         return self.changed_limits.get((grant.model, grant.change)) if grant.change else None
+
+    def payload_of(self, grant: Grant, payload: bytes) -> bytes | None:
+        """What the worker of a task is told; None: the task cannot be carried out any more."""
+        if self.complete is None or not is_reserved(grant.asked):
+            return payload
+        return self.complete(grant.asked, payload)
 
     def limits_of(self, grant: Grant) -> OutputLimits | None:
         """How long the worker of a task may stay silent."""

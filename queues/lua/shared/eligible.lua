@@ -108,6 +108,7 @@ end
 -- pace names it beside the lane: of a task of one token); and the lanes that were passed over. Changes nothing. `comer`: a lane
 -- that a task comes to, for which nobody waits; then only where nobody waits in others.
 local function eligible(model, comer)
+  if is_reserved(model) and call('HEXISTS', keys.model(model), 'fixed') == 0 then return nil end -- its limits are not known (any more)
   local lane, queue, line = comer, nil, nil
   if comer then
     if comer.users > 0 then return nil end

@@ -72,7 +72,13 @@ class _RemoteWorker(msgspec.Struct, rename="camel", frozen=True):
 
     def does(self, model: str, task_types: frozenset[str] | None, version: int) -> bool:
         able = self.task_types is None or (task_types is not None and task_types <= set(self.task_types))
-        return able and self._offers(model) and self.version >= version and not self.draining and not self.unhealthy
+        return (
+            able
+            and self._offers(model)
+            and self.version >= version
+            and not self.draining
+            and not self.unhealthy
+        )
 
     def takes(self, model: str, task_type: str) -> bool:
         return (

@@ -9,11 +9,13 @@ import enum
 import itertools
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
+from fairlane.queues.keys import ANY_ENDPOINT, is_reserved
 from fairlane.workers.protocol import (
     CLOSE_FLOOD,
     CLOSE_PROTOCOL,
@@ -387,7 +389,11 @@ class Session:
         if self._registry.pool.draining:
             self.close(CLOSE_RESTART, "the gateway stops")
             return
-        worker = self._make_worker("v1-" + secrets.token_hex(4), 1, self._allowed([ANY]), 1)
+        models = self._allowed([ANY])
+        if not models:
+            self.close(CLOSE_UNAUTHORIZED, "the worker token covers endpoints alone: register (version 2)")
+            return
+        worker = self._make_worker("v1-" + secrets.token_hex(4), 1, models, 1)
         self.worker = worker
         self._connected(worker)
 
@@ -405,16 +411,27 @@ class Session:
         )
 
     def _allowed(self, models: list[str]) -> list[str]:
-        """Of the models asked for, those that the token may offer."""
+        """Of the models asked for, those that the token may offer; those of endpoints only where it says so, as `*` does not."""
         mine = self.identity.models
-        if ANY in mine:
-            return models
-        if ANY in models:
-            return list(mine)
-        return [model for model in models if model in mine]
+        plain = [model for model in models if not is_reserved(model)]
+        if ANY not in mine:
+            covered = [model for model in mine if not is_reserved(model)]
+            plain = covered if ANY in plain else [model for model in plain if model in covered]
+        return plain + self._allowed_endpoints(models)
+
+    def _allowed_endpoints(self, models: list[str]) -> list[str]:
+        """The same of endpoints alone: of those that are there now, where all are asked for. While there is none a worker of all
+        offers just that, and waits."""
+        mine = [model for model in self.identity.models if is_reserved(model)]
+        asked: Sequence[str] = [model for model in models if is_reserved(model)]
+        if not mine or not asked:
+            return []
+        if ANY_ENDPOINT in asked:
+            asked = self._registry.settings.endpoints or (ANY_ENDPOINT,)
+        return [model for model in asked if ANY_ENDPOINT in mine or model in mine or model == ANY_ENDPOINT]
 
     def allow(self, identity: Identity) -> None:
-        """The token was read again: what it may offer may have changed. What runs goes on."""
+        """The token was read again, or there are other endpoints: what it may offer may have changed. What runs goes on."""
         self.identity = identity
         worker = self.worker
         if worker is None:
@@ -426,7 +443,11 @@ class Session:
         before = worker.models
         worker.set_models(models, worker.task_types)
         if worker.models != before:
-            log.info("worker's token covers other models", worker_id=worker.id, models=worker.told_models)
+            log.info(
+                "worker offers other models, by its token and the endpoints",
+                worker_id=worker.id,
+                models=worker.told_models,
+            )
             self._registry.changed(worker)
 
     def _register(self, frame: Register) -> None:

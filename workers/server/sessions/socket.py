@@ -167,6 +167,11 @@ class WorkerSocket:
             else:
                 session.allow(identity)
 
+    def endpoints_changed(self) -> None:
+        """There are other endpoints: who offers them all offers others now."""
+        for session in list(self._sessions):
+            session.allow(session.identity)
+
 
 class _Denied(Exception):
     """A handshake is refused: with a status, and a sentence that says why."""

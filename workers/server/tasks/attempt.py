@@ -235,7 +235,11 @@ class Attempt:
         """Send the task to its worker."""
         grant, worker = self.grant, self.worker
         self._payload_bytes = len(payload)
-        told = with_model(payload, grant.asked) if grant.named_later else payload
+        whole = self._effects.settings.payload_of(grant, payload)
+        if whole is None:
+            self.fail("ENDPOINT_GONE", "The endpoint is configured no more for this request", retryable=False)
+            return
+        told = with_model(whole, grant.asked) if grant.named_later else whole
         if grant.answer:
             self._schema, self._collected = schema_of(grant.answer, payload), Collected()
             if grant.repair and not grant.stream:
@@ -260,7 +264,8 @@ class Attempt:
         self.started_at = self.output_at = self._sent_at = self._effects.time()
         worker.send(frame)
         if self._effects.settings.debug_events:
-            shown = told if len(told) <= MAX_DEBUG_BYTES else None
+            # (what an operator adds to a request to an endpoint is not for its caller)
+            shown = (told if whole is payload else payload) if len(told) <= MAX_DEBUG_BYTES else None
             self._debug = fragment_debug("the worker got this payload", shown)
             if self.phase is Phase.RUNNING:
                 self._log_debug()

@@ -1,0 +1,74 @@
+"""The operators' calls for endpoints: interfaces of other people that are called in turn."""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Response
+
+from fairlane.gateway.api import models
+from fairlane.gateway.api.framing import KEY, TheActor, TheOperator, TheRequest, answer, refusals
+from fairlane.gateway.calls.bodies import parse_values
+from fairlane.gateway.calls.http import Request
+from fairlane.gateway.operator.endpoints import EndpointUpdate, NewEndpoint
+from fairlane.gateway.operator.operator import Operator
+
+MAX_BODY_BYTES = 64 * 1024
+"""Headers that are set may be long."""
+
+router = APIRouter(
+    tags=["operators"], dependencies=[Depends(KEY)], responses=refusals(400, 401, 403, 429, 503)
+)
+CHANGE = refusals(404, 408, 409, 413, 415)
+
+
+@router.get("/api/admin/endpoints", response_model=models.EndpointList)
+async def endpoints(operator: TheOperator, request: TheRequest) -> Response:
+    """The endpoints of the configuration and those that were added while running, by name, each with its line.
+
+    Of headers that are set only the names are told. `line`: `meanMs` is T, measured once something ran; `perSecond` is Q = C / T,
+    or what the narrowest window lets through, whichever is less.
+    """
+    request.check_query()
+    return answer(await operator.endpoints.page())
+
+
+@router.get("/api/admin/endpoints/{name}", response_model=models.EndpointShown, responses=refusals(404))
+async def show(operator: TheOperator, request: TheRequest, name: str) -> Response:
+    """One endpoint, with its line."""
+    request.check_query()
+    return answer(await operator.endpoints.show(name))
+
+
+@router.post(
+    "/api/admin/endpoints",
+    response_model=models.EndpointDone,
+    status_code=201,
+    responses=CHANGE,
+    openapi_extra=models.body_of(NewEndpoint),
+)
+async def create(operator: TheOperator, actor: TheActor, request: TheRequest) -> Response:
+    """Adds an endpoint, on all replicas within about a second. It is kept in the SQL database."""
+    request.check_query()
+    return answer(await operator.endpoints.create(await _body(operator, request), actor), status=201)
+
+
+@router.patch(
+    "/api/admin/endpoints/{name}",
+    response_model=models.EndpointDone,
+    responses=CHANGE,
+    openapi_extra=models.body_of(EndpointUpdate),
+)
+async def change(operator: TheOperator, actor: TheActor, request: TheRequest, name: str) -> Response:
+    """Changes what is given of an endpoint that was added; null takes it back to its default. What waits goes by it."""
+    request.check_query()
+    return answer(await operator.endpoints.change(name, await _body(operator, request), actor))
+
+
+@router.delete("/api/admin/endpoints/{name}", response_model=models.EndpointRemoved, responses=CHANGE)
+async def remove(operator: TheOperator, actor: TheActor, request: TheRequest, name: str) -> Response:
+    """Removes an endpoint that was added. Requests under way go on; `waiting`: tasks that wait for it, and are not begun."""
+    request.check_query()
+    return answer(await operator.endpoints.remove(name, actor))
+
+
+async def _body(operator: Operator, request: Request) -> dict[str, Any]:
+    return parse_values(await request.json_body(MAX_BODY_BYTES, operator.bodies.arriving))

@@ -1,0 +1,86 @@
+"""The request of a task to an endpoint: as it is stored, and as its worker gets it. Pure.
+
+What is stored is what the caller asks for. What the operator says of the endpoint (its own headers, which may hold secrets,
+limits, networks) is put in when the task is granted, as it holds then: so it lies in no store and no log, and a change of it
+concerns whoever still waits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
+from fairlane.gateway.endpoints.headers import Header
+from fairlane.workers.adapters.targets import Target
+
+HTTP = "http"
+"""The type of a task whose request a worker makes."""
+PERMIT = "permit"
+"""The type of a task whose caller is permitted to make it."""
+TYPES = frozenset({HTTP, PERMIT})
+
+
+class _Request(msgspec.Struct):
+    """A request as it is stored. A body is JSON text, which is passed on as it is."""
+
+    endpoint: str
+    method: str
+    url: str
+    headers: list[Header] = []
+    body: Raw | UnsetType = UNSET
+    bodyBase64: Raw | UnsetType = UNSET  # noqa: N815 - as the worker is told it
+
+
+_decoder = msgspec.json.Decoder(_Request)
+
+
+def payload_of(
+    endpoint: Endpoint,
+    target: Target,
+    method: str,
+    headers: Sequence[Header] = (),
+    body: bytes | None = None,
+    encoded: bytes | None = None,
+) -> bytes:
+    """The payload of a task. `body`: the JSON of a text, `encoded`: that of base64; at most one of them."""
+    request = _Request(endpoint.name, method, target.url, list(headers))
+    if body is not None:
+        request.body = Raw(body)
+    elif encoded is not None:
+        request.bodyBase64 = Raw(encoded)
+    return msgspec.json.encode(request)
+
+
+def completed(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
+    """The payload as its worker gets it, by what holds now; None: the endpoint is there no more, or not for this request."""
+    endpoint = endpoints.of_model(model)
+    if endpoint is None:
+        return None
+    try:
+        request = _decoder.decode(payload)
+        endpoints.check(endpoint, request.url, request.method)
+    except (msgspec.DecodeError, EndpointError):
+        return None
+    set_here = {name for name, _ in endpoint.set_headers}
+    request.headers = [header for header in request.headers if header[0] not in set_here]
+    request.headers += endpoint.set_headers
+    rules = {
+        "pattern": endpoint.pattern.text,
+        "timeoutMs": endpoint.timeout_ms,
+        "maxResponseBytes": endpoint.max_response_bytes,
+        "allowPrivate": endpoint.allow_private,
+        "followRedirects": endpoint.follow_redirects,
+    }
+    whole = msgspec.json.encode(request)
+    return b'%b,"rules":%b}' % (whole[:-1], msgspec.json.encode(rules))
+
+
+def completing(endpoints: Callable[[], Endpoints]) -> Callable[[str, bytes], bytes | None]:
+    """`completed` by what `endpoints` gives at the time."""
+
+    def complete(model: str, payload: bytes) -> Any:
+        return completed(endpoints(), model, payload)
+
+    return complete

@@ -1,0 +1,190 @@
+"""Endpoints that are added while gateways run: in the SQL database, and in the memory of each replica.
+
+Each process looks at the version of all endpoints a few times a second and reads them when it has moved. So a change holds
+everywhere within a second, whatever message is lost; where it was made, at once. While the database is away they stay as they
+were.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.database.tables import endpoints, facts
+from fairlane.gateway.settings import EndpointSettings
+from fairlane.queues.loops import end_tasks
+
+log = structlog.get_logger("fairlane.gateway")
+
+VERSION = "endpoints_version"
+LOOK_S = 0.3
+POLL_S = 2.0
+"""How long a look at the version may take."""
+CHANGE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEndpoint:
+    """A row. Times in ms since 1970."""
+
+    name: str
+    said: Mapping[str, Any] = field(repr=False)
+    """Its settings as an entry of the configuration says them; those not given have their defaults."""
+    note: str
+    created_ms: int
+    changed_ms: int
+    who: str
+    settings: EndpointSettings | None
+    """None: this release cannot read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that were added, by name, and when one of them was changed last, ms."""
+
+    version: str = ""
+    changed_ms: int = 0
+    endpoints: Mapping[str, StoredEndpoint] = field(default_factory=dict)
+
+
+class EndpointStore:
+    """The endpoints of one database. All raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def version(self) -> str:
+        """Moves with every change."""
+        async with self._database.reading(POLL_S) as connection:
+            return await _version(connection)
+
+    async def all(self) -> Known:
+        """All of them."""
+        async with self._database.reading(CHANGE_S) as connection:
+            version = await _version(connection)
+            rows = (await connection.execute(select(endpoints))).mappings().all()
+        found = {row["name"]: _read(dict(row)) for row in rows}
+        return Known(version, int(version.partition(" ")[2]), found)
+
+    @contextlib.asynccontextmanager
+    async def changing(self) -> AsyncIterator["EndpointChange"]:
+        """One change, made at the end of the block, whole; or not at all if that raises. Others wait."""
+        async with self._database.writing(CHANGE_S) as connection:
+            # written first, so that it is locked until the end
+            await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=facts.c.value))
+            number, _, last = (await _version(connection)).partition(" ")
+            now_ms = max(time.time_ns() // 1_000_000, int(last) + 1)
+            yield EndpointChange(connection, now_ms)
+            version = f"{int(number) + 1} {now_ms}"
+            await connection.execute(update(facts).where(facts.c.name == VERSION).values(value=version))
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChange:
+    """What can be done within one change."""
+
+    _connection: AsyncConnection
+    _now_ms: int
+
+    async def all(self) -> dict[str, StoredEndpoint]:
+        """All that there are, by name."""
+        rows = (await self._connection.execute(select(endpoints))).mappings().all()
+        return {row["name"]: _read(dict(row)) for row in rows}
+
+    async def add(self, name: str, said: Mapping[str, Any], note: str, who: str) -> None:
+        """A new one."""
+        values = {"name": name, "settings": _json(said), "note": note, "who": who}
+        await self._connection.execute(
+            insert(endpoints).values(**values, created=self._now_ms, changed=self._now_ms)
+        )
+
+    async def set(self, name: str, said: Mapping[str, Any], note: str, who: str) -> None:
+        """Other settings of one."""
+        values = {"settings": _json(said), "note": note, "who": who, "changed": self._now_ms}
+        await self._connection.execute(update(endpoints).where(endpoints.c.name == name).values(**values))
+
+    async def remove(self, name: str) -> None:
+        """One is there no more."""
+        await self._connection.execute(delete(endpoints).where(endpoints.c.name == name))
+
+
+async def _version(connection: AsyncConnection) -> str:
+    version = await connection.scalar(select(facts.c.value).where(facts.c.name == VERSION))
+    if version is None:
+        raise DatabaseUnavailable(
+            f"the database is not whole: its table facts has no {VERSION}; bring back a backup"
+        )
+    return str(version)
+
+
+def _read(row: Mapping[str, Any]) -> StoredEndpoint:
+    """The endpoint of a row. One that a newer release wrote may be none of ours."""
+    said = msgspec.json.decode(row["settings"])
+    try:
+        settings = EndpointSettings.model_validate_json(row["settings"], strict=True)
+    except ValidationError:
+        settings = None
+    times = row["created"], row["changed"]
+    return StoredEndpoint(row["name"], said, row["note"], *times, row["who"], settings)
+
+
+def _json(said: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(said).decode()
+
+
+class EndpointsWatch:
+    """All endpoints that were added, in memory. `start` it, `close` it."""
+
+    def __init__(self, store: EndpointStore, take: Callable[[Known], Awaitable[None]]) -> None:
+        """`take`: hears all of them, whenever one has changed, and lets them hold here."""
+        self._store = store
+        self._take = take
+        self.known = Known()
+        """As they were read last."""
+        self._turn = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._unreadable: frozenset[str] = frozenset()
+
+    async def start(self) -> None:
+        """Read them, and begin to look. Raises DatabaseUnavailable."""
+        await self.read()
+        self._looking = asyncio.create_task(self._look(), name="endpoints")
+
+    async def close(self) -> None:
+        """End."""
+        await end_tasks(self._looking)
+
+    async def read(self) -> Known:
+        """Take over what has changed; all of them, as they are now. Raises DatabaseUnavailable."""
+        async with self._turn:  # so that no older answer comes behind a newer one
+            if await self._store.version() != self.known.version:
+                self.known = await self._store.all()
+                self._tell_unreadable()
+                await self._take(self.known)
+            return self.known
+
+    def _tell_unreadable(self) -> None:
+        found = frozenset(one.name for one in self.known.endpoints.values() if one.settings is None)
+        for name in sorted(found - self._unreadable):
+            log.warning("an endpoint that was added does not hold: a newer release wrote it", endpoint=name)
+        self._unreadable = found
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.read()
+            except DatabaseUnavailable:
+                pass  # the keyring says so
+            except Exception:  # they stay as they are, and the next look may do better
+                log.exception("cannot read the endpoints of the database")

@@ -1,0 +1,355 @@
+"""Endpoints: what operators see of them, and how they are added, changed and removed while gateways run."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import ConfigDict, Field, ValidationError, create_model
+
+from fairlane.gateway.current import Current
+from fairlane.gateway.database.errors import DatabaseUnavailable
+from fairlane.gateway.endpoints.endpoints import Endpoint
+from fairlane.gateway.endpoints.rates import per_second
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.operator.added import EndpointChange, EndpointStore, EndpointsWatch, StoredEndpoint
+from fairlane.gateway.operator.audit import AuditRecord
+from fairlane.gateway.operator.effective import Came, Layer
+from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, suggestion, unusable_endpoint
+from fairlane.gateway.settings.leaves import SET
+from fairlane.gateway.settings.parts import Identifier
+from fairlane.queues.actor import Actor
+from fairlane.queues.errors import StoreError
+from fairlane.queues.survey.survey import Model, Surveyor
+
+Note = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_BESIDE = ("name", "note")
+"""What of a body is no setting."""
+_DATABASE, _CONFIGURATION = "database", "configuration"
+_MERGED = "set_headers"
+"""A change says only which of these become otherwise; null takes one away."""
+
+
+def _optional() -> dict[str, Any]:
+    """The settings of an endpoint, each as the configuration has it, or null for its default."""
+    fields: dict[str, Any] = {}
+    for name, info in EndpointSettings.model_fields.items():
+        kept: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        fields[name] = (kept | None, Field(None, description=info.description))
+    said = "headers that each request gets; null takes one away. They are told nowhere"
+    fields[_MERGED] = (dict[str, str | None] | None, Field(None, description=said))
+    return {**fields, "note": (Note | None, Field(None, description="what operators want to remember"))}
+
+
+_config = ConfigDict(extra="forbid", strict=True)
+EndpointUpdate = create_model("EndpointUpdate", __config__=_config, **_optional())
+"""What of an endpoint becomes otherwise."""
+NewEndpoint = create_model(
+    "NewEndpoint",
+    __config__=_config,
+    **{
+        **_optional(),
+        "name": (Identifier, Field(description="its name; its model is `http:` and this")),
+        "url": (str, Field(description=EndpointSettings.model_fields["url"].description)),
+    },
+)
+
+
+class EndpointAdmin:
+    """Use cases. All raise ApiError and DatabaseUnavailable: then it is not known whether a change was made.
+
+    What was done is done, also where it cannot be written to the audit record: that stands in the `notes` of the answer.
+    """
+
+    def __init__(
+        self,
+        store: EndpointStore,
+        watch: EndpointsWatch,
+        current: Current,
+        audit: AuditRecord,
+        surveyor: Surveyor,
+    ) -> None:
+        """`watch`: hears of a change here at once."""
+        self._store = store
+        self._watch = watch
+        self._current = current
+        self._audit = audit
+        self._surveyor = surveyor
+
+    # ---- what there is ----------
+
+    async def page(self) -> dict[str, Any]:
+        """All endpoints, by name, each with its line. While the database is away, those that this replica has read
+        (`databaseAway`: why)."""
+        away = None
+        try:
+            await self._watch.read()
+        except DatabaseUnavailable as error:
+            away = str(error)
+        lines = await self._lines()
+        rows = [self._row(name, lines) for name in sorted(self._names())]
+        return {"now": _now_ms(), "endpoints": rows, "databaseAway": away}
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """One of them."""
+        with contextlib.suppress(DatabaseUnavailable):  # it is told as it was read last
+            await self._watch.read()
+        if name not in self._names():
+            raise no_endpoint(name)
+        return self._row(name, await self._lines())
+
+    async def layer(self) -> Layer:
+        """Those that were added, as settings that were changed while running."""
+        found: dict[str, Came] = {}
+        for name, stored in sorted(self._watch.known.endpoints.items()):
+            if name not in self._current.configured_endpoints:
+                for field, value in shown(stored.said).items():
+                    found[f"endpoints.{name}.{field}"] = Came(
+                        value, "changed", "fairlane endpoints", stored.changed_ms, stored.who
+                    )
+        return found
+
+    def _names(self) -> set[str]:
+        return {*self._current.configured_endpoints, *self._watch.known.endpoints}
+
+    async def _lines(self) -> dict[str, Model]:
+        """How the lines stand; of none while Redis is away."""
+        with contextlib.suppress(StoreError):
+            return {model.model: model for model in (await self._surveyor.recent()).models}
+        return {}
+
+    def _row(self, name: str, lines: Mapping[str, Model]) -> dict[str, Any]:
+        configured, stored = (
+            self._current.configured_endpoints.get(name),
+            self._watch.known.endpoints.get(name),
+        )
+        endpoint = self._current.endpoints.named(name)
+        row: dict[str, Any] = {"name": name, "model": f"http:{name}"}
+        if configured is not None:
+            times = dict.fromkeys(("created", "changed", "who"))
+            row |= {
+                "source": _CONFIGURATION,
+                "state": "active",
+                "settings": _dumped(configured),
+                "note": "",
+                **times,
+            }
+        else:
+            assert stored is not None
+            readable = stored.settings is not None
+            row |= {
+                "source": _DATABASE,
+                "state": "active" if readable else "unreadable",
+                "settings": _dumped(stored.settings) if stored.settings else shown(stored.said),
+                "note": stored.note,
+                "created": stored.created_ms,
+                "changed": stored.changed_ms,
+                "who": stored.who or None,
+            }
+        line = lines.get(f"http:{name}")
+        return row | {"line": None if endpoint is None else line_row(endpoint, line)}
+
+    # ---- changes ----------
+
+    async def create(self, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+        """A new endpoint; it holds here at once, everywhere within about a second."""
+        name = fields.get("name")
+        _check(NewEndpoint, fields)
+        assert isinstance(name, str)
+        if name in self._current.configured_endpoints:
+            raise _configured(name)
+        async with self._store.changing() as change:
+            known = await change.all()
+            if name in known:
+                raise ApiError(
+                    409, "ENDPOINT_EXISTS", f"There is an endpoint {name!r}: change it, or take another name"
+                )
+            if len(known.keys() | self._current.configured_endpoints.keys()) >= MOST_ENDPOINTS:
+                raise ApiError(
+                    409, "TOO_MANY_ENDPOINTS", f"There are {MOST_ENDPOINTS} endpoints: remove one first"
+                )
+            said = _merged({}, fields)
+            self._fitting(name, said, known)
+            await change.add(name, said, fields.get("note") or "", actor.who)
+        return await self._done(name, actor, "create", {}, shown(said))
+
+    async def change(self, name: str, fields: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+        """Change what is given; null takes a setting back to its default, and a set header away. All or nothing."""
+        _check(EndpointUpdate, fields)
+        if not fields:
+            raise bad_request("say what becomes otherwise")
+        async with self._store.changing() as change:
+            known, stored = await self._stored(change, name)
+            said = _merged(stored.said, fields)
+            self._fitting(name, said, known)
+            note = (fields["note"] or "") if "note" in fields else stored.note
+            await change.set(name, said, note, actor.who)
+        before, after = shown(stored.said), shown(said)
+        names = [one for one in {**before, **after} if before.get(one) != after.get(one)]
+        names += [_MERGED] if fields.get(_MERGED) and _MERGED not in names else []
+        split = ({one: told.get(one) for one in names} for told in (before, after))
+        return await self._done(name, actor, "change", *split)
+
+    async def remove(self, name: str, actor: Actor) -> dict[str, Any]:
+        """Take an endpoint away: nothing more is accepted for it, and what waits for it is not begun."""
+        async with self._store.changing() as change:
+            _, stored = await self._stored(change, name)
+            await change.remove(name)
+        await self._hold()
+        notes: list[str] = []
+        line = (await self._lines()).get(f"http:{name}")
+        waiting = line.waiting if line else 0
+        if waiting:
+            notes.append(
+                f"{waiting} tasks wait for it, until their time is over or it is there again: "
+                f"`fairlane cancel --model http:{name}` ends them"
+            )
+        await self._note(notes, actor, "remove", name, shown(stored.said), {})
+        return {"name": name, "waiting": waiting, "notes": notes}
+
+    async def _stored(
+        self, change: EndpointChange, name: str
+    ) -> tuple[dict[str, StoredEndpoint], StoredEndpoint]:
+        """All of the database, and the one that a call names. Raises ApiError (404, 409)."""
+        known = await change.all()
+        if name in self._current.configured_endpoints:
+            raise _configured(name)
+        if name not in known:
+            raise no_endpoint(name)
+        return known, known[name]
+
+    def _fitting(self, name: str, said: Mapping[str, Any], known: Mapping[str, StoredEndpoint]) -> None:
+        """Raise ApiError(400) where settings make no sense, by themselves or beside other endpoints."""
+        try:
+            settings = EndpointSettings.model_validate_json(msgspec.json.encode(said), strict=True)
+        except ValidationError as error:
+            raise _refusal(error, EndpointSettings.model_fields) from None
+        others = {one.name: one.settings for one in known.values() if one.settings is not None}
+        others |= self._current.configured_endpoints
+        found = unusable_endpoint(name, settings, others, self._current.settings.tiers)
+        if found:
+            raise _wrong({field: sentence for sentence, field in found})
+
+    async def _done(
+        self, name: str, actor: Actor, action: str, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        await self._hold()
+        notes: list[str] = []
+        await self._note(notes, actor, action, name, before, after)
+        return {**self._row(name, await self._lines()), "notes": notes}
+
+    async def _hold(self) -> None:
+        """Let what was written hold here at once."""
+        with contextlib.suppress(DatabaseUnavailable):  # it is made, and the next look finds it
+            await self._watch.read()
+
+    async def _note(
+        self,
+        notes: list[str],
+        actor: Actor,
+        action: str,
+        name: str,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
+    ) -> None:
+        try:
+            await self._audit.note(actor, action, f"endpoint {name}", before, after)
+        except ApiError as error:
+            notes.append(error.message)
+
+
+def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
+    """How the line of an endpoint stands. `meanMs`: T, as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what
+    its narrowest window lets through. C is its concurrency, or where it has none the workers' slots."""
+    measured = line.mean_run_ms if line else None
+    mean_ms = measured or endpoint.mean_ms or None
+    slots = (line.limit if line else endpoint.concurrency) or (line.slots if line else 0)
+    rate = per_second(slots, mean_ms, endpoint.windows)
+    return {
+        "waiting": line.waiting if line else 0,
+        "running": line.running if line else 0,
+        "workers": line.workers if line else 0,
+        "slots": slots,
+        "meanMs": mean_ms,
+        "measured": measured is not None,
+        "perSecond": None if rate is None else round(rate, 3),
+        "paused": line.paused if line else False,
+    }
+
+
+def shown(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they may be told: of a set header only that there is one."""
+    return {
+        name: dict.fromkeys(value, SET) if name == _MERGED and isinstance(value, Mapping) else value
+        for name, value in said.items()
+    }
+
+
+def _dumped(settings: EndpointSettings) -> dict[str, Any]:
+    return shown(settings.model_dump(mode="json"))
+
+
+def _merged(said: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in fields.items() if name not in _BESIDE}
+    if isinstance(given.get(_MERGED), Mapping):
+        before = {name.lower(): value for name, value in said.get(_MERGED, {}).items()}
+        now = {name.lower(): value for name, value in given[_MERGED].items()}
+        given[_MERGED] = {name: value for name, value in {**before, **now}.items() if value is not None}
+    return {name: value for name, value in {**said, **given}.items() if value is not None}
+
+
+def _check(model: Any, fields: Mapping[str, Any]) -> None:
+    """Raise ApiError(400) for a body that is none of these, with all that is wrong."""
+    try:
+        model.model_validate_json(msgspec.json.encode(fields))
+    except ValidationError as error:
+        raise _refusal(error, model.model_fields) from None
+
+
+def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
+    """What is wrong, without repeating values: secrets are among them."""
+    problems: dict[str, str] = {}
+    for detail in error.errors(include_url=False, include_input=False):
+        where = [str(part) for part in detail["loc"]]
+        name = ".".join(where)[:64] or "endpoint"
+        if detail["type"] == "extra_forbidden":
+            problems[name] = f"{name!r} is no setting of an endpoint{suggestion(where[-1], known)}"
+        else:
+            message = str(detail["msg"])
+            if detail["type"] == "string_pattern_mismatch":
+                message = _PATTERNS.get(where[0], message)
+            for beginning in ("Input ", "String ", "Value error, "):
+                message = message.removeprefix(beginning)
+            problems[name] = f"{name}: {message}"
+    return _wrong(problems)
+
+
+_PATTERNS = {
+    "name": "must be 1 to 64 letters, digits, dots, dashes or underscores",
+    "note": "may hold no control characters",
+    "windows": "must be windows such as 50/1s or 1000/1m",
+}
+"""What the pattern of a text asks for, in words."""
+
+
+def _wrong(problems: Mapping[str, str]) -> ApiError:
+    names = list(problems)
+    refusal = bad_request("; ".join(problems.values()), names[0] if len(names) == 1 else None)
+    refusal.fields = problems
+    return refusal
+
+
+def _configured(name: str) -> ApiError:
+    sentence = f"The configuration says what the endpoint {name!r} is: change it there, and send SIGHUP to the gateways"
+    return ApiError(409, "ENDPOINT_CONFIGURED", sentence)
+
+
+def no_endpoint(name: str) -> ApiError:
+    return ApiError(
+        404, "ENDPOINT_NOT_FOUND", f"There is no endpoint {name[:64]!r}; `fairlane endpoints` lists them"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

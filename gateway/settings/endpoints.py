@@ -1,0 +1,226 @@
+"""Settings of endpoints: interfaces of other people that are called in turn. Pure."""
+
+import ipaddress
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from fairlane.gateway.endpoints.endpoints import IDEMPOTENT, METHODS, Endpoint
+from fairlane.gateway.endpoints.headers import PASSING, BadHeader, own_header, passing_name
+from fairlane.gateway.settings.parts import (
+    HOUR_MS,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    Count,
+    Identifier,
+    ModelSettings,
+    Ms,
+    MsOrZero,
+    SettingsPart,
+)
+from fairlane.workers.adapters.targets import BadTarget, Pattern
+
+MOST_ENDPOINTS = 256
+"""A worker that makes the calls of all of them asks for the models of all of them."""
+MOST_WINDOWS = 3
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
+Window = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}/[1-9][0-9]{0,5}(ms|s|m|h)$")]
+Rate = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class EndpointSettings(SettingsPart):
+    """One interface that the gateway has called, or gives permits for: a line of its own, as the model `http:NAME`."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2048)]
+    """Which URLs: `https://host:port/path/*`. Scheme, host and port as they are; in the path `*` stands for one segment, at the
+    end for all that follows. Any query is allowed. Of several that a URL fits, the one that says it most exactly counts.
+    """
+
+    methods: Annotated[list[Method], Field(min_length=1, max_length=len(METHODS))] = Field(
+        default=["GET", "POST"]
+    )
+    """The HTTP methods that may be used."""
+
+    headers: Annotated[list[HeaderName], Field(max_length=64)] = Field(default=list(PASSING))
+    """Headers of callers that may pass. Those of a connection and those that tell who somebody is (`Authorization`, `Cookie`,
+    `X-Api-Key`) never do, nor what servers believe of proxies (`X-Forwarded-For`).
+    """
+
+    set_headers: Annotated[dict[HeaderName, SecretStr], Field(max_length=64)] = Field(default={})
+    """Headers that each request gets, such as `Authorization`, over what callers send. They go to the worker with each task, and
+    are neither shown nor kept with it.
+    """
+
+    requests_per_second: Rate | None = None
+    """Requests that it may get within any second, over all replicas and workers: the window `N/1s`. Not set: no such limit."""
+
+    requests_per_minute: Rate | None = None
+    """The same within any minute: the window `N/1m`."""
+
+    windows: Annotated[list[Window], Field(max_length=MOST_WINDOWS)] = Field(default=[])
+    """Further windows, `N/duration` (`1000/1h`, `5/200ms`): at most N requests within any such time. Three altogether."""
+
+    concurrency: Count | None = None
+    """Requests that may be under way at once: C, of Q = C / T. Not set: only the workers' slots bound it."""
+
+    mean_ms: Ms | None = None
+    """How long a request takes, T, as long as none was measured: a first guess for estimates. Not set: nothing is guessed."""
+
+    timeout_ms: Annotated[int, Field(ge=100, le=10 * MINUTE_MS)] = 30 * SECOND_MS
+    """Milliseconds that a request may take, from the connection to the last byte of its answer."""
+
+    retries: Annotated[int, Field(ge=0, le=5)] = 0
+    """How often a request is tried again that was not answered, or with a failure of the server (5xx). Of methods alone that do
+    no harm when they come twice (GET, HEAD, OPTIONS, PUT, DELETE); through the queue, so each try counts in the windows.
+    """
+
+    max_response_bytes: Annotated[int, Field(ge=1, le=16 * MIB)] = MIB
+    """Bytes that the body of an answer may have, as it is when it is decompressed; a longer one fails the task."""
+
+    max_body_bytes: Annotated[int, Field(ge=0, le=16 * MIB)] = MIB
+    """Bytes that the body of a request may have; a longer one is refused with 413."""
+
+    allow_private: Annotated[list[str], Field(max_length=64)] = Field(default=[])
+    """Networks (`10.1.0.0/16`) in which the address of the host may lie although it is none of the public internet. None: a name
+    that leads to a private, local or metadata address is refused, whatever it led to before.
+    """
+
+    follow_redirects: Annotated[int, Field(ge=0, le=5)] = 0
+    """Redirects that are followed, to URLs of this pattern alone, each looked at like the first. Not together with windows, in
+    which each would count. 0: a redirect is the answer.
+    """
+
+    online: bool = True
+    """Whether callers may ask for permits, to call it themselves through a proxy that checks them."""
+
+    offline: bool = True
+    """Whether callers may have it called."""
+
+    permit_seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    """Seconds in which a permit must be used; then its turn is given to the next one."""
+
+    keys: Annotated[list[Identifier], Field(max_length=1000)] = Field(default=[])
+    """Ids of the keys that may use it. None: all."""
+
+    tiers: Annotated[list[Identifier], Field(max_length=64)] = Field(default=[])
+    """Tiers whose callers may use it. None: all."""
+
+    max_wait_ms: Ms = 3 * HOUR_MS
+    """Milliseconds that a task may wait that nobody waits for. A caller's own `timeout` ends others."""
+
+    result_ttl_ms: Ms = HOUR_MS
+    """Milliseconds that the result of such a task is kept in Redis; a caller's `resultTtlMs` says otherwise."""
+
+    result_ttl_after_read_ms: MsOrZero = 20 * SECOND_MS
+    """Milliseconds that it is kept there once its caller has polled it, if that is less; 0: as if nobody had."""
+
+    archive: Literal["off", "results", "requests"] = "results"
+    """What the SQL database keeps of such a task for `archive_ttl_ms`, for polls when Redis has forgotten it: nothing, its result,
+    or its request as well.
+    """
+
+    @field_validator("archive", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        return "off" if value is False else value  # as YAML reads it
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            return Pattern.read(value).text
+        except BadTarget as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("methods")
+    @classmethod
+    def _each_once(cls, value: list[Method]) -> list[Method]:
+        return [method for method in METHODS if method in value]
+
+    @field_validator("headers")
+    @classmethod
+    def _may_pass(cls, value: list[str]) -> list[str]:
+        try:
+            return sorted({passing_name(name) for name in value})
+        except BadHeader as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("set_headers")
+    @classmethod
+    def _can_be_set(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        found: dict[str, SecretStr] = {}
+        for name, secret in value.items():
+            try:
+                lower, text = own_header(name, secret.get_secret_value())
+            except BadHeader as error:
+                raise ValueError(str(error)) from None
+            if lower in found:
+                raise ValueError(f"{lower} is given twice")
+            found[lower] = SecretStr(text)
+        return found
+
+    @field_validator("allow_private")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        try:
+            return [str(ipaddress.ip_network(network)) for network in value]
+        except ValueError:
+            raise ValueError("should be networks such as 10.1.0.0/16 or fd00::/8") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(self.all_windows) > MOST_WINDOWS:
+            raise ValueError(
+                f"there may be {MOST_WINDOWS} windows, requests_per_second and requests_per_minute among them"
+            )
+        if self.follow_redirects and self.all_windows:
+            raise ValueError("follow_redirects has no meaning with windows: each redirect is a request, too")
+        if self.retries and not IDEMPOTENT & set(self.methods):
+            raise ValueError("retries are for idempotent methods alone (GET, HEAD, OPTIONS, PUT, DELETE)")
+        if not self.online and not self.offline:
+            raise ValueError("with online and offline both false nobody could use it")
+        return self
+
+    @property
+    def all_windows(self) -> tuple[str, ...]:
+        """Those of `requests_per_second` and `requests_per_minute` among them."""
+        rates = ((self.requests_per_second, "1s"), (self.requests_per_minute, "1m"))
+        return tuple(
+            dict.fromkeys([*(f"{number}/{time}" for number, time in rates if number), *self.windows])
+        )
+
+    def made(self, name: str) -> Endpoint:
+        """The endpoint that they come to."""
+        return Endpoint(
+            name,
+            Pattern.read(self.url),
+            methods=tuple(self.methods),
+            headers=frozenset(self.headers),
+            set_headers=tuple((name, secret.get_secret_value()) for name, secret in self.set_headers.items()),
+            windows=self.all_windows,
+            concurrency=self.concurrency or 0,
+            mean_ms=self.mean_ms or 0,
+            timeout_ms=self.timeout_ms,
+            retries=self.retries,
+            max_response_bytes=self.max_response_bytes,
+            max_body_bytes=self.max_body_bytes,
+            allow_private=tuple(self.allow_private),
+            follow_redirects=self.follow_redirects,
+            online=self.online,
+            offline=self.offline,
+            permit_ms=self.permit_seconds * SECOND_MS,
+            keys=frozenset(self.keys),
+            tiers=frozenset(self.tiers),
+            max_wait_ms=self.max_wait_ms,
+            keep_ms=self.result_ttl_ms,
+            after_read_ms=self.result_ttl_after_read_ms,
+            archive=self.archive,
+        )
+
+    @property
+    def of_model(self) -> ModelSettings:
+        """The settings of its model."""
+        return ModelSettings(concurrency=self.concurrency, cost="requests")
