@@ -508,7 +508,13 @@ class Scheduler:
             self._dropped.add(reply[4])
         sentences = {
             end.code: b"{%b}" % end.rest
-            for end in (ends.worker_lost, ends.timeout, ends.queue_timeout, ends.unavailable, ends.permit_unused)
+            for end in (
+                ends.worker_lost,
+                ends.timeout,
+                ends.queue_timeout,
+                ends.unavailable,
+                ends.permit_unused,
+            )
         }
         for account in reply[3]:
             end = _task_end(account, sentences.get(account[4].decode(), b"{}"))

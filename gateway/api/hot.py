@@ -224,22 +224,30 @@ ROUTES = (
         responses=refusals(*READ),
         tags=["native"],
     ),
-    _check("/api/permit/check", {}, "The endpoint is found by the URL that the proxy tells (X-Original-URL)."),
+    _check(
+        "/api/permit/check", {}, "The endpoint is found by the URL that the proxy tells (X-Original-URL)."
+    ),
     _check("/api/permit/check/{endpoint}", ENDPOINT, "Yes is said once for each permit."),
     _check(
         "/api/permit/check/{endpoint}/{original:path}",
-        {**ENDPOINT, "original": Annotated[str, Path(description="the path of the request, which is not looked at")]},
+        {
+            **ENDPOINT,
+            "original": Annotated[str, Path(description="the path of the request, which is not looked at")],
+        },
         "For proxies that put the path of the request behind.",
     ),
     HotRoute(
         *("POST", "/api/permit/done", permits.done, Access.OPEN),
         any_method=True,
         parameters={
-            "receipt": Annotated[Text, Header(alias="X-Fairlane-Receipt", description="from the check call's answer")]
+            "receipt": Annotated[
+                Text, Header(alias="X-Fairlane-Receipt", description="from the check call's answer")
+            ]
         },
         description="What was let in has ended: its place is free. Told by the proxy, or by the server behind it.",
         response_model=models.LeftOff,
-        responses=refusals(403, 503) | {403: {"model": models.NativeError, "description": "`code`: RECEIPT_INVALID"}},
+        responses=refusals(403, 503)
+        | {403: {"model": models.NativeError, "description": "`code`: RECEIPT_INVALID"}},
         tags=["permits"],
     ),
     _events(

@@ -42,9 +42,7 @@ class NotYourTurn(ApiError):
     longest_ms = 24 * 3_600_000
 
     def __init__(self, code: str, message: str, retry_after_ms: int, task_id: str | None = None) -> None:
-        super().__init__(
-            403, code, message, retry_after_ms=max(retry_after_ms, SECOND_MS), task_id=task_id
-        )
+        super().__init__(403, code, message, retry_after_ms=max(retry_after_ms, SECOND_MS), task_id=task_id)
 
 
 class _Told(NamedTuple):
@@ -126,7 +124,9 @@ class Gate:
     async def _over_for(self, signed: Signed, endpoint: str, outcome: Admitted) -> NotYourTurn:
         wait_ms = await self._line_of(endpoint)
         if outcome is Admitted.USED:
-            return NotYourTurn("PERMIT_USED", "This permit was used: each is for one call", wait_ms, signed.task_id)
+            return NotYourTurn(
+                "PERMIT_USED", "This permit was used: each is for one call", wait_ms, signed.task_id
+            )
         text = "This permit is over: it was not used in time, or its task was cancelled"
         return NotYourTurn("PERMIT_EXPIRED", text, wait_ms, signed.task_id)
 
@@ -143,7 +143,11 @@ class Gate:
 
     async def _wait_of(self, task_id: str, endpoint: str) -> int:
         record = await self._scheduler.position(task_id)
-        if record is None or record.fields.get("ty") != PERMIT or record.state not in (State.QUEUED, State.EXECUTING):
+        if (
+            record is None
+            or record.fields.get("ty") != PERMIT
+            or record.state not in (State.QUEUED, State.EXECUTING)
+        ):
             return await self._crowding(endpoint)
         if record.state is State.QUEUED:
             return UNKNOWN_MS if record.place.estimating else record.place.wait_ms

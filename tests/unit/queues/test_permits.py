@@ -11,7 +11,17 @@ from tests.support.pool import Pool
 from tests.support.servers import Server
 
 from fairlane.queues.scheduler import MOST_TAKEN
-from fairlane.queues.tasks import PERMIT, PERMIT_HOLDER, Admitted, Grant, Known, Left, Refused, State, Submitted
+from fairlane.queues.tasks import (
+    PERMIT,
+    PERMIT_HOLDER,
+    Admitted,
+    Grant,
+    Known,
+    Left,
+    Refused,
+    State,
+    Submitted,
+)
 
 IMAGE = "http:image"
 REST = b'"permit":"secret","endpoint":"image"'
@@ -352,7 +362,9 @@ def test_cancelling_an_unused_permit_frees_its_slot_at_once(line: Line, ear: Sub
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_a_call_that_is_under_way_keeps_its_slot_though_its_task_is_cancelled(line: Line, reported: bool) -> None:
+def test_a_call_that_is_under_way_keeps_its_slot_though_its_task_is_cancelled(
+    line: Line, reported: bool
+) -> None:
     line.configure(1, "requests", model=IMAGE)
     grant = line.out("a")
     line.ask_for("b", user="v")
