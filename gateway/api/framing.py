@@ -212,4 +212,5 @@ class HotRoute(APIRoute):
         ]
         endpoint.__name__ = call.__name__
         endpoint.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-        super().__init__(path, endpoint, methods=[method], dependencies=[Depends(KEY)], **described)
+        proofs = [] if access is Access.OPEN else [Depends(KEY)]
+        super().__init__(path, endpoint, methods=[method], dependencies=proofs, **described)

@@ -146,7 +146,7 @@ SHOWN = {
 
 
 def _check(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
-    refused = refusals(403, 503)
+    refused = refusals(*((403, 404, 503) if "endpoint" in parameters else (400, 403, 503)))
     refused[403]["description"] = "`code`: PERMIT_NEEDED, PERMIT_INVALID, PERMIT_USED, PERMIT_EXPIRED"
     return HotRoute(
         *("GET", path, permits.check, Access.OPEN),
@@ -154,7 +154,7 @@ def _check(path: str, parameters: dict[str, Any], says: str) -> HotRoute:
         parameters=SHOWN | parameters,
         description=f"May this request pass? Asked by the proxy in front of an endpoint, by any method. {says}",
         response_model=models.LetIn,
-        responses=refused if "endpoint" in parameters else refused | refusals(400),
+        responses=refused,
         tags=["permits"],
     )
 

@@ -17,14 +17,18 @@ Start = Callable[..., AbstractAsyncContextManager[Talk]]
 
 @pytest.fixture
 async def here(gateway: Start) -> AsyncIterator[Talk]:
-    async with gateway(endpoints={"image": IMAGE, "other": {**IMAGE, "url": "http://127.0.0.1:9/other/*"}}) as talk:
+    async with gateway(
+        endpoints={"image": IMAGE, "other": {**IMAGE, "url": "http://127.0.0.1:9/other/*"}}
+    ) as talk:
         yield talk
 
 
 @pytest.fixture
 async def there(gateway: Start) -> AsyncIterator[Talk]:
     """Another replica."""
-    async with gateway(endpoints={"image": IMAGE, "other": {**IMAGE, "url": "http://127.0.0.1:9/other/*"}}) as talk:
+    async with gateway(
+        endpoints={"image": IMAGE, "other": {**IMAGE, "url": "http://127.0.0.1:9/other/*"}}
+    ) as talk:
         yield talk
 
 

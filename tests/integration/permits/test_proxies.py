@@ -70,7 +70,9 @@ async def test_nobody_jumps_the_queue(gateway: Start, tmp_path: Path) -> None:
     ):
         used = [await permit_of(here, await ask(here)) for _ in range(2)]
         behind.open.clear()
-        calls = [here.later(http.get(f"/image/{n}", headers=carrying(permit))) for n, permit in enumerate(used)]
+        calls = [
+            here.later(http.get(f"/image/{n}", headers=carrying(permit))) for n, permit in enumerate(used)
+        ]
         await until(lambda: behind.now == 2, "both to be under way")
         waiting = [await ask(chance.choice((here, there))) for _ in range(10)]
         cancelled = await permit_of(here, await ask(here, "other"))
@@ -128,11 +130,17 @@ async def test_nobody_jumps_the_queue(gateway: Start, tmp_path: Path) -> None:
         assert (len(behind.requests), behind.most) == (12, 2)
 
 
-async def test_nginx_reports_the_end_so_that_the_next_one_need_not_wait(gateway: Start, tmp_path: Path) -> None:
+async def test_nginx_reports_the_end_so_that_the_next_one_need_not_wait(
+    gateway: Start, tmp_path: Path
+) -> None:
     async with gateway(**SETTINGS) as talk, target() as behind, guarded(tmp_path, behind, talk) as http:
         tasks = [await ask(talk) for _ in range(6)]
-        for task in tasks:  # `timeout_ms` is a minute: each of the last four gets his turn because the one before has ended
-            answer = await http.post("/image/a", headers=carrying(await permit_of(talk, task)), content=b"body")
+        for task in (
+            tasks
+        ):  # `timeout_ms` is a minute: each of the last four gets his turn because the one before has ended
+            answer = await http.post(
+                "/image/a", headers=carrying(await permit_of(talk, task)), content=b"body"
+            )
             assert answer.text == "image"
             assert (await talk.reaches(task, "completed"))["result"] == {"used": True, "reported": True}
         for _, headers in behind.requests:
