@@ -160,6 +160,11 @@ class Current:
         self._roll_out()
 
     @property
+    def archives(self) -> bool:
+        """Whether the archive may know tasks: what endpoints say is a matter of each."""
+        return self.settings.archive != "off" or len(self.endpoints) > 0
+
+    @property
     def configured_endpoints(self) -> Mapping[str, EndpointSettings]:
         """Those that the configuration says; of one name with one that was added this one holds."""
         return self._said.endpoints

@@ -228,7 +228,7 @@ class Gateway:
         audit = AuditRecord(self.scheduler, records.reading, records.outbox.catch_up)
         cancel = Cancel(cancels.cancel, audit.note)
         self.key_tasks = KeyTasks(self.scheduler, cancel, self.dispatcher.background)
-        poll = Poll(self.scheduler, results, records.archived.find, lambda: current.settings.archive != "off")
+        poll = Poll(self.scheduler, results, records.archived.find, lambda: current.archives)
         archive = Archive(
             self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
         )
@@ -267,6 +267,7 @@ class Gateway:
             lambda: current.settings.queues,
             lambda: current.settings.outbox_max_entries,
             self.dispatcher.congestion,
+            lambda: current.endpoints,
         )
         picture = Picture(state, audit, replica, presence, self._about)
         live = SharedFeed(picture)

@@ -7,7 +7,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from fairlane.gateway.access import Access
-from fairlane.gateway.api import models, native, openai, permits
+from fairlane.gateway.api import models, native, openai, permits, plain
 from fairlane.gateway.api.framing import HotRoute, refusals
 
 SUBMIT = (400, 401, 403, 404, 408, 410, 413, 415, 422, 429, 499, 500, 502, 503, 504)
@@ -202,6 +202,32 @@ ROUTES = (
         native.submit_task,
         models.TaskRequest,
         "Submits a task of any type, with its own payload." + READINGS,
+    ),
+    HotRoute(
+        *("POST", "/api/submitTask", plain.submit, Access.CALLER),
+        submits=True,
+        body=models.PlainTask,
+        parameters=NAMED,
+        description="Has an endpoint called in its turn (`offline`), or asks for a permit to call it (`online`).",
+        response_model=models.PlainSubmitted,
+        responses=refusals(*SUBMIT, submits=True),
+        tags=["native"],
+    ),
+    HotRoute(
+        *("GET", "/api/queryTask", plain.query, Access.CALLER),
+        parameters={"task_id": Annotated[str, Query()]},
+        description="How such a task stands, with the answer of its endpoint when it is completed.",
+        response_model=models.PlainStatus,
+        responses=refusals(*READ),
+        tags=["native"],
+    ),
+    HotRoute(
+        *("POST", "/api/cancelTask", plain.cancel, Access.CALLER),
+        body=models.PlainTaskId,
+        description="Cancels such a task. One that has ended stays as it is.",
+        response_model=models.PlainCancelled,
+        responses=refusals(*READ, 408, 413, 415),
+        tags=["native"],
     ),
     _events(
         "/api/sse-stream",

@@ -302,6 +302,72 @@ class TaskRequest(Wishes):
         None, description="a value for each variable of the template"
     )
     locale: str | None = Field(None, description="such as `en` or `zh-CN`")
+    url: str | None = Field(None, description="of type `http` and `permit`: what is called")
+    endpoint: str | None = Field(None, description="of these, in the place of a URL that stands for itself")
+    method: str | None = Field(None, description="of these: POST with a body, GET without, if not given")
+    headers: dict[str, JsonValue] | None = Field(
+        None, description="of type `http`: of those that may pass, name -> value or values"
+    )
+    query: dict[str, JsonValue] | None = Field(None, description="of these: put behind that of the URL")
+    body: JsonValue = Field(
+        None, description="of type `http`: a text, or any other JSON, which is sent as it came"
+    )
+    bodyBase64: str | None = Field(None, description="of type `http`: bytes")  # noqa: N815
+
+
+PlainStatusName = Literal["pending", "processing", "completed", "failed", "cancelled"]
+
+
+class PlainTask(Asked):
+    """A request to an endpoint."""
+
+    target_url: str = Field(description="the whole URL")
+    http_method: str | None = Field(None, description="POST with a body, GET without, if not given")
+    body: JsonValue = Field(None, description="a text, as it is sent")
+    priority: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="among the caller's own tasks alone; what is above 5 counts as 5"
+    )
+    timestamp: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="means nothing: what counts is when it came"
+    )
+    task_type: Literal["offline", "online"] | None = Field(None, description="offline if not given")
+    idempotencyKey: str | None = None  # noqa: N815 - as in all native calls
+
+
+class PlainTaskId(Asked):
+    task_id: str
+
+
+class PlainSubmitted(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    task_id: str
+    task_status: PlainStatusName
+    created_at: str = Field(description="RFC 3339; so below")
+    wait_num: int = Field(description="tasks that come before it")
+
+
+class PlainStatus(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    task_status: PlainStatusName
+    task_result: str = Field(
+        description="the body of the endpoint's answer; of a failed task JSON with `error` and `code`; else empty"
+    )
+    wait_num: int
+    wait_time: int = Field(description="seconds that it may still wait; -1: nobody can tell yet")
+    created_at: str
+    started_at: str = Field(description="empty: not yet; so below")
+    ended_at: str
+    http_status: int = Field(0, description="of the endpoint's answer")
+    task_result_base64: str = Field("", description="its body, where that is no text")
+
+
+class PlainCancelled(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    task_id: str
+    task_status: PlainStatusName
 
 
 class PromptRequest(Asked):
@@ -625,6 +691,16 @@ class OutputLimits(Answer):
     )
 
 
+class EndpointOfModel(Answer):
+    """What the row of an endpoint's model says of it."""
+
+    url: str
+    windows: list[str]
+    mean_ms: float | None = Field(description="T: how long a request takes")
+    measured: bool = Field(description="T is measured, and not guessed")
+    per_second: float | None = Field(description="Q = C / T, or what its narrowest window lets through")
+
+
 class ModelState(Answer):
     model: str
     running: int
@@ -651,6 +727,7 @@ class ModelState(Answer):
         description="the servers behind its workers, where one has a name, or something is known of it"
     )
     output_limits: OutputLimits | None = Field(description="null: it may be silent for as long as it likes")
+    endpoint: EndpointOfModel | None = Field(description="null: it is a model, and none")
 
 
 class ModelInfo(Answer):

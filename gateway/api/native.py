@@ -10,6 +10,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
+from fairlane.gateway.calls.endpoints import MEMBERS, Asked, endpoint_task, read_asked, turn_for
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
 from fairlane.gateway.calls.intake import (
@@ -26,8 +27,10 @@ from fairlane.gateway.calls.intake import (
 from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.endpoints.payloads import TYPES
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
+from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
@@ -103,6 +106,8 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
             task_id=task_id,
         )
     task_type = read_type(fields)
+    if task_type in TYPES:
+        return await _read_request(tasks, caller, request, task_type, fields, said)
     payload = fields.get("payload")
     if payload is None:
         raise bad_request("payload is missing: the JSON that the worker gets", "payload")
@@ -120,6 +125,51 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
     return _make(
         tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
     )
+
+
+async def _read_request(
+    tasks: Tasks, caller: Caller, request: Request, task_type: str, fields: Members, said: Said | None
+) -> tuple[TaskSpec, AnswerMode]:
+    """A task of an endpoint: `{type: http|permit, url, method, …}`."""
+    for member in fields:
+        if member not in MEMBERS:
+            hint = suggestion(member, MEMBERS)
+            raise bad_request(f"A task of type {task_type} has no {member[:100]!r}{hint}", member)
+    size = sum(memoryview(fields[name]).nbytes for name in ("body", "bodyBase64") if name in fields)
+    async with turn_for(tasks.bodies, size, request.opener):
+        asked = read_asked(fields, task_type)
+        return _make_request(tasks, caller, request, task_type, fields, said, asked)
+
+
+def _make_request(
+    tasks: Tasks,
+    caller: Caller,
+    request: Request,
+    task_type: str,
+    fields: Members,
+    said: Said | None,
+    asked: Asked,
+) -> tuple[TaskSpec, AnswerMode]:
+    tasks.calls.name(request, caller)
+    task_id = new_task_id(now_ms())
+    asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
+    options = Options(
+        wait=not asynchronous,
+        stream=stream,
+        timeout=value_of(fields, "timeout"),
+        mode=value_of(fields, "mode"),
+        priority=value_of(fields, "priority"),
+        on_disconnect=value_of(fields, "onDisconnect"),
+        result_ttl_ms=value_of(fields, "resultTtlMs"),
+        metadata=read_metadata(fields),
+    )
+    subject = said.key if said else task_id
+    task = endpoint_task(tasks.current, caller, asked, task_type, options, task_id=task_id, subject=subject)
+    name_task(task, said)
+    trace(request, task)
+    if asynchronous:
+        return task, AnswerMode.LATER
+    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
 
 
 def _make(
@@ -323,24 +373,22 @@ async def status(tasks: Tasks, caller: Caller, request: Request) -> None:
 async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/task/{taskId}/cancel: also fine when the task has ended."""
     task_id = request.path_params["task_id"]
+    state = await cancelled_state(tasks, caller, request, task_id)
+    body = msgspec.json.encode({"taskId": task_id, "status": state})
+    await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
+
+
+async def cancelled_state(tasks: Tasks, caller: Caller, request: Request, task_id: str) -> str:
+    """Cancel a task that the caller may see; its state then. One that has ended stays as it is."""
     try:
         record = await tasks.poll.find(caller, task_id)
     except ApiError as error:
         if error.status != 404:
             raise
-        state = (await tasks.poll.archived(task_id, caller)).state
-        await _tell_state(request, task_id, state)
-        return
+        return (await tasks.poll.archived(task_id, caller)).state
     if caller.owns(record.fields.get("k", ""), record.fields["u"]):
-        state = await tasks.cancel.own(task_id, record)
-    else:
-        state = await tasks.cancel.others(task_id, record, actor_of(caller, request.address))
-    await _tell_state(request, task_id, state)
-
-
-async def _tell_state(request: Request, task_id: str, state: str) -> None:
-    body = msgspec.json.encode({"taskId": task_id, "status": state})
-    await request.respond(200, body, [JSON, (b"x-task-id", task_id.encode())])
+        return await tasks.cancel.own(task_id, record)
+    return await tasks.cancel.others(task_id, record, actor_of(caller, request.address))
 
 
 async def events(tasks: Tasks, caller: Caller | None, request: Request) -> None:

@@ -21,6 +21,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.routing.plans import Plan
 from fairlane.gateway.routing.routes import Rule
 from fairlane.gateway.settings import MODES, Settings
+from fairlane.queues.keys import ENDPOINT, is_reserved
 from fairlane.queues.tasks import TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.structured.wanted import wanted_of
@@ -98,11 +99,17 @@ def read_model(fields: Members, default: str | None) -> str:
     if model is None:
         if default is None:
             raise bad_request("You must provide a model parameter", "model")
-        return default
-    if not isinstance(model, str):
+        model = default
+    elif not isinstance(model, str):
         raise bad_request("model must be a string", "model")
-    check_model_name(model)
-    return model
+    else:
+        check_model_name(model)
+    if is_reserved(model):
+        sentence = (
+            f"A name that begins with {ENDPOINT} is an endpoint's: submit a task of type http, or permit"
+        )
+        raise bad_request(sentence, "model")
+    return str(model)
 
 
 def holds_model(fields: Members, model: str) -> bool:

@@ -74,6 +74,8 @@ async def fill_in(
     members = await _members(fields, bodies, opener)
     size = len(memoryview(fields["variables"])) if members else 0
     model = read_model(fields, "") or None
+    if model is None and caller.only_model is not None:
+        read_model({}, caller.only_model)  # which may be none that a template is for
     if size < LARGE:
         return _written(current, _rendered(current, caller, name, _read(members), locale, model, subject))
     async with bodies.turn(size, opener) as spent:

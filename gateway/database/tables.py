@@ -82,7 +82,7 @@ endpoints = Table(
     Column("who", Text, nullable=False),
     comment="Endpoints that were added while gateways ran",
 )
-"""`settings`: what an entry of the configuration says, as JSON, with the headers that it sets. `who`: whose key changed it last."""
+"""`settings`: what an entry of the configuration says, as JSON, with the headers that it sets. `who`: who changed it last."""
 
 
 def _text(name: str) -> Column[str]:

@@ -10,12 +10,11 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from fairlane.gateway.current import Current
 from fairlane.gateway.database.errors import DatabaseUnavailable
-from fairlane.gateway.endpoints.endpoints import Endpoint
-from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.operator.added import EndpointChange, EndpointStore, EndpointsWatch, StoredEndpoint
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.effective import Came, Layer
+from fairlane.gateway.operator.overview import line_row
 from fairlane.gateway.settings import MOST_ENDPOINTS, EndpointSettings, suggestion, unusable_endpoint
 from fairlane.gateway.settings.leaves import SET
 from fairlane.gateway.settings.parts import Identifier
@@ -257,25 +256,6 @@ class EndpointAdmin:
             await self._audit.note(actor, action, f"endpoint {name}", before, after)
         except ApiError as error:
             notes.append(error.message)
-
-
-def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
-    """How the line of an endpoint stands. `meanMs`: T, as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what
-    its narrowest window lets through. C is its concurrency, or where it has none the workers' slots."""
-    measured = line.mean_run_ms if line else None
-    mean_ms = measured or endpoint.mean_ms or None
-    slots = (line.limit if line else endpoint.concurrency) or (line.slots if line else 0)
-    rate = per_second(slots, mean_ms, endpoint.windows)
-    return {
-        "waiting": line.waiting if line else 0,
-        "running": line.running if line else 0,
-        "workers": line.workers if line else 0,
-        "slots": slots,
-        "meanMs": mean_ms,
-        "measured": measured is not None,
-        "perSecond": None if rate is None else round(rate, 3),
-        "paused": line.paused if line else False,
-    }
 
 
 def shown(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fairlane.gateway.endpoints.endpoints import Endpoint
+from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.operator.settings import in_force
 from fairlane.gateway.settings import QueueSettings
 from fairlane.queues.failures import code_now, family_of
@@ -86,8 +88,36 @@ def limits_row(limits: ModelLimits) -> dict[str, Any]:
     return {"firstOutput": row(limits.first_output), "silence": row(limits.silence), "waitMs": limits.wait_ms}
 
 
-def model_row(model: Model, limits: ModelLimits | None = None) -> dict[str, Any]:
-    """A model as the operator's calls show it; `limits` on its silence, if it has any."""
+def line_row(endpoint: Endpoint, line: Model | None) -> dict[str, Any]:
+    """How the line of an endpoint stands. `meanMs`: T, as it is measured, or as it was guessed; `perSecond`: Q = C / T, or what
+    its narrowest window lets through. C is its concurrency, or where it has none the workers' slots."""
+    measured = line.mean_run_ms if line else None
+    mean_ms = measured or endpoint.mean_ms or None
+    slots = (line.limit if line else endpoint.concurrency) or (line.slots if line else 0)
+    rate = per_second(slots, mean_ms, endpoint.windows)
+    return {
+        "waiting": line.waiting if line else 0,
+        "running": line.running if line else 0,
+        "workers": line.workers if line else 0,
+        "slots": slots,
+        "meanMs": mean_ms,
+        "measured": measured is not None,
+        "perSecond": None if rate is None else round(rate, 3),
+        "paused": line.paused if line else False,
+    }
+
+
+def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
+    """What the row of an endpoint's model says besides."""
+    about = line_row(endpoint, line)
+    told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
+    return {"url": endpoint.pattern.text, "windows": list(endpoint.windows), **told}
+
+
+def model_row(
+    model: Model, limits: ModelLimits | None = None, endpoint: Endpoint | None = None
+) -> dict[str, Any]:
+    """A model as the operator's calls show it; `limits` on its silence, if it has any; the endpoint that it is, if one."""
     settings = in_force("model", model.settings.values)
     return {
         "model": model.model,
@@ -125,6 +155,7 @@ def model_row(model: Model, limits: ModelLimits | None = None) -> dict[str, Any]
             for upstream in model.upstreams
         ],
         "outputLimits": limits and limits_row(limits),
+        "endpoint": endpoint and endpoint_row(endpoint, model),
     }
 
 

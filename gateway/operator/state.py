@@ -9,6 +9,7 @@ import msgspec
 
 from fairlane import __version__
 from fairlane.gateway.database.database import Database
+from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.operator.audit import AuditRecord
 from fairlane.gateway.operator.overview import (
     configuration_row,
@@ -42,6 +43,7 @@ class StateReader:
         queues: Callable[[], Mapping[str, QueueSettings]],
         most_records: Callable[[], int],
         congestion: Congestion,
+        endpoints: Callable[[], Endpoints] = Endpoints,
     ) -> None:
         self._link = link
         self._keys = keys
@@ -51,6 +53,7 @@ class StateReader:
         self._queues = queues
         self._most_records = most_records
         self._congestion = congestion
+        self._endpoints = endpoints
         self._reading = asyncio.Lock()
         self._next: asyncio.Task[dict[str, Any]] | None = None
         self._tasks = 0
@@ -75,11 +78,15 @@ class StateReader:
 
     async def _read(self, tasks: int) -> dict[str, Any]:
         survey, task_rows = await asyncio.gather(self._surveyor.survey(), self._recent_tasks(tasks))
-        queues, limits = self._queues(), self._congestion.in_force()
+        queues, limits, endpoints = self._queues(), self._congestion.in_force(), self._endpoints()
         return {
             "now": survey.now_ms,
             "queues": [queue_row(queues[row.queue], row) for row in survey.queues if row.queue in queues],
-            "models": [model_row(row, limits.get(row.model)) for row in survey.models if not row.gone],
+            "models": [
+                model_row(row, limits.get(row.model), endpoints.of_model(row.model))
+                for row in survey.models
+                if not row.gone
+            ],
             "workers": [worker_row(row) for row in survey.workers],
             "counts": {
                 "queued": sum(row.waiting for row in survey.queues),

@@ -41,6 +41,7 @@ COMMANDS = {
     "models": (f"{_HERE}.limits_cli", "models"),
     "breakers": (f"{_HERE}.breakers_cli", "app"),
     "changes": (f"{_HERE}.changes_cli", "app"),
+    "endpoints": (f"{_HERE}.endpoints_cli", "app"),
     "worker": ("fairlane.workers.cli", "app"),
 }
 """The module of each, and what it is there: a function, or an app with commands of its own."""

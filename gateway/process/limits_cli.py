@@ -147,7 +147,10 @@ def _print_queues(state: "State") -> None:
 
 
 def _print_models(state: "State") -> None:
-    limited = any(row.output_limits for row in state.models)
+    limited, called = (
+        any(row.output_limits for row in state.models),
+        any(row.endpoint for row in state.models),
+    )
     table = make_table(
         *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
         *(
@@ -155,6 +158,7 @@ def _print_models(state: "State") -> None:
             "waiting/user",
             "evenness",
             *(("first output", "silence") if limited else ()),
+            *(("T", "Q") if called else ()),
             "state",
         ),
     )
@@ -173,6 +177,7 @@ def _print_models(state: "State") -> None:
             marked("max_waiting_per_user", row.max_waiting_per_user),
             "-" if row.jain is None else f"{row.jain:.2f}",
             *(_limits_words(row.output_limits) if limited else ()),
+            *(row.pace if called else ()),
             _condition(row, state.now),
         )
     if state.models:

@@ -81,6 +81,25 @@ class OutputLimitsRow(msgspec.Struct, rename="camel"):
     wait_ms: float | None = None
 
 
+class EndpointRow(msgspec.Struct, rename="camel"):
+    """What a model's row says of the endpoint that it is."""
+
+    mean_ms: float | None = None
+    measured: bool = False
+    per_second: float | None = None
+
+    @property
+    def mean(self) -> str:
+        """T, with a word where it is a guess."""
+        guess = "" if self.measured else " (guess)"
+        return "-" if self.mean_ms is None else f"{seconds(self.mean_ms)}{guess}"
+
+    @property
+    def rate(self) -> str:
+        """Q."""
+        return "-" if self.per_second is None else f"{self.per_second:g}/s"
+
+
 class ModelRow(msgspec.Struct, rename="camel"):
     """A model in that answer. `limit` None: bounded by the workers' slots only."""
 
@@ -104,6 +123,12 @@ class ModelRow(msgspec.Struct, rename="camel"):
     upstreams: list[UpstreamRow] = []
     overrides: dict[str, Any] = {}
     output_limits: OutputLimitsRow | None = None
+    endpoint: EndpointRow | None = None
+
+    @property
+    def pace(self) -> tuple[str, str]:
+        """T and Q of an endpoint."""
+        return (self.endpoint.mean, self.endpoint.rate) if self.endpoint else ("-", "-")
 
 
 class WorkerRow(msgspec.Struct, rename="camel"):
@@ -305,11 +330,15 @@ def print_state(state: State) -> None:
                 cause = f": {upstream.why}" if upstream.why else ""
                 said = f"the breaker of {model.model}{through} is {breaker_condition(upstream, state.now)}{since}{cause}"
                 console.print(Text(said, style="bold red"))
-    models = make_table("model", "running", "limit", "waiting", "workers", "slots")
+    called = any(model.endpoint for model in state.models)
+    models = make_table(
+        "model", "running", "limit", "waiting", "workers", "slots", *(("T", "Q") if called else ())
+    )
     for model in state.models:
         limit = model.limit or "-"
         name = model.model + _paused(model.paused)
-        add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots)
+        pace = model.pace if called else ()
+        add_row(models, name, model.running, limit, model.waiting, model.workers, model.slots, *pace)
     if state.models:
         print_table(models)
     else:

@@ -137,7 +137,8 @@ class ArchiveReader:
         columns = archive.c
         request = columns.request if with_request else null()
         wanted = select(
-            *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer), request
+            *(columns.key_id, columns.user_name, columns.state, columns.ended, columns.answer),
+            *(request, columns.enqueued),
         )
         try:
             async with (

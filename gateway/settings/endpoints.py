@@ -118,8 +118,8 @@ class EndpointSettings(SettingsPart):
     """Milliseconds that it is kept there once its caller has polled it, if that is less; 0: as if nobody had."""
 
     archive: Literal["off", "results", "requests"] = "results"
-    """What the SQL database keeps of such a task for `archive_ttl_ms`, for polls when Redis has forgotten it: nothing, its result,
-    or its request as well.
+    """What the SQL database keeps of such a task for `archive_ttl_ms`, for polls when Redis has forgotten it: nothing, its
+    result, or its request as well.
     """
 
     @field_validator("archive", mode="before")

@@ -88,6 +88,7 @@ class Archived(NamedTuple):
     """What a poll is answered: JSON."""
     request: bytes | None
     """None: it was not kept, or not asked for."""
+    enqueued_ms: int = 0
 
 
 class Poll:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import UNSET, Raw, UnsetType
 
 from fairlane.queues.failures import failure_row
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.tasks import Fragment, Grant, Repair, State, Used
 from fairlane.streaming.events import (
     fragment_debug,
@@ -754,7 +755,9 @@ class Attempt:
         return max(writer.chunks + self._unread_chunks, (writer.text_bytes + self._unread_bytes) // 4)
 
     def _completed(self, told: Counts, wrote: int) -> Used:
-        """What is told, with an estimate of the input and `wrote` for the output where it is not."""
+        """What is told, with an estimate of the input and `wrote` for the output where it is not. Endpoints have no tokens."""
+        if is_reserved(self.grant.model):
+            return Used(0, 0)
         return Used(
             self._payload_bytes // 4 if told.input is None else told.input,
             wrote if told.output is None else told.output,

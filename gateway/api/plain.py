@@ -1,0 +1,239 @@
+"""`submitTask`, `queryTask` and `cancelTask`: an interface's calls for programs that know nothing else of the gateway.
+
+The same tasks as those of `/api/tasks` with type `http` or `permit`, in other words: statuses `pending`, `processing`,
+`completed`, `failed` and `cancelled`; times as RFC 3339; members with underscores.
+"""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.api.native import cancelled_state
+from fairlane.gateway.calls.bodies import Members, value_of
+from fairlane.gateway.calls.endpoints import JSON_TYPE, Asked, endpoint_task, read_body, read_text, turn_for
+from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
+from fairlane.gateway.calls.intake import Options
+from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.endpoints.payloads import HTTP, PERMIT
+from fairlane.gateway.endpoints.rates import per_second
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.gateway.settings import suggestion
+from fairlane.gateway.tasks.poll import now_ms
+from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.tasks import TERMINAL, Known, Place, Record, State, TaskSpec
+
+SUBMIT = ("target_url", "http_method", "body", "priority", "timestamp", "task_type", FIELD)
+"""The members of `submitTask`."""
+TYPES = {"offline": HTTP, "online": PERMIT}
+STATUSES = {
+    State.QUEUED: "pending",
+    State.EXECUTING: "processing",
+    State.COMPLETED: "completed",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+}
+MOST_PRIORITY = 5
+
+
+async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /api/submitTask."""
+    body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
+    task = await _read(tasks, caller, request, fields)
+    del body, fields  # it may wait for the store
+    submitted = await tasks.submit(task)
+    if isinstance(submitted, Known):
+        record = await tasks.poll.find(caller, submitted.task_id)
+        told = _told(submitted.task_id, record.state, record.number("en"), record.place)
+        headers = [JSON, (b"x-task-id", submitted.task_id.encode()), *REPLAYED]
+    else:
+        told = _told(task.id, submitted.state, submitted.enqueued_ms, submitted.place)
+        headers = [JSON, (b"x-task-id", task.id.encode())]
+    await request.respond(200, msgspec.json.encode(told), headers)
+
+
+def _told(task_id: str, state: State, enqueued_ms: int, place: Place) -> dict[str, Any]:
+    return {
+        "task_id": task_id,
+        "task_status": STATUSES[state],
+        "created_at": time_text(enqueued_ms),
+        "wait_num": _ahead(state, place),
+    }
+
+
+async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members) -> TaskSpec:
+    said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    for member in fields:
+        if member not in SUBMIT:
+            raise bad_request(f"There is no member {member[:100]!r}{suggestion(member, SUBMIT)}", member)
+    kind = read_text(fields, "task_type") or "offline"
+    if kind not in TYPES:
+        raise bad_request(
+            "task_type must be offline (the request is made here) or online (a permit)", "task_type"
+        )
+    url = read_text(fields, "target_url")
+    if not url:
+        raise bad_request("target_url is missing: the whole URL that is called", "target_url")
+    _whole(fields, "timestamp")  # what counts is when it came
+    priority = min(_whole(fields, "priority"), MOST_PRIORITY)
+    tasks.calls.name(request, caller)
+    size = memoryview(fields["body"]).nbytes if "body" in fields else 0
+    async with turn_for(tasks.bodies, size, request.opener):
+        text, length = read_body(fields) if TYPES[kind] == HTTP else (None, 0)
+        method = (read_text(fields, "http_method") or ("POST" if text else "GET")).upper()
+        asked = Asked(url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else "")
+        task_id = new_task_id(now_ms())
+        subject = said.key if said else task_id
+        options = Options(wait=False, priority=priority)
+        try:
+            task = endpoint_task(
+                tasks.current, caller, asked, TYPES[kind], options, task_id=task_id, subject=subject
+            )
+        except ApiError as error:
+            error.param = _PARAMS.get(error.param or "", error.param)
+            raise
+    name_task(task, said)
+    trace(request, task)
+    return task
+
+
+_PARAMS = {"url": "target_url", "method": "http_method", "type": "task_type"}
+"""What this call names otherwise."""
+
+
+def _whole(fields: Members, name: str) -> int:
+    value = value_of(fields, name)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise bad_request(f"{name} must be a whole number, 0 or more", name)
+    return value
+
+
+async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """GET /api/queryTask?task_id=."""
+    task_id = request.query("task_id") or ""
+    headers = [JSON, (b"x-task-id", task_id.encode("ascii", "ignore")), NO_STORE]
+    try:
+        record = await tasks.poll.find(caller, task_id)
+        shown, result = await tasks.poll.describe(task_id, record, "")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        archived = await tasks.poll.archived(task_id, caller)
+        kept = msgspec.json.decode(archived.answer, type=_Archived)
+        told = _result(kept.result) if kept.result else _failure(kept.error, kept.code)
+        times = archived.enqueued_ms, 0, archived.ended_ms
+        await request.respond(200, _encoded(State(archived.state), told, 0, 0, *times), headers)
+        return
+    state = record.state
+    if state is State.COMPLETED:
+        told = _result(bytes(result.json) if result is not None else b"null")
+    elif state in TERMINAL:
+        told = _failure(shown.get("error", ""), shown.get("code", ""))
+    else:
+        told = {"task_result": ""}
+    times = record.number("en"), record.number("ga"), record.number("ed")
+    ahead = _ahead(state, record.place)
+    wait_s = _wait_s(tasks, record, ahead) if state is State.QUEUED else 0
+    await request.respond(200, _encoded(state, told, ahead, wait_s, *times), headers)
+    await tasks.poll.was_read(caller, task_id, record)
+
+
+async def cancel(tasks: Tasks, caller: Caller, request: Request) -> None:
+    """POST /api/cancelTask: also fine when the task has ended."""
+    body = await request.json_body(MAX_CANCEL_BYTES, tasks.bodies.arriving)
+    fields = await tasks.bodies.parse(body, caller=request.opener)
+    task_id = read_text(fields, "task_id")
+    if not task_id:
+        raise bad_request("task_id is missing", "task_id")
+    state = await cancelled_state(tasks, caller, request, task_id)
+    told = {"task_id": task_id, "task_status": STATUSES[State(state)]}
+    await request.respond(200, msgspec.json.encode(told), [JSON, (b"x-task-id", task_id.encode())])
+
+
+MAX_CANCEL_BYTES = 4096
+
+
+class _Archived(msgspec.Struct):
+    """What the archive has of a poll's answer."""
+
+    result: msgspec.Raw = msgspec.Raw()
+    error: str = ""
+    code: str = ""
+
+
+class _Response(msgspec.Struct):
+    """An interface's answer, as its worker told it."""
+
+    status: int
+    body: str = ""
+    bodyBase64: str | None = None  # noqa: N815 - as the worker tells it
+
+
+def _result(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """What a completed task is told with: the body as text, or what else its result is as JSON."""
+    try:
+        answer = msgspec.json.decode(raw, type=_Response)
+    except msgspec.DecodeError:
+        return {"task_result": bytes(raw).decode("utf-8", "replace")}
+    told: dict[str, Any] = {"task_result": answer.body, "http_status": answer.status}
+    if answer.bodyBase64 is not None:
+        told["task_result_base64"] = answer.bodyBase64
+    return told
+
+
+def _failure(error: str, code: str) -> dict[str, Any]:
+    return {
+        "task_result": msgspec.json.encode({"error": error, "code": code}).decode() if error or code else ""
+    }
+
+
+def _encoded(
+    state: State,
+    told: dict[str, Any],
+    ahead: int,
+    wait_s: int,
+    created_ms: int,
+    started_ms: int,
+    ended_ms: int,
+) -> bytes:
+    return msgspec.json.encode(
+        {
+            "task_status": STATUSES[state],
+            **told,
+            "wait_num": ahead,
+            "wait_time": wait_s,
+            "created_at": time_text(created_ms),
+            "started_at": time_text(started_ms),
+            "ended_at": time_text(ended_ms),
+        }
+    )
+
+
+def _ahead(state: State, place: Place) -> int:
+    """How many tasks come before one."""
+    return max(place.position - 1, 0) if state is State.QUEUED else 0
+
+
+def _wait_s(tasks: Tasks, record: Record, ahead: int) -> int:
+    """How long it may still wait, in seconds: as is learnt, else by what is said of its endpoint; -1: nobody can tell."""
+    if not record.place.estimating:
+        return math.ceil(record.place.wait_ms / 1000)
+    endpoint = tasks.current.endpoints.of_model(record.model)
+    rate = endpoint and per_second(endpoint.concurrency, endpoint.mean_ms, endpoint.windows)
+    return math.ceil((ahead + 1) / rate) if rate else -1
+
+
+def time_text(ms: int) -> str:
+    """An instant as RFC 3339; '' of none."""
+    if not ms:
+        return ""
+    told = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return told.replace("+00:00", "Z")

@@ -1,0 +1,296 @@
+"""From a call that names an endpoint, or a URL, to a task of its line.
+
+What is stored is a request in its one form: the URL as it was understood, headers that may pass, the body. Who may use the
+endpoint is looked at here; what the operator says of it otherwise, at the grant (`gateway/endpoints/payloads.py`).
+"""
+
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from fairlane.gateway.accounts.callers import Caller, check_model
+from fairlane.gateway.calls.bodies import LARGE, OVERSIZED, Bodies, Members, value_of
+from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
+from fairlane.gateway.current import Current
+from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
+from fairlane.gateway.endpoints.headers import BadHeader, Header, passed_headers
+from fairlane.gateway.endpoints.payloads import HTTP, PERMIT, payload_of
+from fairlane.gateway.errors import ApiError, bad_request
+from fairlane.queues.tasks import TaskSpec
+from fairlane.streaming.jsontext import kind_of
+from fairlane.streaming.turns import Caller as Opener
+from fairlane.workers.adapters.targets import Target
+
+MEMBERS = (
+    *("type", "stream", "url", "endpoint", "method", "headers", "query", "body", "bodyBase64"),
+    *(name for name in OWN_FIELDS if name != "repair"),
+)
+"""What a native call may say of a task of an endpoint."""
+RUN_MARGIN_MS = 5000
+"""What a task may run for longer than its request: the worker has the answer by then, and tells it."""
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+BYTES_TYPE = "application/octet-stream"
+
+
+class Asked(NamedTuple):
+    """What a call asks for."""
+
+    url: str | None
+    """None: that of the endpoint, which must be one alone."""
+    method: str
+    endpoint: str | None = None
+    """None: the one that the URL means."""
+    query: str = ""
+    """Put behind that of the URL."""
+    headers: tuple[Header, ...] = ()
+    body: bytes | None = None
+    """The JSON of a text."""
+    encoded: bytes | None = None
+    """The JSON of base64, in the place of a text."""
+    bytes_of_body: int = 0
+    content_type: str = ""
+    """Of the body, where the headers do not say it."""
+
+
+def read_asked(fields: Members, task_type: str) -> Asked:
+    """What the members of a native call ask for. Raises ApiError(400)."""
+    url, endpoint = read_text(fields, "url"), read_text(fields, "endpoint")
+    if url is None and endpoint is None:
+        raise bad_request("url is missing: the URL that is called (or name an endpoint)", "url")
+    body, encoded, size, kind = _body(fields)
+    asked = Asked(
+        url,
+        (read_text(fields, "method") or ("GET" if body is None and encoded is None else "POST")).upper(),
+        endpoint,
+        _query(fields),
+        _headers(fields),
+        body,
+        encoded,
+        size,
+        kind,
+    )
+    if task_type == PERMIT and (asked.headers or body is not None or encoded is not None):
+        raise bad_request(
+            "A permit is for a URL and a method: headers and body are the caller's to send", "body"
+        )
+    return asked
+
+
+def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str) -> tuple[Endpoint, Target]:
+    """The endpoint, and its target. Raises ApiError: 404 also where this caller may not use it."""
+    endpoints = current.endpoints
+    url, named = asked.url, None
+    try:
+        if asked.endpoint is not None:
+            named = endpoints.named(asked.endpoint)
+            if named is None or not named.may_use(caller.key_id, caller.tier):
+                raise NoEndpoint(f"There is no endpoint {asked.endpoint[:64]!r} that this key may use")
+            if url is None:
+                if "*" in named.pattern.segments:
+                    raise bad_request(
+                        f"url is missing: the endpoint {named.name} is for {named.pattern.text}", "url"
+                    )
+                url = named.pattern.text
+        assert url is not None
+        if asked.query:
+            url += ("&" if "?" in url else "?") + asked.query
+        if named is not None:
+            found, target = named, endpoints.check(named, url, asked.method)
+        else:
+            found, target = endpoints.find(url, asked.method)
+            if not found.may_use(caller.key_id, caller.tier):
+                raise NoEndpoint("No endpoint is configured for this URL")
+    except BadUrl as error:
+        raise bad_request(str(error), "url") from None
+    except NoEndpoint as error:
+        raise ApiError(404, "ENDPOINT_NOT_FOUND", str(error), param="url") from None
+    except MethodRefused as error:
+        raise bad_request(str(error), "method") from None
+    if not (found.offline if task_type == HTTP else found.online):
+        kind = "permits alone" if found.online else "requests that are made here alone"
+        raise bad_request(f"The endpoint {found.name} is for {kind}", "type")
+    check_model(caller, found.model)
+    return found, target
+
+
+def endpoint_task(
+    current: Current,
+    caller: Caller,
+    asked: Asked,
+    task_type: str,
+    options: Options,
+    *,
+    task_id: str,
+    subject: str,
+) -> TaskSpec:
+    """A task as the scheduler takes it. Raises ApiError. `subject`: as `Current.plan` takes it."""
+    endpoint, target = find_endpoint(current, caller, asked, task_type)
+    if asked.bytes_of_body > endpoint.max_body_bytes:
+        sentence = f"The body may have {endpoint.max_body_bytes} bytes at this endpoint"
+        raise ApiError(413, "BODY_TOO_LARGE", sentence, param="body")
+    try:
+        headers = passed_headers(asked.headers, endpoint.headers)
+    except BadHeader as error:
+        raise bad_request(str(error), "headers") from None
+    if asked.content_type and all(name != "content-type" for name, _ in headers):
+        headers.append(("content-type", asked.content_type))
+    payload = payload_of(endpoint, target, asked.method, headers, asked.body, asked.encoded)
+    plan = current.plan(caller, endpoint.model, lambda: False, subject)
+    task = make_task(
+        current.settings,
+        caller,
+        plan,
+        task_id=task_id,
+        task_type=task_type,
+        payload=b"{}",
+        fields={},
+        options=options,
+    )
+    for spec in filter(None, (task, task.otherwise)):
+        _settle(spec, endpoint, asked.method, options, payload, current.settings.archive_ttl_ms)
+    return task
+
+
+def _settle(
+    task: TaskSpec, endpoint: Endpoint, method: str, options: Options, payload: bytes, archive_ms: int
+) -> None:
+    """What of a task the endpoint says. It has no tokens."""
+    task.payload = payload
+    task.estimated_input = task.most_input = 0
+    task.max_output, task.answers = 1, 1
+    task.answer, task.repair = "", False
+    if task.task_type == HTTP:
+        task.run_ms = endpoint.timeout_ms + RUN_MARGIN_MS
+    task.most_tries = endpoint.most_tries(method)
+    if options.wait:
+        return
+    if not task.timeout_ms:
+        task.wait_ms = endpoint.max_wait_ms
+    if options.result_ttl_ms is None:
+        task.keep_ms = endpoint.keep_ms
+    task.after_read_ms = endpoint.after_read_ms
+    task.archive_ms = 0 if endpoint.archive == "off" else archive_ms
+    task.archive_request = endpoint.archive == "requests"
+
+
+@contextlib.asynccontextmanager
+async def turn_for(bodies: Bodies, size: int, opener: Opener) -> AsyncIterator[None]:
+    """Around what is done with a body of `size` bytes: large ones one after the other, and others have the loop between."""
+    if size < LARGE:
+        yield
+        return
+    async with bodies.turn(size, opener) as spent:
+        with spent():
+            yield
+
+
+# ---- members ----------
+
+
+def read_text(fields: Members, name: str) -> str | None:
+    """A short text; None: it is not given. Raises ApiError(400)."""
+    value = value_of(fields, name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        what = "is too long" if value is OVERSIZED else "must be a string"
+        raise bad_request(f"{name} {what}", name)
+    return value
+
+
+def _headers(fields: Members) -> tuple[Header, ...]:
+    """`{"name": "value"}`, or with a list of values; or `[["name", "value"]]`."""
+    value = _object(fields, "headers")
+    pairs = value.items() if isinstance(value, dict) else value
+    return tuple(_pairs(pairs, "headers"))
+
+
+def _query(fields: Members) -> str:
+    value = _object(fields, "query")
+    pairs = value.items() if isinstance(value, dict) else value
+    return urlencode(list(_pairs(pairs, "query")))
+
+
+def _object(fields: Members, name: str) -> Any:
+    value = value_of_long(fields, name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict | list):
+        raise bad_request(f'{name} must be an object such as {{"name": "value"}}', name)
+    return value
+
+
+MAX_OBJECT = 64 * 1024
+"""Bytes of headers, or of a query."""
+
+
+def value_of_long(fields: Members, name: str) -> Any:
+    """A member that may be longer than names and numbers are."""
+    raw = fields.get(name)
+    if raw is None or not kind_of(raw):
+        return None
+    if memoryview(raw).nbytes > MAX_OBJECT:
+        raise bad_request(f"{name} may have {MAX_OBJECT} bytes", name)
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        raise bad_request(f"{name} cannot be read", name) from None
+
+
+def _pairs(pairs: Any, name: str) -> Iterator[tuple[str, str]]:
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise bad_request(f'{name} must be an object such as {{"name": "value"}}', name)
+        values = pair[1] if isinstance(pair[1], list) else [pair[1]]
+        for value in values:
+            if isinstance(value, bool):
+                yield pair[0], "true" if value else "false"
+            elif isinstance(value, str | int | float):
+                yield pair[0], str(value)
+            else:
+                raise bad_request(f"{name}: the value of {pair[0][:40]!r} must be a text or a number", name)
+
+
+def _body(fields: Members) -> tuple[bytes | None, bytes | None, int, str]:
+    """The JSON of the body's text, or that of its base64; how many bytes it has; its type, where the caller says none."""
+    raw, encoded = fields.get("body"), fields.get("bodyBase64")
+    has_text, has_bytes = (
+        bool(raw is not None and kind_of(raw)),
+        bool(encoded is not None and kind_of(encoded)),
+    )
+    if has_text and has_bytes:
+        raise bad_request("body and bodyBase64 cannot both be given", "body")
+    if has_bytes:
+        assert encoded is not None
+        return None, *_base64(bytes(encoded)), BYTES_TYPE
+    if not has_text:
+        return None, None, 0, ""
+    assert raw is not None
+    text = bytes(raw).strip()
+    if kind_of(raw) != '"':  # any other JSON is sent as it came
+        return msgspec.json.encode(text.decode()), None, len(text), JSON_TYPE
+    try:
+        return text, None, len(msgspec.json.decode(text, type=str).encode()), TEXT_TYPE
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise bad_request("body holds a character that is none", "body") from None
+
+
+def read_body(fields: Members) -> tuple[bytes | None, int]:
+    """The JSON of a body's text, and how many bytes it has; an empty one is none. Raises ApiError(400)."""
+    text, _, size, _ = _body(fields)
+    return (text, size) if size else (None, 0)
+
+
+def _base64(encoded: bytes) -> tuple[bytes, int]:
+    try:
+        text = msgspec.json.decode(encoded, type=str)
+        size = len(base64.b64decode(text, validate=True))
+    except (msgspec.DecodeError, binascii.Error, ValueError):
+        raise bad_request("bodyBase64 must be base64 (RFC 4648)", "bodyBase64") from None
+    return msgspec.json.encode(text), size
