@@ -45,10 +45,9 @@ from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.parts import Part
-from fairlane.gateway.permits.gate import Gate
+from fairlane.gateway.permits.gate import LEFT_UNREPORTED, Gate
 from fairlane.gateway.permits.holder import Holder
 from fairlane.gateway.permits.signed import Signer
-from fairlane.gateway.permits.wanted import permit_result
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
@@ -85,7 +84,7 @@ from fairlane.queues.store.wire import address_of
 from fairlane.queues.survey.survey import ReplicaInfo, Surveyor
 from fairlane.queues.survey.users import UserReader
 from fairlane.queues.tasks import Fragment
-from fairlane.streaming.events import cancelled_end, fragment_done, fragment_error
+from fairlane.streaming.events import cancelled_end, fragment_error
 from fairlane.streaming.hub import Hub
 from fairlane.streaming.results import Results
 from fairlane.streaming.structured.checker import Checker
@@ -109,7 +108,7 @@ ENDS = Ends(
         fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
         "MODEL_UNAVAILABLE",
     ),
-    left_unreported=Fragment(fragment_done(permit_result(reported=False), None, None), ""),
+    left_unreported=Fragment(LEFT_UNREPORTED, ""),
     permit_unused=Fragment(
         fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
@@ -234,7 +233,8 @@ class Gateway:
         )
         links = StreamLinks(tickets, self.scheduler, current)
         signer = Signer(tickets.mac)
-        holder = Holder(self.scheduler, self.hub, self.dispatcher.background, signer)
+        background = self.dispatcher.background
+        holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         self.tasks = Tasks(
             current=current,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from fairlane.gateway.endpoints.endpoints import Endpoints
 from fairlane.gateway.errors import SECOND_MS, ApiError
 from fairlane.gateway.permits.signed import Signed, Signer
-from fairlane.gateway.permits.wanted import permit_result
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
@@ -33,7 +32,9 @@ WAIT_S = 1.0
 UNKNOWN_MS = 5 * SECOND_MS
 """When to come again where nobody can tell how long it takes."""
 PERIOD_MS = 600_000
-_REPORTED = fragment_done(permit_result(reported=True), None, None)
+_REPORTED = fragment_done(b'{"used":true,"reported":true}', None, None)
+LEFT_UNREPORTED = fragment_done(b'{"used":true,"reported":false}', None, None)
+"""The end of a task whose permit was used, and of whose call nobody has reported the end in time."""
 
 
 class NotYourTurn(ApiError):

@@ -21,6 +21,8 @@ from fairlane.streaming.views.task import TaskInfo
 
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
+PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
+"""What the event `permit` says."""
 
 
 def now_ms() -> int:
@@ -204,7 +206,7 @@ class Poll:
         if last is None or last.kind != "permit":
             return {}  # it has ended meanwhile
         told = msgspec.json.decode(last.data)
-        return {name: told[name] for name in ("permit", "endpoint", "url", "expiresAt")}
+        return {name: told[name] for name in PERMIT_MEMBERS}
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""

@@ -9,24 +9,14 @@ from typing import Any
 from tests.support.serving import until
 from tests.support.talk import Talk
 
-from fairlane.gateway.permits.wanted import permit_payload
-from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import PERMIT, TaskSpec
-
 IMAGE = {"url": "http://127.0.0.1:9/image/*", "concurrency": 2, "timeout_ms": 60_000, "permit_seconds": 30}
 
 
-async def ask(talk: Talk, name: str = "image", user: str = "anonymous") -> str:
+async def ask(talk: Talk, endpoint: str = "image", **more: Any) -> str:
     """Ask for a permit; the task's id."""
-    gateway = talk.served.gateway
-    endpoint = gateway.current.endpoints.named(name)
-    assert endpoint is not None
-    task_id = new_task_id(int(asyncio.get_running_loop().time()) + 1_790_000_000_000)
-    spec = TaskSpec(
-        task_id, endpoint.model, "free_batch", user, permit_payload(endpoint), task_type=PERMIT, key=""
-    )
-    await gateway.tasks.submit(spec)
-    return task_id
+    answer = await talk.http.post("/api/tasks", json={"type": "permit", "endpoint": endpoint, **more})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["taskId"])
 
 
 async def permit_of(talk: Talk, task_id: str) -> str:

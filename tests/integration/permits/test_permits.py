@@ -54,6 +54,61 @@ async def test_a_caller_waits_for_the_permit_and_reads_it_from_its_stream(here: 
     assert (await here.poll(first))["result"] == {"used": True, "reported": True}
 
 
+async def test_the_call_that_asks_may_be_the_stream(here: Talk) -> None:
+    first, second = await ask(here), await ask(here)
+    wanted = {"type": "permit", "url": "http://127.0.0.1:9/image/cat?size=2", "stream": True}
+    async with here.events("/api/tasks", json=wanted) as reader:
+        assert (await reader.until("queued"))[-1].data["position"] == 1
+        receipt = (await check(here, await permit_of(here, first))).headers["x-fairlane-receipt"]
+        await done(here, receipt)
+        event = (await reader.until("permit"))[-1].data
+    assert event["url"] == "http://127.0.0.1:9/image/cat?size=2"
+    assert (await check(here, event["permit"])).status_code == 200
+    assert (await check(here, await permit_of(here, second))).status_code == 200
+
+
+async def test_the_other_calls_of_an_endpoint_give_permits_too(here: Talk) -> None:
+    wanted = {"target_url": "http://127.0.0.1:9/image/cat", "task_type": "online"}
+    answer = (await here.http.post("/api/submitTask", json=wanted)).json()
+    task_id = answer["task_id"]
+    permit = await permit_of(here, task_id)
+    told = (await here.http.get("/api/queryTask", params={"task_id": task_id})).json()
+    assert told["task_status"] == "processing"
+    assert json.loads(told["task_result"])["permit"] == permit
+    receipt = (await check(here, permit)).headers["x-fairlane-receipt"]
+    assert (await done(here, receipt)).json() == {"status": "ended"}
+    told = (await here.http.get("/api/queryTask", params={"task_id": task_id})).json()
+    assert (told["task_status"], json.loads(told["task_result"])) == (
+        "completed",
+        {"used": True, "reported": True},
+    )
+
+
+async def test_a_permit_is_asked_for_by_whoever_may_use_the_endpoint(gateway: Start) -> None:
+    settings = {"other": {**IMAGE, "online": False}, "image": {**IMAGE, "url": "http://127.0.0.1:9/b/*"}}
+    async with gateway(endpoints=settings) as talk:
+        for wrong, status in (
+            ({"endpoint": "nothing"}, 404),
+            ({"endpoint": "other"}, 400),
+            ({"endpoint": "image", "url": "http://127.0.0.1:9/image/a"}, 404),
+            ({"endpoint": "image", "body": "x"}, 400),
+            ({"endpoint": "image", "method": "DELETE"}, 400),
+            ({"url": "http://127.0.0.1:9/nothing"}, 404),
+        ):
+            answer = await talk.http.post("/api/tasks", json={"type": "permit", **wrong})
+            assert answer.status_code == status, (wrong, answer.text)
+
+
+async def test_an_endpoint_that_is_gone_gives_no_permits(here: Talk) -> None:
+    first, _, third = [await ask(here) for _ in range(3)]
+    permit = await permit_of(here, first)
+    current = here.served.gateway.current
+    current.endpoints = type(current.endpoints)(one for one in current.endpoints if one.name != "image")
+    receipt = (await check(here, permit)).headers["x-fairlane-receipt"]
+    await done(here, receipt)
+    assert (await here.reaches(third, "failed"))["code"] == "ENDPOINT_GONE"
+
+
 async def test_a_permit_lets_in_once_at_any_replica(here: Talk, there: Talk) -> None:
     permit = await permit_of(here, await ask(here))
     answers = await asyncio.gather(*(check(talk, permit) for _ in range(50) for talk in (here, there)))
