@@ -92,6 +92,10 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_AUTH", Family.UPSTREAM, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_QUOTA", Family.UPSTREAM, worker=True, upstream=True),
+    # the endpoint: what it led to may not be, and its caller alone cannot change that
+    FailureRow(502, "ADDRESS_REFUSED", Family.UPSTREAM, worker=True),
+    FailureRow(502, "REDIRECT_REFUSED", Family.UPSTREAM, worker=True),
+    FailureRow(502, "RESPONSE_TOO_LARGE", Family.UPSTREAM, worker=True),
     # the worker
     FailureRow(500, "WORKER_ERROR", Family.WORKER, worker=True),
     FailureRow(502, "WORKER_LOST", Family.WORKER, retry=True),
@@ -110,7 +114,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
     CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
-    "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Family.REQUEST, native=404),  # while its task waited
+    "ENDPOINT_GONE": FailureRow(404, "ENDPOINT_GONE", Family.REQUEST),  # while its task waited
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
 }
 # fmt: on

@@ -29,6 +29,7 @@ MODEL_SETTINGS: Mapping[str, type[str] | type[int] | type[float] | type[bool]] =
     "cost": str,
     "requests_per_minute": int,
     "tokens_per_minute": int,
+    "windows": str,
     "max_running_per_user": int,
     "max_waiting_per_user": int,
     "breaker_failures": int,

@@ -325,6 +325,19 @@ class Scheduler:
         """What `append` answered of each task: ('ok', 0), ('stale', 0) = the grant is over, stop; or ('hole', top of the log)."""
         return [("hole", one) if isinstance(one, int) else (one.decode(), 0) for one in reply]
 
+    def sent(self, grants: Iterable[Grant]) -> asyncio.Future[Any]:
+        """The requests of these attempts have left their workers: in their models' windows they count for as long as these last
+        from now, and no longer until they have ended. Repeated, the last time counts. `told_later` reads the reply.
+        """
+        return self._link.run(
+            "sent", *(part for grant in grants for part in (grant.model, grant.task_id, grant.epoch))
+        )
+
+    @staticmethod
+    def told_later(reply: Any) -> Later:
+        """What `sent` answered."""
+        return _later(reply)[0]
+
     def show(self, grant: Grant, kind: str, data: bytes) -> asyncio.Future[Any]:
         """Tell readers elsewhere of an event that is not logged (progress); the last one of the attempt is kept for who joins.
 
@@ -384,6 +397,7 @@ class Scheduler:
         who: str = "",
         hold_ms: int = 0,
         repair: Repair | None = None,
+        unsent: bool = False,
     ) -> Ended:
         """Give a granted task back to its old place; it may end instead (output was seen, tries used up, nobody left).
 
@@ -394,6 +408,8 @@ class Scheduler:
 
         `repair`, with the cause of this name: what its worker is given now. What its answer used is charged. It happens once a
         task, and not behind its first output: else the task ends with `end`.
+
+        `unsent`: no worker has begun it, so it counts in no window of its model.
         """
         ends = self._ends
         reply = await self._link.run(
@@ -410,6 +426,7 @@ class Scheduler:
             *ends.no_worker,
             *ends.timeout,
             *(_told_of_repair(repair) if repair else ()),
+            *(("unsent", b"1") if unsent else ()),
         )
         outcome = reply[0].decode()
         if hold_ms and outcome != "stale":

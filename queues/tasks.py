@@ -161,6 +161,8 @@ class Grant(NamedTuple):
     """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
     change: str = ""
     """As `TaskSpec` has it."""
+    tell_sent: bool = False
+    """Its model has windows: `Scheduler.sent` is to be told when its request has left."""
     most_tries: int = 0
     """As `TaskSpec` has it."""
 

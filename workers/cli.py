@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fairlane.workers.adapters.trial import Finding
     from fairlane.workers.adapters.upstream import Upstream
 
+HTTP_SLOTS = 64
+"""Of a worker for endpoints: each of them costs as much memory as a request and an answer, and nothing while it is free."""
 USAGE_EXIT = 2
 FAILED_EXIT = 1
 
@@ -185,6 +187,30 @@ def _offer(provider: Provider) -> None:
 
 for _provider in PROVIDERS.values():
     _offer(_provider)
+
+
+@app.command("http")
+def http_command(
+    gateway: Gateway = None,
+    name: Name = None,
+    slots: Annotated[
+        int, typer.Option(min=1, max=1024, help="Calls at a time, of all endpoints together.")
+    ] = HTTP_SLOTS,
+    token_file: TokenFile = None,
+    drain_ms: DrainMs = None,
+) -> None:
+    """Make the calls of endpoints: of all that the gateway knows, and those that it will.
+
+    What may be called, how, and how often is the gateway's to say. This worker checks the address behind each name before it
+    connects, and does not use the proxies that the environment names.
+
+    Example: fairlane worker http --slots 64
+    """
+    from fairlane.workers.adapters.endpoints import HttpAdapter  # noqa: PLC0415 (it takes a while)
+
+    worker = Worker()
+    HttpAdapter().attach(worker)
+    _serve(worker, gateway, name, slots, token_file, drain_ms)
 
 
 @app.command("check")

@@ -40,6 +40,13 @@ MAX_PAUSE_MS = 300_000
 
 MAX_UPSTREAM_CHARS = 100
 
+HTTP_TASK = "http"
+"""The type of tasks that are calls of endpoints: any HTTP interfaces behind lines of their own."""
+ENDPOINT_PREFIX = "http:"
+"""How the models of endpoints begin; what follows is an endpoint's name."""
+ANY_ENDPOINT = "http:*"
+"""The model that a worker offers that makes the calls of all endpoints, those that come later among them."""
+
 PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 """No control characters: names are shown, logged, and stand in keys."""
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
@@ -136,6 +143,13 @@ class TaskAck(_Message, tag="taskAck"):
     attempt: Attempt
 
 
+class TaskSent(_Message, tag="taskSent"):
+    """What the task asks its target for has left. Only for a task that says `tellSent`."""
+
+    task_id: Id
+    attempt: Attempt
+
+
 class TaskReject(_Message, tag="taskReject"):
     task_id: Id
     attempt: Attempt
@@ -208,6 +222,7 @@ class Task(_Message, tag="task"):
     stream: bool = False
     timeout_ms: int = 0
     traceparent: str | None = None
+    tell_sent: bool = False
 
 
 class Cancel(_Message, tag="cancel"):
@@ -235,7 +250,9 @@ class Error(_Message, tag="error"):
     fatal: bool = False
 
 
-FromWorker = Register | TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
+FromWorker = (
+    Register | TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult | Heartbeat | Draining
+)
 FromGateway = Registered | Task | Cancel | ResultAck | Drain | Error
 
 encoder = msgspec.json.Encoder()
@@ -254,6 +271,7 @@ def task_frame(
     stream: bool,
     timeout_ms: int,
     traceparent: str = "",
+    tell_sent: bool = False,
 ) -> bytes:
     """The `task` frame with `payload` spliced in unparsed. Version 1 gets its four keys and nothing else."""
     head = b'{"type":"task","taskType":%b,"taskId":"%b","payload":%b' % (
@@ -264,12 +282,14 @@ def task_frame(
     if version == 1:
         return head + b"}"
     trace = b',"traceparent":"%b"' % traceparent.encode() if traceparent else b""
-    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b}' % (
+    told = b',"tellSent":true' if tell_sent else b""
+    return head + b',"attempt":%d,"model":%b,"stream":%b,"timeoutMs":%d%b%b}' % (
         attempt,
         encoder.encode(model),
         b"true" if stream else b"false",
         timeout_ms,
         trace,
+        told,
     )
 
 

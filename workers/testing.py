@@ -37,7 +37,8 @@ class Outcome:
     """What became of a task.
 
     `deltas` are the worker's deltas as they stood on the wire, `chunks` the number of deltas in each frame
-    that brought some. `error` is None for success. `rejected` is the reason if the worker would not run it.
+    that brought some. `error` is None for success. `rejected` is the reason if the worker would not run it. `sent`: it said that
+    its request has left.
     """
 
     task_id: str
@@ -50,6 +51,7 @@ class Outcome:
     usage: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
     rejected: str | None = None
+    sent: bool = False
     last_seq: int = 0
 
     @property
@@ -72,13 +74,15 @@ class ProtocolViolationError(AssertionError):
 
 
 class Given:
-    """A task that was given to a worker. `acknowledged`, `first_output` and `ended` are set as it goes on."""
+    """A task that was given to a worker. `acknowledged`, `sent`, `first_output` and `ended` are set as it goes on."""
 
     def __init__(self, link: "Link", task_id: str, attempt: int) -> None:
         self.task_id = task_id
         self.attempt = attempt
         self.link = link
+        self.tell_sent = False
         self.acknowledged = asyncio.Event()
+        self.sent = asyncio.Event()
         self.first_output = asyncio.Event()
         self.ended = asyncio.Event()
         self._outcome = Outcome(task_id)
@@ -253,19 +257,23 @@ class FakeGateway:
         timeout_ms: int = 60_000,
         task_id: str | None = None,
         link: Link | None = None,
+        tell_sent: bool = False,
     ) -> Given:
         """Give a task to a worker (`link`: to this one, even without a free slot) and return at once.
 
-        `attempt`: opaque, as a gateway makes it, unless you name one.
+        `attempt`: opaque, as a gateway makes it, unless you name one. `tell_sent`: ask for `taskSent`.
         """
         link = link or await self.worker(model)
         if attempt is None:
             attempt = next(self._attempts)
         given = Given(link, task_id or str(uuid.uuid4()), attempt)
+        given.tell_sent = tell_sent
         link.tasks[given.task_id] = given
         message = {"type": "task", "taskType": task_type, "taskId": given.task_id, "payload": payload}
         if link.version == 2:
             message |= {"attempt": attempt, "model": model, "stream": stream, "timeoutMs": timeout_ms}
+            if tell_sent:
+                message["tellSent"] = True
         await link.send(message)
         return given
 
@@ -369,6 +377,12 @@ class FakeGateway:
             _add_chunk(given, message, self._blame)
         elif message["type"] == "taskAck":
             given.acknowledged.set()
+        elif message["type"] == "taskSent":
+            if not given.tell_sent or given.sent.is_set():
+                self._blame("taskSent that nobody asked for")
+            given.acknowledged.set()
+            given._outcome.sent = True
+            given.sent.set()
         elif message["type"] == "taskProgress":
             given._outcome.progress.append(message)
         elif message["type"] == "taskReject":

@@ -709,6 +709,7 @@ class ModelState(Answer):
     cost: str
     requests_per_minute: float | None
     tokens_per_minute: float | None
+    windows: str | None
     max_running_per_user: int | None
     max_waiting_per_user: int | None
     paused: bool

@@ -197,8 +197,10 @@ class EndpointAdmin:
             await change.remove(name)
         await self._hold()
         notes: list[str] = []
-        line = (await self._lines()).get(f"http:{name}")
-        waiting = line.waiting if line else 0
+        waiting = 0
+        with contextlib.suppress(StoreError):
+            lines = (await self._surveyor.survey()).models
+            waiting = sum(line.waiting for line in lines if line.model == f"http:{name}")
         if waiting:
             notes.append(
                 f"{waiting} tasks wait for it, until their time is over or it is there again: "

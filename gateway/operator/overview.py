@@ -127,6 +127,7 @@ def model_row(
         "cost": settings["cost"],
         "requestsPerMinute": settings["requests_per_minute"],
         "tokensPerMinute": settings["tokens_per_minute"],
+        "windows": settings["windows"],
         "maxRunningPerUser": settings["max_running_per_user"],
         "maxWaitingPerUser": settings["max_waiting_per_user"],
         "paused": settings["paused"],

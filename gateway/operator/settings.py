@@ -137,7 +137,9 @@ def _unknown(kind: Kind, field: str) -> str:
 
 def _sentence(detail: Mapping[str, Any]) -> str:
     field, message = str(detail["loc"][0]), str(detail["msg"])
-    return f"{field} {message.removeprefix('Input ')}; got {_shown(detail['input'])}"
+    for beginning in ("Input ", "String ", "Value error, "):
+        message = message.removeprefix(beginning)
+    return f"{field} {message}; got {_shown(detail['input'])}"
 
 
 def _shown(value: object) -> str:

@@ -98,7 +98,7 @@ def set_model(
     key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a model on all gateways at once: concurrency, cost, requests_per_minute, tokens_per_minute,
+    """Change a model on all gateways at once: concurrency, cost, requests_per_minute, tokens_per_minute, windows,
     max_running_per_user, max_waiting_per_user, paused. Survives restarts, and is written to the audit record.
 
     fairlane models set deepseek-chat concurrency=8 requests_per_minute=null
@@ -152,7 +152,7 @@ def _print_models(state: "State") -> None:
         any(row.endpoint for row in state.models),
     )
     table = make_table(
-        *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min"),
+        *("model", "running", "limit", "waiting", "cost", "requests/min", "tokens/min", "windows"),
         *(
             "running/user",
             "waiting/user",
@@ -173,6 +173,7 @@ def _print_models(state: "State") -> None:
             marked("cost", row.cost),
             marked("requests_per_minute", row.requests_per_minute),
             marked("tokens_per_minute", row.tokens_per_minute),
+            marked("windows", row.windows),
             marked("max_running_per_user", row.max_running_per_user),
             marked("max_waiting_per_user", row.max_waiting_per_user),
             "-" if row.jain is None else f"{row.jain:.2f}",

@@ -112,6 +112,7 @@ class ModelRow(msgspec.Struct, rename="camel"):
     cost: str = "tokens"
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    windows: str | None = None
     max_running_per_user: int | None = None
     max_waiting_per_user: int | None = None
     paused: bool = False

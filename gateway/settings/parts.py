@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,6 +23,7 @@ from pydantic.fields import FieldInfo
 from fairlane.gateway.credits.amounts import plain_credits, read_credits
 from fairlane.gateway.credits.prices import Period, Price, price
 from fairlane.gateway.credits.quota import Per
+from fairlane.queues.windows import read_windows
 from fairlane.workers.adapters.providers import PROVIDERS
 
 KIB = 1024
@@ -46,6 +48,14 @@ Scope = Literal["call", "viewer", "metrics", "admin"]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 SigningKey = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{64})?$", repr=False)]
+
+
+def _windows(text: str) -> str:
+    read_windows(text)
+    return text
+
+
+Windows = Annotated[str, Field(max_length=100), AfterValidator(_windows)]
 
 MOST_FALLBACKS = 8
 TIGHTENS_FROM_MS = 2 * SECOND_MS
@@ -129,6 +139,12 @@ class ModelSettings(SettingsPart):
     """Tokens that tasks of this model may use within any minute, input and output together: estimated when a
     task begins, corrected when it ends. Not set: no pace. Below what one task uses, that task begins all the
     same, and the next ones wait for it to be made up.
+    """
+
+    windows: Windows | None = None
+    """Requests that the model's target may see within a time, wherever one begins to count, over all replicas and workers:
+    `50/1s`, or up to three such windows, `50/1s, 1000/1m` (ms, s, m or h). Further tasks wait. A task counts until its request is
+    known to have left, or it has ended, and a window longer. Not set: no window. Above what the target takes, it refuses.
     """
 
     max_running_per_user: Count | None = None

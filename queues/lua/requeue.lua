@@ -12,7 +12,7 @@
 --          only that one; of those that share the line of '*' only the one that was asked for. Three times; a task that is refused more often stands aside by itself
 -- ARGV[9…] rest fragment and code of the ends it may come to: worker lost, no worker left, out of time
 -- ARGV[15…] names and values of what comes with a cause: of a repair its `payload`, and what was used: `input` and `output`, tokens,
---          and `more` (recording.lua)
+--          and `more` (recording.lua); `unsent`, 1: nobody has begun it, and nothing of it left
 -- returns  {'queued', when it may start a task (note_later) or {}, the model that it asks for now} | {'ended', event id, type, data, account of the end (ending.lua)} |
 --          {'stale', state}. Repeated, it says 'ended' again, without the account, or is 'stale'.
 script('requeue', 'allow-oom', function(ARGV)
@@ -46,6 +46,7 @@ script('requeue', 'allow-oom', function(ARGV)
     local held = call('HGET', keys.model(t.m), 'held')
     call('HSET', keys.model(t.m), 'held', whole(math.max(num(held), NOW + hold)))
   end
+  if with.unsent then windows.forget(t.m, id, t.ep) end
   local freed = t.m
   local works = repair and true
   if not repair then works = upstreams.told_by(id, ARGV[4]) end

@@ -5,7 +5,7 @@ After every step the whole store is read and checked (support/audit.py), beside 
 log never changes behind, and no event id ever names two events; no start exceeds a limit of model, queue or user; what was
 settled is never taken back; whoever could renew in time loses nothing to a sweep; and work is conserved: where a lease is free
 and a task may start, no replica that could run it is idle, unless a wake-up is under way; where time alone is in the way, whoever
-asked was told the instant.
+asked was told the instant. Of a model with windows no more attempts count than they hold, when one is granted.
 """
 
 import os
@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 )
 from tests.support.audit import (
     TERMINAL,
+    UNKNOWN,
     Snapshot,
     audit,
     running_limits,
@@ -62,6 +63,7 @@ from fairlane.queues.tasks import (
     TaskSpec,
     Used,
 )
+from fairlane.queues.windows import read_windows
 
 MODELS = ("llama:7b é", "m2")
 QUEUES = ("paid_stream", "free_batch")
@@ -91,6 +93,7 @@ MODEL_CHANGES: tuple[tuple[str, tuple[Value, ...]], ...] = (
     ("cost", (None, "tokens", "requests", "slot_seconds")),
     ("requests_per_minute", (None, 20, 6000)),
     ("tokens_per_minute", (None, 600, 1_000_000)),
+    ("windows", (None, "1/1s", "2/5s, 3/20s", "40/300ms")),
     ("max_running_per_user", (None, 1, 2)),
     ("max_waiting_per_user", (None, 1)),
     ("paused", (None, None, False, True)),
@@ -249,6 +252,11 @@ class Life(RuleBasedStateMachine):
         """By grant token."""
         self.saved: Save | None = None
         self.limits = USER_LIMITS[0]
+        self.counted: dict[str, dict[str, float]] = {model: {} for model in self.models}
+        """Of each model with windows: attempts, and when their requests had left (us)."""
+        self.counted_at = 0
+        self.have_left: set[str] = set()
+        """Tokens of grants of which it was said that their request had left."""
         for (models, slots), upstream in zip(self.offers, self.upstreams, strict=True):
             self.birth(models, slots, upstream)
 
@@ -580,6 +588,14 @@ class Life(RuleBasedStateMachine):
             replica.keep(answer.grants)
             self.told(replica, answer.later, answer.shut)
 
+    @rule(who=WHO, which=st.integers(0, 9))
+    def sent(self, who: int, which: int) -> None:
+        """The request of an attempt has left its worker."""
+        replica, grant = self.replicas[who], self.pick(who, which)
+        if grant is not None:
+            self.have_left.add(grant.token)
+            self.told(replica, replica.scheduler.told_later(replica.scheduler.sent([grant]).result()))
+
     @rule(
         who=WHO,
         which=st.integers(0, 9),
@@ -591,6 +607,9 @@ class Life(RuleBasedStateMachine):
         replica, grant = self.replicas[who], self.pick(who, which)
         if grant is None:
             return
+        unsent = cause == "declined" and not begun and not hold_ms and grant.token not in self.have_left
+        if unsent and self.is_current(grant):
+            self.counted[grant.model].pop(f"{grant.task_id}:{grant.epoch}", None)
 
         repair = Repair(b"y" * next(self.numbers), Used(30, 7)) if cause == "repair" else None
         hold_ms = 0 if repair else hold_ms
@@ -605,6 +624,7 @@ class Life(RuleBasedStateMachine):
                     who="w",
                     hold_ms=hold_ms,
                     repair=repair,
+                    unsent=unsent,
                 )
             )
 
@@ -755,6 +775,8 @@ class Life(RuleBasedStateMachine):
         )
         self.before, self.settled = dict(self.saved.before), dict(self.saved.settled)
         self.calls.clear()
+        for attempts in self.counted.values():
+            attempts.clear()
         self.only_time.clear()
         self.wake_was_lost = True
         self.stale = {replica.name for replica in self.replicas if replica.free <= 0}
@@ -859,6 +881,7 @@ class Life(RuleBasedStateMachine):
             elif state in TERMINAL:
                 self.ended[task] = state
         self.check_limits(shot)
+        self.check_windows(shot)
         costs = settled_costs(shot)
         assert all(costs[lane] >= cost for lane, cost in self.settled.items()), (self.settled, costs)
         self.settled = costs
@@ -873,6 +896,32 @@ class Life(RuleBasedStateMachine):
             self.only_time.discard(model)
             if startable and at > self.world.now_ms:
                 self.only_time.add(model)
+
+    def check_windows(self, shot: Snapshot) -> None:
+        """Whatever was granted since the last look found room in its windows: by all that was ever seen to count."""
+        now = self.world.now_us
+        for model in self.models:
+            text, counts = shot.one("model", model).get("windows"), shot.one("windows", model)
+            known = self.counted[model]
+            if (
+                not text or now < self.counted_at
+            ):  # what the clock that went back says of those before cannot be compared
+                known.clear()
+            if not text:
+                continue
+            gone = [attempt for attempt, left in known.items() if left == UNKNOWN and attempt not in counts]
+            assert not gone, "what may still come counts"
+            begun = [
+                epoch
+                for attempt in counts.keys() - known.keys()
+                if self.counted_at < (epoch := int(attempt.rpartition(":")[2])) <= now
+            ]
+            known |= counts
+            for window in read_windows(text):
+                for epoch in begun:
+                    counting = sum(left + 1000 * window.ms > epoch for left in known.values())
+                    assert counting <= window.requests, (model, window, epoch, known)
+        self.counted_at = now
 
     def check_limits(self, shot: Snapshot) -> None:
         """Nothing that runs beyond a limit has begun under it: more than before may run only up to the limit."""
@@ -952,6 +1001,12 @@ class Life(RuleBasedStateMachine):
         if int(fields.get("tokens_per_minute", 0)):
             at.append(-(-int(fields.get("ttat", 0)) // 1000))
             at.extend((int(second) + 61) * 1000 for second in shot.one("spent", model))
+        left = sorted(shot.one("windows", model).values(), reverse=True)
+        for window in read_windows(fields["windows"]) if "windows" in fields else ():
+            if len(left) >= window.requests:
+                if left[window.requests - 1] == UNKNOWN:
+                    return False, 0
+                at.append(-(-int(left[window.requests - 1]) // 1000) + window.ms)
         return True, max(at)
 
     @staticmethod

@@ -69,6 +69,7 @@ def audit(
             waiting[queue, model] += 1
     aside = shot.one("aside")
     check_upstreams(shot)
+    check_windows(shot)
     in_slots = {task: model for (model,), members in shot.by_kind["slots"].items() for task in members}
     payload_bytes = 0
 
@@ -168,6 +169,22 @@ def check_upstreams(shot: Snapshot) -> None:
         assert shot.one("model", model).get("ups") in (("2",) if bars else ("1", "2")), model
     for fields in shot.by_kind["upstream"].values():
         assert set(fields) <= set(UPSTREAM), fields
+
+
+UNKNOWN = float((1 << 53) - 1)
+"""When a request has left of which that is not known."""
+
+
+def check_windows(shot: Snapshot) -> None:
+    """Attempts count only on models with windows, and do not count on when they are over; nothing counts for ever."""
+    for (model,), attempts in shot.by_kind["windows"].items():
+        assert "windows" in shot.one("model", model), model
+        assert shot.ttl("windows", model) > 0, model
+        for attempt, left in attempts.items():
+            task, _, epoch = attempt.rpartition(":")
+            if left == UNKNOWN:
+                assert task in shot.one("slots", model), (model, attempt)
+                assert shot.one("task", task)["ep"] == epoch, (model, attempt)
 
 
 def check_names(shot: Snapshot, tasks: dict[str, dict[str, str]]) -> None:
@@ -306,6 +323,7 @@ def check_rules(shot: Snapshot, holding: dict[tuple[str, str, str], set[str]]) -
             "paused",
             "requests_per_minute",
             "tokens_per_minute",
+            "windows",
             "max_running_per_user",
             "max_waiting_per_user",
         )

@@ -18,6 +18,7 @@ from fairlane.queues.tasks import (
     Fragment,
     Grant,
     Known,
+    Later,
     Place,
     Refused,
     Repair,
@@ -163,12 +164,16 @@ class Pool:
         hold_ms: int = 0,
         why: str = "gone",
         repair: Repair | None = None,
+        unsent: bool = False,
     ) -> Ended:
-        call = self.scheduler.requeue(
-            grant, why, cause=cause, begun=begun, end=end, who=who, hold_ms=hold_ms, repair=repair
-        )
+        more: dict[str, Any] = {"hold_ms": hold_ms, "repair": repair, "unsent": unsent}
+        call = self.scheduler.requeue(grant, why, cause=cause, begun=begun, end=end, who=who, **more)
         result: Ended = drive(call)
         return result
+
+    def sent(self, *grants: Grant) -> Later:
+        """The requests of these have left."""
+        return self.scheduler.told_later(self.scheduler.sent(grants).result())
 
     def repair(
         self, grant: Grant, payload: bytes = b"{}", used: tuple[int, ...] = (10, 5), end: Fragment = MISMATCH

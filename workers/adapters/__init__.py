@@ -2,6 +2,7 @@
 
 PROVIDERS          OpenAI, DeepSeek, GLM, vLLM, Ollama, Anthropic, Gemini: `PROVIDERS["gemini"].adapter(models=[…], api_key=…)`
 OpenAIAdapter      passes tasks to an OpenAI-compatible server
+HttpAdapter        makes the calls of endpoints
 SimulateAdapter    pretends to be a model of a given speed
 echo               answers with what was asked
 """
@@ -13,9 +14,19 @@ from fairlane.workers.adapters.providers import PROVIDERS
 from fairlane.workers.adapters.simulate import Accident, SimulateAdapter, Simulation
 
 if TYPE_CHECKING:
+    from fairlane.workers.adapters.endpoints import HttpAdapter
     from fairlane.workers.adapters.openai import Limits, OpenAIAdapter
 
-__all__ = ["PROVIDERS", "Accident", "Limits", "OpenAIAdapter", "SimulateAdapter", "Simulation", "echo"]
+__all__ = [
+    "PROVIDERS",
+    "Accident",
+    "HttpAdapter",
+    "Limits",
+    "OpenAIAdapter",
+    "SimulateAdapter",
+    "Simulation",
+    "echo",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,4 +35,8 @@ def __getattr__(name: str) -> Any:
         from fairlane.workers.adapters import openai  # noqa: PLC0415
 
         return getattr(openai, name)
+    if name == "HttpAdapter":
+        from fairlane.workers.adapters import endpoints  # noqa: PLC0415
+
+        return endpoints.HttpAdapter
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,7 +64,9 @@ class Context:
         clock: Callable[[], float],
         send_progress: Callable[[protocol.TaskProgress], Awaitable[None]],
         log: logging.Logger,
+        send_sent: Callable[[], None] | None = None,
     ) -> None:
+        """`send_sent`: tells the gateway what `sent` says; None where nobody wants to know."""
         self.task_id = task.task_id
         self.attempt = task.attempt
         self.model = task.model
@@ -75,6 +77,7 @@ class Context:
         self.log = _TaskLog(log, {"task_id": task.task_id, "attempt": task.attempt})
         self._clock = clock
         self._send_progress = send_progress
+        self._send_sent = send_sent
 
     def remaining(self) -> float:
         """Seconds until the deadline; never negative, infinite when there is none."""
@@ -99,6 +102,18 @@ class Context:
         )
         msgspec.json.decode(protocol.encoder.encode(message), type=protocol.TaskProgress)
         await self._send_progress(message)
+
+    def sent(self) -> None:
+        """Say that the task's request to its target has left: it is written, and nothing of it waits here any more.
+
+        Of a model with windows the gateway may then start another task as soon as the window is over, and need not wait for the
+        end of this one; for any other model it does nothing. The first call counts. Never before the request has left: the
+        target could get more than its window allows. Where the handler makes several requests, call it behind the last one. Also
+        from a thread.
+        """
+        send, self._send_sent = self._send_sent, None
+        if send is not None:
+            send()
 
     def set_usage(self, usage: Usage) -> None:
         """Record what the task has used so far. The last call counts, also when the task fails.

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fairlane.workers import protocol
 from fairlane.workers.sdk.context import Context
 from fairlane.workers.sdk.values import Delta, Result, Task, Usage
 
@@ -39,7 +40,9 @@ class Route:
 
 
 class Registry:
-    """The handlers of one worker. An exact model beats `"*"`, a named task type beats any."""
+    """The handlers of one worker. An exact model beats `"*"` (any, but endpoints) and `"http:*"` (any endpoint); a named task
+    type beats any.
+    """
 
     def __init__(self) -> None:
         self._routes: list[Route] = []
@@ -68,7 +71,9 @@ class Registry:
         best_rank = (False, False)
         for route in self._routes:
             exact = model in route.models
-            if not exact and ANY_MODEL not in route.models:
+            endpoint = model.startswith(protocol.ENDPOINT_PREFIX)
+            any_of_these = protocol.ANY_ENDPOINT if endpoint else ANY_MODEL
+            if not exact and any_of_these not in route.models:
                 continue
             if route.task_types is not None and task_type not in route.task_types:
                 continue

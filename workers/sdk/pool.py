@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -99,6 +100,7 @@ class _Running:
         self._session = session
         self._output = start.output
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._started = self._loop.time()
         self._first_output: float | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
@@ -112,6 +114,7 @@ class _Running:
             clock=self._loop.time,
             send_progress=self._send_progress,
             log=pool._log,
+            send_sent=self._send_sent if self._task.tell_sent else None,
         )
 
     def begin(self) -> None:
@@ -215,6 +218,13 @@ class _Running:
     async def _send_progress(self, message: protocol.TaskProgress) -> None:
         if not self._session.progress(self._output, message):
             await self._wait_for_room()
+
+    def _send_sent(self) -> None:
+        """On the event loop at once; from the thread of a plain function when the loop comes to it."""
+        if threading.get_ident() == self._thread:
+            self._session.sent(self._output)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._session.sent, self._output)
 
     # ---- results ---------------------------------------------------------------------------------
 

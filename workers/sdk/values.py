@@ -19,10 +19,21 @@ class Task:
 
     `payload_bytes` is the caller's JSON as it came; `payload` parses it on first use and keeps it. `stream`
     says whether the caller wants output as it is made; what a handler yields is sent either way. `traceparent`
-    is the header to send with calls that belong to the task (W3C Trace Context); None when nobody traces it.
+    is the header to send with calls that belong to the task (W3C Trace Context); None when nobody traces it. `tell_sent`: the
+    gateway wants to know when the task's request has left (`Context.sent`).
     """
 
-    __slots__ = ("_payload", "attempt", "model", "payload_bytes", "stream", "task_id", "traceparent", "type")
+    __slots__ = (
+        "_payload",
+        "attempt",
+        "model",
+        "payload_bytes",
+        "stream",
+        "task_id",
+        "tell_sent",
+        "traceparent",
+        "type",
+    )
 
     def __init__(
         self,
@@ -34,6 +45,7 @@ class Task:
         attempt: int = 1,
         stream: bool = True,
         traceparent: str | None = None,
+        tell_sent: bool = False,
     ) -> None:
         self.task_id = task_id
         self.type = type
@@ -42,6 +54,7 @@ class Task:
         self.payload_bytes = payload_bytes
         self.stream = stream
         self.traceparent = traceparent
+        self.tell_sent = tell_sent
         self._payload: Any = msgspec.UNSET
 
     @classmethod
@@ -55,6 +68,7 @@ class Task:
             attempt=message.attempt,
             stream=message.stream,
             traceparent=message.traceparent,
+            tell_sent=message.tell_sent,
         )
 
     @property

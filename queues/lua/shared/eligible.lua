@@ -2,22 +2,27 @@
 --
 -- Most models have no rules but their limit: then it is the lane with the smallest tag. Rules (field `rules` of a model, `strict`
 -- of every queue, kept by configure.lua) are looked at only where there are some:
---   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute) starts nothing; nor does
+--   1  a model that is paused, held (its provider said: not before) or paced (requests and tokens per minute, windows) starts nothing; nor does
 --      one through an upstream that is held or whose breaker is open (upstreams.lua);
 --   2  a lane may not start more while its queue is paused or runs `max_running` tasks over all models, or while it has all of
 --      its `reserved` slots and `borrow` more; and it leaves free what others have reserved and do not lend, unless it is owed
 --      such slots itself (all together may have reserved more than there are);
 --   3  a lane that has not all of its reserved slots comes before those that have; else the smallest tag.
-local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat', 'ups' }
+local ALL_RULES = { 'concurrency', 'rules', 'paused', 'held', 'requests_per_minute', 'tokens_per_minute', 'tat', 'ttat', 'ups', 'windows' }
 
--- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. `s`: its
--- fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
+-- 1: the instant (us) from which a model may start a task of `tokens`; 0 = now, FOREVER = when somebody resumes it. And whether it is no
+-- earlier, and hangs on a request that may not have left yet (windows.lua). `s`: its fields as in ALL_RULES. Requests are spread evenly (the generic cell rate algorithm with a burst of one), and so are tokens; as
 -- one request may hold many tokens, those of the last minute are added up, too, so that no minute holds more than its limit.
 local function paced_until(model, s, tokens)
   if s[3] == '1' then return FOREVER end
   local at = num(s[4]) * 1000
   if num(s[5]) > 0 then at = math.max(at, num(s[7])) end
-  local tpm = num(s[6])
+  local tpm, open = num(s[6]), false
+  if s[10] then
+    local free
+    free, open = windows.free_at(model, s[10], 1)
+    at = math.max(at, free)
+  end
   if tpm > 0 then
     at = math.max(at, num(s[8]))
     local spent, seconds, total = call('HGETALL', keys.spent(model)), {}, 0
@@ -36,7 +41,14 @@ local function paced_until(model, s, tokens)
       at = math.max(at, (second[1] + 61) * 1000000)
     end
   end
-  return at > US and at or 0
+  return at > US and at or 0, open
+end
+
+-- The same instant in ms, as those are told who may ask again then: FOREVER also where it is not known, as whoever gets to know it wakes.
+local function paced_ms(model, s, tokens)
+  local at, open = paced_until(model, s, tokens)
+  if open or at >= FOREVER then return FOREVER end
+  return at > 0 and NOW + math.ceil((at - US) / 1000) or 0
 end
 
 -- What a task takes out of its model's minute: `s` as in ALL_RULES.
@@ -139,7 +151,6 @@ local function eligible(model, comer)
     lane.skipped = skipped
   end
   lane.tag, lane.moves_to, lane.weight, lane.last, lane.rules = tag, first, queue[1], free == 1, rules
-  local at = rules and paced_until(model, rules, 1) or 0
-  if at == 0 then return lane, nil, lane.skipped end
-  return lane, at < FOREVER and math.ceil(at / 1000) or FOREVER, lane.skipped
+  local at = rules and paced_ms(model, rules, 1) or 0
+  return lane, at > 0 and at or nil, lane.skipped
 end

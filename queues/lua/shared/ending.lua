@@ -74,6 +74,7 @@ function release(id, t, used)
   if string.sub(t.ac, -1) == '1' then
     call('SREM', keys.running(t.q, t.m), id)
     call('SREM', keys.load(t.q), id)
+    windows.note(t.m, id, t.ep, true)
   end
   if t.lm then
     for _, of in ipairs(running_limits(t)) do call('SREM', keys.runs(of[1]), id) end

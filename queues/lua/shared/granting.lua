@@ -1,14 +1,15 @@
 local describe, expected_output, output_due, token_cost, begin, count_of_user, stand, note_later, later_of, idle_for, take, repeat_grants, take_once
 do
 -- The reply that describes a grant: its fields, as tasks.py (Grant) names them, in MessagePack: a reply of twenty strings takes
--- Redis longer. `start_seq`, `start`: number and data of its start event.
+-- Redis longer. `start_seq`, `start`: number and data of its start event. `t.wn`, no field of the record: 1 = its model's windows
+-- wait for its request to leave.
 function describe(id, t, start_seq, start)
   local left = num(t.xd)
   if left > 0 then left = math.max(left - NOW, 1) end
   return cmsgpack.pack({
     id, t.at, t.ep, t.gt, t.m, t.q, t.ty or '', t.u, t.k or '', t.sf or '0', left, t.tr or '0', t.en, start_seq,
     t.wt or '0', t.rd or '', t.ga, start, t.tp or '', t.an or t.m, t.rq or '', t.nl or '0',
-    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.mt or '0',
+    t.fb and '1' or '0', t.js or '', t.rp or '', t.ch or '', t.wn or '0', t.mt or '0',
   })
 end
 
@@ -100,6 +101,10 @@ function begin(id, t, lane, start, flow_stays, lane_stays, grant, more, record)
   t.st, t.at, t.sq = 'executing', whole(num(t.at) + 1), whole(num(t.sq) + 1)
   t.gt, t.ow, t.wk = grant.nonce .. ':' .. grant.number, grant.replica, grant.worker
   t.ep, t.ga, t.xd = new_epoch(t), NOW_TEXT, whole(deadline)
+  if lane.rules and lane.rules[10] then
+    windows.begin(m, lane.rules[10], id, t.ep)
+    t.wn = '1'
+  end
   if grant.upstream ~= '' then
     t.up = grant.upstream
     record[#record + 1], record[#record + 2] = 'up', t.up
@@ -199,10 +204,10 @@ local function grant_next(model, grant)
       return nil, nil, OTHERS
     else
       if lane.rules and num(lane.rules[6]) > 0 then
-        local at = paced_until(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
-        held = at > 0 and math.min(math.ceil(at / 1000), FOREVER) or nil
+        local at = paced_ms(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
+        held = at > 0 and at or nil
       end
-      if held then return nil, held < FOREVER / 1000 and held or nil end
+      if held then return nil, held < FOREVER and held or nil end
       local flow_stays, lane_stays = next_id ~= nil, next_id ~= nil or next_user ~= nil
       local more = { 'n:' .. q, whole(lane.waiting - 1), 'D:' .. q, drain_after_grant(lane.drain) }
       call('ZREM', flow, id)
@@ -349,6 +354,7 @@ function repeat_grants(ids, nonce)
   for id in string.gmatch(ids or '', '[^,]+') do
     local t = load(id)
     if t and t.st == 'executing' and string.find(t.gt, nonce .. ':', 1, true) == 1 then
+      if windows.waits_for(t.m, id, t.ep) then t.wn = '1' end
       local entry = call('XRANGE', keys.log(id), t.ep, '+', 'COUNT', 1)[1] or { t.ep .. '-' .. t.sq, { '', '', '', '' } }
       grants[#grants + 1] = describe(id, t, string.match(entry[1], '%d+$'), entry[2][4])
     end

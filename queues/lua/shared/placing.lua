@@ -24,10 +24,11 @@ function interval_of(q, m, drain, mean_ms, waits)
 end
 
 -- Whether enough is known of a lane to tell how long its tasks wait: some task of the model has completed, or a few have left the
--- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests says it by itself.
-function learnt(drain, mean_ms, rpm, tpm, mean_output)
+-- lane while others waited. Where tokens are paced, how many a task takes must be known; a pace of requests, and windows, say it by
+-- themselves.
+function learnt(drain, mean_ms, rpm, tpm, mean_output, in_windows)
   if tpm > 0 then return num(mean_output) > 0 end
-  return rpm > 0 or num(mean_ms) > 0 or read_drain(drain) >= 3
+  return rpm > 0 or in_windows or num(mean_ms) > 0 or read_drain(drain) >= 3
 end
 
 -- Why no task of a lane can start, whatever ends before: 'model_paused' | 'queue_paused' | 'no_worker' nobody offers the model, of which
@@ -94,11 +95,11 @@ function place(id, t)
   local users = math.max(in_line, 1)
   local k = call('ZRANK', flows, t.u) or users
   local s = call('HMGET', keys.model(m), 'n:' .. q, 'D:' .. q, 'ms', 'held', 'requests_per_minute', 'tat',
-    'tokens_per_minute', 'ttat', 'out', 'W:' .. q, 'paused', 'concurrency', 'ups')
+    'tokens_per_minute', 'ttat', 'out', 'W:' .. q, 'paused', 'concurrency', 'ups', 'windows')
   local n = math.min(math.max(num(s[1]), 1), rank * users + k + 1)
   local held = num(s[4]) > NOW -- that long at least
   if blocked_by(q, m, s[11], s[12], s[13]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
-  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
+  if not held and not learnt(s[2], s[3], num(s[5]), num(s[7]), s[9], s[14]) then return { n, UNKNOWN, UNKNOWN, UNKNOWN } end
   local interval, delay = interval_of(q, m, s[2], s[3], in_line > 0), math.max(num(s[4]) - NOW, 0)
   if num(s[5]) > 0 then -- no faster than the model's pace, of which the next instant is known
     interval = math.max(interval, 60000 / num(s[5]))
@@ -107,6 +108,10 @@ function place(id, t)
   if num(s[7]) > 0 then -- nor than its pace by tokens, of which a task takes about so many
     interval = math.max(interval, 60000 * (num(t.ei) + num(s[9])) / num(s[7]))
     delay = math.max(delay, num(s[8]) / 1000 - NOW - interval)
+  end
+  if s[14] then -- nor before its windows have room for all that go first
+    local at = windows.free_at(m, s[14], n)
+    delay = math.max(delay, at > US and (at - US) / 1000 - n * interval or 0)
   end
   return place_of(n, interval, delay, s[10])
 end

@@ -37,6 +37,7 @@ local PACED = { requests_per_minute = 'tat', tokens_per_minute = 'ttat' }
 function set(kind, name, setting, value)
   local hash = hash_of(kind, name)
   if setting == 'cost' and (call('HGET', hash, 'cost') or 'tokens') ~= (value or 'tokens') then begin_anew(name) end
+  if setting == 'windows' then windows.set(name, call('HGET', hash, setting), value) end
   local next_start = PACED[setting]
   if next_start then
     local s = call('HMGET', hash, setting, next_start)
@@ -78,7 +79,8 @@ end
 local MOST_UNPARKED = 1000
 local function apply_rules(model, queues, strict)
   local hash = keys.model(model)
-  local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user')
+  local s = call('HMGET', hash, 'paused', 'requests_per_minute', 'tokens_per_minute', 'max_running_per_user', 'max_waiting_per_user',
+    'windows')
   local rules = any(s)
   if rules or call('HEXISTS', hash, 'rules') == 1 then call('HSET', hash, 'rules', rules and '1' or '0') end
   if rules or strict then count_running(model) end

@@ -51,6 +51,7 @@ async def test_the_limits_that_hold_are_shown_and_which_were_changed(gateway: St
             "cost": "slot_seconds",
             "requestsPerMinute": 6,
             "tokensPerMinute": None,
+            "windows": None,
             "maxRunningPerUser": None,
             "maxWaitingPerUser": 9,
             "paused": False,

@@ -155,6 +155,36 @@ async def test_while_a_model_waits_for_its_instant_nothing_is_asked(served: Serv
         await worker.expect("task", taskId=waiting)
 
 
+async def test_a_model_with_windows_goes_on_when_its_requests_have_left_and_nobody_polls(
+    served: Served, callers: Callers
+) -> None:
+    await change(served, windows="2/300ms")
+    async with worker_v2(served.ws, slots=8) as worker:
+        await until_workers(served, 1)
+        task_ids = [await callers.later() for _ in range(6)]
+        first, second = await worker.expect("task"), await worker.expect("task")
+        assert first["tellSent"]
+        counts = count_scripts(served)
+        await until_swept(counts, 2)
+        assert counts["take"] == 0, counts
+        await worker.nothing_more()
+        for task in (first, second):
+            await worker.send("taskSent", **key(task))
+        third, fourth = await worker.expect("task"), await worker.expect("task")
+        for task in (third, fourth):  # one says nothing, and one answers
+            await worker.answer(task, "done", lastSeq=0)
+            await worker.expect("resultAck")
+        for _ in range(2):
+            task = await worker.expect("task")
+            await worker.send("taskSent", **key(task))
+        instants = await granted_at(served, task_ids)
+        assert min(after - before for before, after in zip(instants, instants[2:], strict=False)) >= 299, (
+            instants
+        )
+        assert counts["sent"] <= 4, counts
+        assert counts["take"] <= 6, counts
+
+
 async def test_the_pace_holds_over_two_replicas(
     served: Served, second: Served, callers: Callers, elsewhere: Callers
 ) -> None:

@@ -220,6 +220,46 @@ async def test_progress_reaches_the_gateway_in_order(gateway: FakeGateway) -> No
     assert progress["usage"] == {"inputTokens": 3, "outputTokens": 1}
 
 
+async def test_a_handler_says_once_that_its_request_has_left_and_only_if_asked(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url, slots=4)
+    release = asyncio.Event()
+
+    @worker.handler(models=["m"])
+    async def calls(task: Task, context: Context) -> str:
+        context.sent()
+        context.sent()
+        await release.wait()
+        return "done"
+
+    async with serving(worker):
+        asked = await gateway.give("x", {}, model="m", tell_sent=True)
+        async with asyncio.timeout(10):
+            await asked.sent.wait()
+        other = await gateway.give("x", {}, model="m")
+        release.set()
+        assert (await asked.outcome()).sent
+        assert not (await other.outcome()).sent
+    assert len(gateway.from_workers("taskSent")) == 1
+
+
+async def test_a_plain_function_says_from_its_thread_that_its_request_has_left(gateway: FakeGateway) -> None:
+    worker = Worker(gateway=gateway.url)
+    release = threading.Event()
+
+    @worker.handler(models=["m"])
+    def calls(task: Task, context: Context) -> str:
+        context.sent()
+        release.wait(10)
+        return "done"
+
+    async with serving(worker):
+        given = await gateway.give("x", {}, model="m", tell_sent=True)
+        async with asyncio.timeout(10):
+            await given.sent.wait()
+        release.set()
+        assert (await given.outcome()).result == "done"
+
+
 async def test_cancel_raises_in_the_handler_and_is_answered(gateway: FakeGateway) -> None:
     worker = Worker(gateway=gateway.url)
     cancelled: list[str | None] = []

@@ -167,7 +167,7 @@ def test_any_worker_may_connect_on_loopback_when_neither_keys_nor_tokens_are_con
     known = callers()
     identity = known.authenticate_worker(None)
     assert identity is not None
-    assert identity.models == ("*",)
+    assert identity.models == ("*", "http:*")
     assert known.renewed(identity.sha256) == identity
     assert known.renewed(sha("gpu-secret")) is None
 

@@ -56,6 +56,7 @@ STATE: dict[str, Any] = {
             "cost": "tokens",
             "requestsPerMinute": 60,
             "tokensPerMinute": None,
+            "windows": "50/1s",
             "maxRunningPerUser": 2,
             "maxWaitingPerUser": None,
             "paused": False,
@@ -350,7 +351,7 @@ def test_queues_are_listed_with_their_limits_and_what_was_changed(admin_server: 
 def test_models_are_listed_with_their_limits_and_why_nothing_begins(admin_server: str) -> None:
     answer = fairlane("models", "--gateway", admin_server, FAIRLANE_ADMIN_KEY="letmein", COLUMNS="300")
     assert re.search(
-        r"^demo-fast +2 +- +3 +tokens +60 +- +2\* +- +0\.99"
+        r"^demo-fast +2 +- +3 +tokens +60 +- +50/1s +2\* +- +0\.99"
         r" +24\.0 s, going to 2\.0 s: the queue is long \(17\.0 s to wait\) +9\.0 s +held by its provider for 12\.0 s",
         answer.stdout,
         re.MULTILINE,

@@ -35,6 +35,7 @@ prices: [{model: "*", input: 0.5, output: 2}]
 keys:
   - {id: acme, sha256: "%s", quota: {budget: 5, per: day}, limits: {requests_per_minute: 3}}
 upstreams: {gpu: {provider: vllm, models: [m]}}
+endpoints: {image: {url: "https://images.example.com/*"}}
 """ % ("ab" * 32)
 
 

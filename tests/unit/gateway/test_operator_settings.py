@@ -57,6 +57,7 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
             "cost": "tokens",
             "requests_per_minute": None,
             "tokens_per_minute": None,
+            "windows": None,
             "max_running_per_user": None,
             "max_waiting_per_user": None,
             "breaker_failures": None,
@@ -71,6 +72,7 @@ def test_every_limit_is_a_setting_and_everything_configured_is_told_to_the_sched
     ("kind", "name", "fields"),
     [
         ("queue", "paid_stream", {"weight": 4, "max_running": 10}),
+        ("model", "m", {"windows": "50/1s, 1000/1m"}),
         ("queue", "paid_stream", {"weight": 0.5}),
         ("queue", "paid_stream", {"admission": "adaptive", "max_wait_ms": 30_000}),
         ("queue", "paid_stream", {"paused": True}),
@@ -116,6 +118,16 @@ def test_a_change_that_makes_sense_is_taken_as_it_is(kind: Kind, name: str, fiel
         ),
         ("model", {"concurrency": 0}, "concurrency should be greater than or equal to 1; got 0"),
         ("model", {"cost": "euros"}, "cost should be 'tokens', 'requests' or 'slot_seconds'; got 'euros'"),
+        (
+            "model",
+            {"windows": "50/s"},
+            "windows should be like `50/1s` or `50/1s, 1000/1m` (ms, s, m or h); got '50/s'",
+        ),
+        ("model", {"windows": ""}, "windows should be like `50/1s`"),
+        ("model", {"windows": 50}, "windows should be a valid string; got 50"),
+        ("model", {"windows": ["50/1s"]}, "windows should be a valid string; got ['50/1s']"),
+        ("model", {"windows": "0/1s"}, "windows should hold 1 to 10,000 requests in each window; got '0/1s'"),
+        ("model", {"windows": "1/1s" + 60 * ", 1/1s"}, "windows should have at most 100 characters"),
         ("model", {"concurrency": 10**400}, "concurrency should be less than or equal to 10000000; got 1000"),
         (
             "model",
@@ -192,7 +204,7 @@ def test_every_setting_is_described_with_its_bounds() -> None:
         assert list(described(kind)) == changeable(kind)
         for name, about in described(kind).items():
             assert 10 < len(about["help"]) < 200, name
-            assert about["choices"] or about["least"] is not None, name
+            assert about["choices"] or about["least"] is not None or name == "windows", name
     assert described("queue")["weight"] == {
         "help": "Share of a contended model, relative to the other queues with waiting tasks.",
         "type": "number",

@@ -96,6 +96,8 @@ def test_unlisted_model_has_the_defaults_and_an_empty_entry_too() -> None:
         {"models": {"m": {"concurrency": 0}}},
         {"models": {"m": {"requests_per_minute": 0}}},
         {"models": {"m": {"tokens_per_minute": -1}}},
+        {"models": {"m": {"windows": "50"}}},
+        {"models": {"m": {"windows": 50}}},
         {"models": {"m": {"max_running_per_user": 0}}},
         {"models": {"m": {"max_waiting_per_user": "many"}}},
         {"models": {"m": {"paused": True}}},

@@ -28,6 +28,7 @@ MODEL_VALUES: dict[str, Value] = {
     "cost": "slot_seconds",
     "requests_per_minute": 90,
     "tokens_per_minute": 1000,
+    "windows": "3/1s, 90/1m",
     "max_running_per_user": 2,
     "max_waiting_per_user": 4,
     "breaker_failures": 9,

@@ -99,6 +99,26 @@ def test_a_task_is_acknowledged_then_streamed_then_answered() -> None:
     assert (result["type"], result["lastSeq"], result["result"]) == ("taskResult", 1, 1)
 
 
+def test_that_a_request_has_left_is_said_ahead_of_all_output() -> None:
+    bench = Bench(slots=2).ready()
+    start, other = bench.start("a"), bench.start("b")
+    bench.session.emit(other.output, b'{"content":"x"}')
+    bench.session.sent(start.output)
+    frames = bench.sent()
+    assert frames[0] == {"type": "taskSent", "taskId": "a", "attempt": 1}
+    bench.finish(start)
+    bench.session.sent(start.output)
+    assert [frame["type"] for frame in bench.sent()] == ["taskResult"]
+
+
+def test_that_a_request_has_left_on_a_lost_connection_is_said_to_nobody() -> None:
+    bench = Bench().ready()
+    start = bench.start()
+    bench.session.end()
+    bench.session.sent(start.output)
+    assert bench.sent() == []
+
+
 def test_a_task_beyond_the_slots_is_rejected_for_capacity() -> None:
     bench = Bench(slots=1).ready()
     bench.start("a")

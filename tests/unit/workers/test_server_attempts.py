@@ -69,6 +69,8 @@ class Store:
         asyncio.get_running_loop().call_soon(call)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "told_later":
+            return lambda reply: reply
         if name == "taken":
             return lambda reply: reply if isinstance(reply, Taken) else Taken(reply, ())
         if name in ("submitted", "appended", "finished"):
@@ -303,6 +305,60 @@ async def test_an_overloaded_server_rests_its_worker_alone() -> None:
     assert worker.free(stage.dispatcher.pool.time()) == 0
     _, more = await stage.store.answer("requeue", Ended("queued"))
     assert (more["cause"], more["begun"], more["hold_ms"]) == ("failed", True, 0)
+
+
+# ---- windows ----------
+
+
+async def test_that_requests_have_left_is_told_once_and_together() -> None:
+    stage = Stage()
+    worker = stage.worker(slots=3)
+    tasks = [grant(name)._replace(tell_sent=name != "c") for name in "abc"]
+    for task in tasks:
+        stage.dispatcher.payloads.put(task.task_id, b"{}")
+    await stage.store.answer("take", Taken(tasks, ()))
+    assert [frame.get("tellSent") for frame in stage.sent["w"]] == [True, True, None]
+    for task in tasks:
+        attempt = attempt_of(worker, task.task_id)
+        attempt.sent()
+        attempt.sent()
+        assert attempt.phase is Phase.RUNNING, "it has begun, too"
+    (told,), _ = await stage.store.answer("sent", (("m", 900),))
+    assert [task.task_id for task in told] == ["a", "b"]
+    assert "sent" not in stage.store.asked
+    assert len(stage.dispatcher.slots._timers) == 1, "it asks again when the window is over"
+
+
+async def test_the_first_output_says_that_a_request_has_left() -> None:
+    stage = Stage()
+    attempt = await stage.started(stage.worker(), grant()._replace(tell_sent=True))
+    attempt.chunk(chunk(attempt, 1, "a"))
+    attempt.chunk(chunk(attempt, 2, "b"))
+    (told,), _ = await stage.store.answer("sent", ())
+    assert [task.task_id for task in told] == ["t1"]
+    assert "sent" not in stage.store.asked
+
+
+async def test_what_no_worker_has_begun_never_left() -> None:
+    stage = Stage()
+    rejected = await stage.started(stage.worker())
+    rejected.reject(TaskReject("t1", 1, "capacity"))
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert more["unsent"]
+
+    stage = Stage()
+    silent = await stage.started(stage.worker())
+    silent.unacknowledged()
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert not more["unsent"], "its worker may have begun and not have said so yet"
+
+    stage = Stage()
+    begun = await stage.started(stage.worker())
+    begun.acknowledged()
+    begun.reject(TaskReject("t1", 1, "capacity"))
+    begun.lost()
+    _, more = await stage.store.answer("requeue", Ended("queued"))
+    assert not more["unsent"], "it had said that it had begun"
 
 
 async def test_output_so_far_is_the_number_of_deltas() -> None:

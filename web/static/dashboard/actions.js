@@ -285,7 +285,9 @@ function field(setting, value, overridden, about) {
         overridden ? h("option", { value: "" }, t("change.configured")) : null,
         about.choices.map(choice => h("option", { value: choice, selected: choice === before }, choice)),
       )
-    : h("input", { ...described, type: "number", min: about.least, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
+    : about.type === "string"
+      ? h("input", { ...described, type: "text", value: before, autocomplete: "off", spellcheck: false })
+      : h("input", { ...described, type: "number", min: about.least, step: about.type === "integer" ? 1 : "any", value: before, inputmode: "decimal" });
   const note = overridden ? h("span", { class: "flag info" }, t("flag.changed")) : null;
   const least = about.least === null ? "" : ` ${t("change.least", { n: number(about.least, 3) })}`;
   const help = h("p", { class: "hint", id: `${id}-help` }, h("code", {}, setting), `: ${helpText(setting, about.help)}${least}`);
@@ -295,7 +297,7 @@ function field(setting, value, overridden, about) {
   const problem = () => {
     if (input.validity.badInput) return t("change.number");
     const typed = Number(input.value);
-    if (input.value === "" || about.choices) return "";
+    if (input.value === "" || about.type === "string") return "";
     if (typed < about.least) return t("change.least", { n: number(about.least, 3) });
     if (typed > about.most) return t("change.most", { n: number(about.most) });
     return about.type === "integer" && !Number.isInteger(typed) ? t("change.whole") : "";
@@ -305,7 +307,7 @@ function field(setting, value, overridden, about) {
     input,
     element: h("div", { class: "field" }, h("label", { for: id }, settingName(setting), note), input, help, wrong),
     changed: () => input.validity.badInput || (input.value !== before && (input.value !== "" || overridden)),
-    value: () => (input.value === "" ? null : about.choices ? input.value : Number(input.value)),
+    value: () => (input.value === "" ? null : about.type === "string" ? input.value : Number(input.value)),
     problem,
     complain: text => {
       replace(wrong, text);

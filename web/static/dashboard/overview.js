@@ -481,10 +481,11 @@ const modelTable = () =>
       {
         name: "model.pace",
         class: "num",
-        sign: row => `${row.requestsPerMinute}/${row.tokensPerMinute}`,
+        sign: row => `${row.requestsPerMinute}/${row.tokensPerMinute}/${row.windows}`,
         draw: row =>
-          row.requestsPerMinute || row.tokensPerMinute
+          row.requestsPerMinute || row.tokensPerMinute || row.windows
             ? [
+                row.windows ? h("span", {}, t("model.pace.windows", { windows: row.windows })) : null,
                 row.requestsPerMinute ? h("span", {}, t("model.pace.rpm", { n: number(row.requestsPerMinute) })) : null,
                 row.tokensPerMinute ? h("span", { class: "sub" }, t("model.pace.tpm", { n: number(row.tokensPerMinute) })) : null,
               ]

@@ -247,6 +247,11 @@ class Session:
             self._enqueue(output)
         return not output.full
 
+    def sent(self, output: TaskOutput) -> None:
+        """Say that the request of a task has left, ahead of all output: others wait for it. Dropped after the result."""
+        if self._tasks.get(output.key) is output and output.key not in self._finished:
+            self._say(protocol.TaskSent(task_id=output.key[0], attempt=output.key[1]))
+
     def finish(self, output: TaskOutput, result: protocol.TaskResult) -> bool:
         """End a task: its result is queued behind its output and kept until it is acknowledged.
 

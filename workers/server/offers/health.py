@@ -31,8 +31,13 @@ FAILS_ALL = 10
 """Failures in a row, without one task that completed between them, that are told."""
 MAX_CHARS = 200
 """Of a task's failure, where it says what is wrong with its worker."""
-PROOFS = frozenset({"BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"})
-"""Failures that say that the worker works: they are the callers'."""
+PROOFS = frozenset(
+    {
+        *("BAD_REQUEST", "CONTEXT_LENGTH", "CONTENT_FILTERED"),
+        *("ADDRESS_REFUSED", "REDIRECT_REFUSED", "RESPONSE_TOO_LARGE"),
+    }
+)
+"""Failures that say that the worker works: they are the callers', or the endpoint's."""
 OTHERS_FAULTS = frozenset({"NO_WORKER", "STORE_LOST", "OUTPUT_TOO_LARGE", "WORKER_LOST"})
 """Failures that say nothing of how the worker works."""
 

@@ -39,6 +39,7 @@ from fairlane.workers.protocol import (
     TaskProgress,
     TaskReject,
     TaskResult,
+    TaskSent,
     encoder,
 )
 from fairlane.workers.server.pool import ANY, Worker
@@ -51,7 +52,7 @@ from fairlane.workers.server.tasks.steps import BEFORE_THE_END, Phase
 
 log = structlog.get_logger("fairlane.workers")
 
-AboutTask = TaskAck | TaskReject | TaskChunk | TaskProgress | TaskResult
+AboutTask = TaskAck | TaskSent | TaskReject | TaskChunk | TaskProgress | TaskResult
 
 PART = 1 / 8
 """What a part of a message, or a control frame, counts for in the limit of frames: it is parsed, and no more."""
@@ -281,6 +282,9 @@ class Session:
         elif isinstance(frame, TaskAck):
             if attempt := self._find(frame):
                 attempt.acknowledged()
+        elif isinstance(frame, TaskSent):
+            if attempt := self._find(frame):
+                attempt.sent()
         elif isinstance(frame, TaskReject):
             if attempt := self._find(frame):
                 attempt.reject(frame)

@@ -126,6 +126,10 @@ class Effects(Protocol):
         """Give a worker no task for a while."""
         ...
 
+    def sent(self, grant: Grant) -> None:
+        """Tell the store that the request of an attempt has left."""
+        ...
+
     def changed(self, worker: Worker) -> None:
         """A worker drains from now on."""
         ...
@@ -149,6 +153,8 @@ class Attempt:
         "_finish_reason",
         "_frames",
         "_payload_bytes",
+        "_rejected",
+        "_request_left",
         "_schema",
         "_sent_at",
         "_split_characters",
@@ -200,6 +206,7 @@ class Attempt:
         self.answered = False
         self.end: Finish | None = None
         self._sent_at: float | None = None
+        self._rejected = self._request_left = False
         self._split_characters: SplitCharacters | None = None
         self._payload_bytes = 0
         self._frames = 0
@@ -255,6 +262,7 @@ class Attempt:
             stream=grant.stream,
             timeout_ms=grant.left_ms,
             traceparent=grant.traceparent if self.span is None else self.span.traceparent,
+            tell_sent=grant.tell_sent,
         )
         if worker.version == 1:
             if len(frame) > V1_MAX_FRAME:
@@ -283,6 +291,13 @@ class Attempt:
             self.worker.missed_acks = 0
             if self._debug:
                 self._log_debug()
+
+    def sent(self) -> None:
+        """Its request to its target has left. The first time counts."""
+        self.acknowledged()
+        if self.grant.tell_sent and not self._request_left:
+            self._request_left = True
+            self._effects.sent(self.grant)
 
     def _log_debug(self) -> None:
         """Log what the worker got. Not before it has begun: until then the grant may move, and two would write at one place."""
@@ -322,6 +337,7 @@ class Attempt:
             self.first_output_at = self.output_at
             self.longest_gap = 0.0
             self._effects.began_output(self)
+            self.sent()  # what has been answered has left
         self.writer.pump()
         return None
 
@@ -531,6 +547,7 @@ class Attempt:
             return
         worker = self.worker
         worker.missed_acks = 0
+        self._rejected = True
         if message.reason == "badPayload":
             self.fail(
                 "BAD_REQUEST",
@@ -704,7 +721,8 @@ class Attempt:
         begun = self.phase is Phase.RUNNING and cause not in ("declined", "repair")
         self.phase = Phase.OVER
         self.writer.close()
-        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair))
+        unsent = self._sent_at is None or self._rejected
+        self._effects.carry_out(self, Requeue(why, cause, begun, end, hold_ms, blameless, repair, unsent))
 
     def _release(self, used: Used | None = None) -> None:
         """Free the slot of a task that others ended. Without `used` its worker says nothing of it: what it wrote is counted."""

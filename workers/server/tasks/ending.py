@@ -31,6 +31,7 @@ from fairlane.workers.server.settings import DispatchSettings
 from fairlane.workers.server.slots import Slots
 from fairlane.workers.server.tasks.attempt import Attempt
 from fairlane.workers.server.tasks.attempts import Attempts, attempts_on
+from fairlane.workers.server.tasks.departures import Departures
 from fairlane.workers.server.tasks.silence import Silence
 from fairlane.workers.server.tasks.spans import trace_end
 from fairlane.workers.server.tasks.steps import NO_USAGE, Check, Finish, Move, Phase, Release, Requeue, Step
@@ -40,7 +41,7 @@ STOPS_EARLIER_S = 10.0
 replica ends the task first, and says what it used."""
 VERSION_1 = "version 1"
 """How the history names the workers that have no name."""
-NOT_BEGUN = Requeue("no worker any more", "declined", begun=False)
+NOT_BEGUN = Requeue("no worker any more", "declined", begun=False, unsent=True)
 
 log = structlog.get_logger("fairlane.workers")
 
@@ -80,6 +81,7 @@ class Endings:
         self.time = slots.pool.time
         self.keep_payload = payloads.put
         self.hold = slots.hold
+        self.sent = Departures(scheduler, slots).add
         self.changed = offers.offer
 
     @property
@@ -202,6 +204,7 @@ class Endings:
                 who=who,
                 hold_ms=step.hold_ms,
                 repair=step.repair,
+                unsent=step.unsent,
             )
         )
         self._slots.ask_later(ended.later)

@@ -53,7 +53,7 @@ class Requeue(NamedTuple):
     """Give the task back to its old place, or end it with `end` if its tries are used up. The slot is free at once.
 
     `hold_ms`: no task of its model begins for so long. `blameless`: its worker has done its work. `repair`: with what it is done
-    once more.
+    once more. `unsent`: nothing of it has left.
     """
 
     why: str
@@ -63,6 +63,7 @@ class Requeue(NamedTuple):
     hold_ms: int = 0
     blameless: bool = False
     repair: Repair | None = None
+    unsent: bool = False
 
 
 class Release(NamedTuple):

@@ -1,0 +1,116 @@
+-- Windows of a model (field `windows`, `50/1s, 1000/1m`): its target sees at most so many requests within any such time, wherever one
+-- begins to count, over all replicas and workers.
+--
+-- An attempt counts from its grant until its request is known to have left, or its end is, and a window longer. As long as neither
+-- is known it counts on. So no window is ever passed: say that more requests than a window holds came within it, and look at the attempt
+-- among them that was granted last. Each of the others was granted before, and its request came within that window, so it was
+-- known to have left no earlier, and a window after that was not over when the last one came, nor when that was granted: all of them
+-- counted then, and it was not granted.
+--
+-- One set of each model: attempt -> the instant (us) at which its request was known to have left; FOREVER: it is not known.
+-- What is out of the longest window is dropped by grants.
+local windows = {}
+do
+local UNITS = { ms = 1000, s = 1000000, m = 60000000, h = 3600000000 }
+local DAY = 86400000
+
+-- What a text says: a list of {requests, us}, and the longest, us.
+local parse = keeping(function(text)
+  local list = { longest = 0 }
+  for requests, number, unit in string.gmatch(text, '(%d+)%s*/%s*(%d+)%s*(%a+)') do
+    local us = tonumber(number) * UNITS[unit]
+    list[#list + 1] = { tonumber(requests), us }
+    list.longest = math.max(list.longest, us)
+  end
+  return list
+end)
+
+local function member(id, epoch) return id .. ':' .. epoch end
+
+-- The earliest instant (us) at which the n-th task from now may start; 0: now. And whether that hangs on one of which it is not
+-- known yet: then it is no earlier.
+function windows.free_at(model, text, n)
+  local key, at, open = keys.windows(model), 0, false
+  for _, window in ipairs(parse(text)) do
+    local most, us = window[1], window[2]
+    local rounds = math.floor((n - 1) / most) -- those before them fill the window so often
+    local place = whole(most - (n - rounds * most)) -- from the end: of this one the window must be over
+    local left = tonumber(call('ZREVRANGE', key, place, place, 'WITHSCORES')[2])
+    if left and left >= FOREVER then
+      open, left = true, US
+    end
+    if left and left + us > US then
+      at = math.max(at, left + us + rounds * us)
+    elseif rounds > 0 then
+      at = math.max(at, US + rounds * us)
+    end
+  end
+  return at, open
+end
+
+-- An attempt is granted.
+function windows.begin(model, text, id, epoch)
+  local key, longest = keys.windows(model), parse(text).longest
+  call('ZREMRANGEBYSCORE', key, '-inf', whole(US - longest))
+  call('ZADD', key, whole(FOREVER), member(id, epoch))
+  call('PEXPIRE', key, whole(longest / 1000 + DAY))
+end
+
+-- The request of an attempt has left by now; `over`: the attempt has ended, which says nothing new where that was known. Nothing, if the
+-- attempt does not count.
+function windows.note(model, id, epoch, over)
+  local key, changed = keys.windows(model), 0
+  if over then
+    changed = call('ZADD', key, 'XX', 'LT', 'CH', US_TEXT, member(id, epoch))
+  else
+    changed = call('ZADD', key, 'XX', 'CH', US_TEXT, member(id, epoch))
+  end
+  local text = changed == 1 and call('HGET', keys.model(model), 'windows')
+  if text and tonumber(call('ZREVRANGE', key, '0', '0', 'WITHSCORES')[2]) < FOREVER then
+    call('PEXPIRE', key, whole(parse(text).longest / 1000 + 1000))
+  end
+end
+
+-- An attempt is over, and its request never left.
+function windows.forget(model, id, epoch) call('ZREM', keys.windows(model), member(id, epoch)) end
+
+-- Whether it is not known yet that the request of an attempt has left.
+function windows.waits_for(model, id, epoch)
+  return tonumber(call('ZSCORE', keys.windows(model), member(id, epoch)) or 0) >= FOREVER
+end
+
+-- A model has windows now that had none: what runs counts until it ends; or has none any more.
+function windows.set(model, before, text)
+  if not text then
+    call('DEL', keys.windows(model))
+  elseif not before then
+    for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
+      local epoch = call('HGET', keys.task(id), 'ep')
+      if epoch then windows.begin(model, text, id, epoch) end
+    end
+  end
+end
+
+-- Attempts that count, and that nobody will end any more, as a replica of another release has ended them: looks at `most` of those
+-- of which nothing is known, and returns how many that were.
+function windows.mend(model, most)
+  local key, text = keys.windows(model), whole(FOREVER)
+  local number = call('ZCOUNT', key, text, text)
+  local from = number > most and US % (number - most + 1) or 0
+  local attempts = call('ZRANGEBYSCORE', key, text, text, 'LIMIT', whole(from), whole(most))
+  for _, attempt in ipairs(attempts) do
+    local id, epoch = string.match(attempt, '^(.*):(%d+)$')
+    if not call('ZSCORE', keys.slots(model), id) or call('HGET', keys.task(id), 'ep') ~= epoch then
+      windows.note(model, id, epoch, true)
+    end
+  end
+  return #attempts
+end
+
+-- The clock went back by so many us: nothing has left later than now.
+function windows.set_back(model, by)
+  local key = keys.windows(model)
+  local ahead = call('ZRANGEBYSCORE', key, '(' .. US_TEXT, '(' .. whole(FOREVER), 'WITHSCORES')
+  for i = 1, #ahead, 2 do call('ZADD', key, whole(math.max(tonumber(ahead[i + 1]) - by, US)), ahead[i]) end
+end
+end

@@ -1,0 +1,264 @@
+"""Tasks of type `http`: what passes to an endpoint, who may use it, and which workers may run it."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.native.keys import key, secret
+from tests.support.rawworkers import worker_v2
+from tests.support.serving import NO_TLS, WORKER_TOKEN, until
+from tests.support.talk import Talk
+
+from fairlane.workers.sdk import Context, Task, Worker
+
+from .calling import IMAGE, URL, add, caller, offers, reaches, response, submit, target
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+
+
+async def test_a_call_that_waits_gets_the_answer_with_its_status(gateway: Start) -> None:
+    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+        call = talk.later(
+            talk.http.post(
+                "/api/tasks",
+                json={
+                    "type": "http",
+                    "url": f"{URL}?a=1",
+                    "method": "post",
+                    "query": {"b": [2, "drei"], "c": True},
+                    "headers": {"Accept": "text/plain"},
+                    "body": "hällo",
+                },
+            )
+        )
+        task = await worker.take()
+        payload = task["payload"]
+        assert payload["url"] == f"{URL}?a=1&b=2&b=drei&c=true"
+        assert (payload["method"], payload["body"], payload["endpoint"]) == ("POST", "hällo", "image")
+        assert payload["headers"] == [["accept", "text/plain"], ["content-type", "text/plain; charset=utf-8"]]
+        await worker.answer(task, response("not there", 404))
+        answer = await call
+        assert answer.status_code == 200
+        assert answer.json() == response("not there", 404)
+
+
+async def test_bytes_pass_as_base64(gateway: Start) -> None:
+    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+        encoded = base64.b64encode(bytes(range(256))).decode()
+        body = {"type": "http", "endpoint": "image", "url": URL, "bodyBase64": encoded, "async": True}
+        answer = await talk.http.post("/api/tasks", json=body)
+        assert answer.status_code == 202, answer.text
+        payload = (await worker.take())["payload"]
+        assert (payload["bodyBase64"], payload["method"]) == (encoded, "POST")
+        assert "body" not in payload
+
+
+async def test_streams_and_polls_show_such_tasks_as_any(gateway: Start) -> None:
+    async with gateway(**IMAGE) as talk, caller(talk) as worker:
+        body = {"type": "http", "url": URL, "stream": True}
+        async with talk.events("/api/tasks", json=body) as events:
+            task = await worker.take()
+            await worker.answer(task, response("streamed"))
+            done = await events.until_event("done")
+        assert done["result"]["body"] == "streamed"
+        assert done.get("usage") is None
+        polled = await talk.poll(task["taskId"])
+        assert polled["result"] == response("streamed")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "url is missing"),
+        ({"endpoint": "image"}, "url is missing: the endpoint image is for"),
+        ({"endpoint": "nobody", "url": URL}, "There is no endpoint 'nobody'"),
+        ({"endpoint": "image", "url": "https://other.example.com/v1/x"}, "not for this URL"),
+        ({"url": URL, "headers": {"Authorization": "Bearer mine"}}, "may not pass"),
+        ({"url": URL, "headers": {"Cookie": "a=b"}}, "may not pass"),
+        ({"url": URL, "headers": {"X-Forwarded-For": "127.0.0.1"}}, "may not pass"),
+        ({"url": URL, "headers": {"Host": "evil"}}, "may not pass"),
+        ({"url": URL, "headers": {"accept": "a\r\nx: y"}}, "one line"),
+        ({"url": URL, "headers": {"accept": {"a": 1}}}, "must be a text or a number"),
+        ({"url": URL, "headers": "accept"}, "must be an object"),
+        ({"url": URL, "body": "a", "bodyBase64": "YQ=="}, "cannot both"),
+        ({"url": URL, "bodyBase64": "!!"}, "must be base64"),
+        ({"url": URL, "method": "TRACE"}, "takes GET, POST, not TRACE"),
+        ({"url": URL, "model": "http:image"}, "has no 'model'"),
+        ({"url": URL, "qurey": {}}, "did you mean query"),
+        ({"url": f"{URL}\\..\\x"}, "backslash"),
+        ({"url": "https://images.example.com:0443/v1/x"}, "port"),
+    ],
+)
+async def test_what_may_not_pass_is_refused(gateway: Start, body: dict[str, Any], sentence: str) -> None:
+    async with gateway(**IMAGE) as talk:
+        answer = await talk.http.post("/api/tasks", json={"type": "http", **body})
+        assert answer.status_code in (400, 404), answer.text
+        assert sentence in answer.json()["error"]
+
+
+async def test_a_body_beyond_the_endpoints_limit_is_refused(gateway: Start) -> None:
+    image = {**IMAGE["endpoints"]["image"], "max_body_bytes": 10}
+    async with gateway(endpoints={"image": image}) as talk, caller(talk):
+        for body in ({"body": "äöüäöü"}, {"body": {"a": [1, 2, 3]}}, {"bodyBase64": "AAAAAAAAAAAAAAAA"}):
+            answer = await talk.http.post("/api/tasks", json={"type": "http", "url": URL, **body})
+            assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+        answer = await talk.http.post(
+            "/api/tasks", json={"type": "http", "url": URL, "body": "1234567890", "async": True}
+        )
+        assert answer.status_code == 202
+
+
+async def test_who_may_use_an_endpoint_is_said_by_keys_tiers_and_models(gateway: Start) -> None:
+    keys = [
+        key("ann", tier="paid"),
+        key("bob", tier="paid", models=["m"]),
+        key("cid", tier="free"),
+        key("dee", tier="paid", models=["http:image"]),
+        key("eve", tier="paid"),
+    ]
+    image = {**IMAGE["endpoints"]["image"], "tiers": ["paid"], "keys": ["ann", "bob", "cid", "dee"]}
+    async with gateway(keys=keys, endpoints={"image": image}) as talk:
+        for who, status in (("ann", 503), ("bob", 404), ("cid", 404), ("dee", 503), ("eve", 404)):
+            async with talk.client(secret(who)) as http:
+                for said in ({"url": URL}, {"url": URL, "endpoint": "image"}):
+                    answer = await http.post("/api/tasks", json={"type": "http", **said})
+                    assert answer.status_code == status, (who, answer.text)
+        async with talk.client(
+            secret("dee")
+        ) as http:  # whose only model is none that ordinary calls may name
+            answer = await http.post("/api/openai", json={"messages": []})
+            assert answer.status_code in (400, 404), answer.text
+
+
+async def test_online_and_offline_endpoints_take_what_they_are_for(gateway: Start) -> None:
+    url = IMAGE["endpoints"]["image"]["url"]
+    async with gateway(endpoints={"image": {"url": url, "offline": False}}) as talk:
+        answer = await talk.http.post("/api/tasks", json={"type": "http", "url": URL})
+        assert "for permits alone" in answer.json()["error"]
+        answer = await talk.http.post("/api/tasks", json={"type": "permit", "url": URL, "body": "x"})
+        assert "headers and body are the caller's" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/openai", "/api/tasks", "/v1/chat/completions"])
+async def test_no_ordinary_call_names_the_model_of_an_endpoint(gateway: Start, path: str) -> None:
+    async with gateway(**IMAGE) as talk, caller(talk):
+        for name in ("http:image", "http:*", "http:"):
+            body: dict[str, Any] = {"model": name, "messages": [{"role": "user", "content": "x"}]}
+            if path == "/api/tasks":
+                body = {"type": "echo", "payload": {}, "model": name}
+            answer = await talk.http.post(path, json=body)
+            assert answer.status_code == 400, answer.text
+            assert "endpoint" in answer.text
+        listed = (await talk.http.get("/v1/models")).json()["data"]
+        assert all(not one["id"].startswith("http:") for one in listed)
+
+
+async def test_workers_of_every_model_get_no_requests(gateway: Start) -> None:
+    async with gateway(**IMAGE) as talk, talk.worker2(["*"], 4) as other, talk.worker() as older:
+        refused = await talk.http.post("/api/submitTask", json={"target_url": URL})
+        assert refused.json()["code"] == "NO_WORKER"
+        async with caller(talk, 1) as worker:
+            await offers(talk, "http:image", "*")
+            one, two = await submit(talk), await submit(talk)
+            first = await worker.take()
+            await other.nothing_more()  # though it has free slots, and something waits
+            assert await older.idle()
+            plain = talk.sync(model="something")
+            taken = await asyncio.wait(
+                [asyncio.ensure_future(other.take()), asyncio.ensure_future(older.take())],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for pending in taken[1]:
+                pending.cancel()
+            plain.cancel()
+            await worker.answer(first, response("1"))
+            second = await worker.take()
+            assert {first["taskId"], second["taskId"]} == {one["task_id"], two["task_id"]}
+
+
+async def test_a_workers_token_must_name_endpoints(gateway: Start) -> None:
+    sha256 = {name: key(name)["sha256"] for name in ("all", "http", "one")}
+    workers = [
+        {"id": "all", "sha256": sha256["all"]},
+        {"id": "http", "sha256": sha256["http"], "models": ["http:*"]},
+        {"id": "one", "sha256": sha256["one"], "models": ["*", "http:image"]},
+    ]
+    endpoints = {**IMAGE["endpoints"], "other": {"url": "https://other.example.com/"}}
+    async with gateway(keys=[key("ann")], workers=workers, endpoints=endpoints) as talk:
+        async with worker_v2(talk.served.ws, "http:*", token=secret("http")):
+            await offers(talk, "http:image", "http:other")
+        await offers(talk)
+        async with worker_v2(talk.served.ws, "http:*", token=secret("one")):
+            await offers(talk, "http:image")
+        await offers(talk)
+        with pytest.raises(AssertionError, match="MODELS"):
+            async with worker_v2(talk.served.ws, "http:*", token=secret("all")):
+                pass
+
+
+async def test_a_request_that_must_not_come_twice_is_not_sent_again(gateway: Start) -> None:
+    image = {**IMAGE["endpoints"]["image"], "retries": 1}
+    async with gateway(endpoints={"image": image}) as talk:
+        async with caller(talk, 1) as worker:
+            await offers(talk, "http:image")
+            posted, got = await submit(talk, body="x"), await submit(talk)
+            assert (await worker.take())["taskId"] == posted["task_id"]
+            await worker.leave()
+        failed = await reaches(talk, posted["task_id"], "failed")
+        assert json.loads(failed["task_result"])["code"] == "WORKER_LOST"
+        async with caller(talk, 1) as worker:
+            for _ in range(2):  # once more, and then no more
+                task = await worker.take()
+                assert task["taskId"] == got["task_id"]
+                error = {"code": "UPSTREAM_ERROR", "message": "500", "retryable": True}
+                await worker.answer(task, errorInfo=error)
+            await reaches(talk, got["task_id"], "failed")
+
+
+async def test_a_real_target_is_called_by_a_worker_of_the_sdk(gateway: Start) -> None:
+    with target() as there:
+        url = f"{there.url}/v1/*"
+        async with gateway() as talk, httpx.AsyncClient(verify=NO_TLS, trust_env=False) as client:
+            worker = Worker(gateway=talk.served.ws, token=WORKER_TOKEN, slots=4)
+
+            @worker.handler(models=["http:*"], task_types=["http"])
+            async def call(task: Task, _: Context) -> dict[str, Any]:
+                payload = task.payload
+                body = payload.get("body", "").encode() or base64.b64decode(payload.get("bodyBase64", ""))
+                answer = await client.request(
+                    payload["method"], payload["url"], headers=payload["headers"], content=body
+                )
+                text: str | bytes = answer.content
+                try:
+                    text = answer.content.decode()
+                except UnicodeDecodeError:
+                    pass
+                return response(text, answer.status_code, **{"content-type": answer.headers["content-type"]})
+
+            running = asyncio.create_task(worker.run())
+            try:
+                await add(talk, name="image", url=url, set_headers={"Authorization": "Bearer key"})
+                await offers(talk, "http:image")
+                told = await submit(talk, target_url=f"{there.url}/v1/make?x=1", body='{"a":1}')
+                done = await reaches(talk, told["task_id"], "completed")
+                assert done["task_result"] == 'got {"a":1}'
+                method, path, headers, body = there.asked[0]
+                assert (method, path, body) == ("POST", "/v1/make?x=1", b'{"a":1}')
+                assert headers["authorization"] == "Bearer key"
+                assert headers["content-type"] == "application/json"
+                told = await submit(talk, target_url=f"{there.url}/v1/missing")
+                assert (await reaches(talk, told["task_id"], "completed"))["http_status"] == 404
+                told = await submit(talk, target_url=f"{there.url}/v1/bytes")
+                done = await reaches(talk, told["task_id"], "completed")
+                assert base64.b64decode(done["task_result_base64"]) == b"\x00\xff\xfe"
+                await until(lambda: len(there.asked) == 3)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)

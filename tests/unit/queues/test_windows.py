@@ -1,0 +1,460 @@
+"""Windows of a model: never more requests than they hold arrive within them, whenever those arrive that were granted; and what
+may start does so at once. The clock is moved by hand.
+"""
+
+import random
+from itertools import pairwise
+
+import pytest
+from tests.support.audit import audit
+from tests.support.direct import World
+from tests.support.pool import Pool
+
+from fairlane.queues.tasks import Grant, State, Submitted
+from fairlane.queues.windows import MOST_REQUESTS, Window, read_windows
+
+
+def fill(pool: Pool, number: int, first: int = 0) -> list[str]:
+    """Tasks of some users, who wait."""
+    ids = [f"t{n:04d}" for n in range(first, first + number)]
+    for n, task in enumerate(ids):
+        pool.submit(task, user=f"u{n % 7}")
+    return ids
+
+
+def seen_at_most(arrivals_us: list[int], text: str) -> None:
+    """No window holds more of these than it may."""
+    instants = sorted(arrivals_us)
+    for window in read_windows(text):
+        for n in range(len(instants) - window.requests):
+            assert instants[n + window.requests] - instants[n] >= 1000 * window.ms, (window, n)
+
+
+# ---- how they are written ----------
+
+
+def test_windows_are_read() -> None:
+    assert read_windows("50/1s") == (Window(50, 1000),)
+    assert read_windows(" 3/250ms,1000 / 1m, 9/24h") == (
+        Window(3, 250),
+        Window(1000, 60_000),
+        Window(9, 86_400_000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "should be like"),
+        ("50", "should be like"),
+        ("50/s", "should be like"),
+        ("50/1s,", "should be like"),
+        ("-1/1s", "should be like"),
+        ("1/1d", "should be like"),
+        ("٣/1s", "should be like"),
+        ("0/1s", "1 to 10,000 requests in each window"),
+        (f"{MOST_REQUESTS + 1}/1s", "1 to 10,000 requests in each window"),
+        ("1/9ms", "10ms to 24h"),
+        ("1/25h", "10ms to 24h"),
+        ("1/60s, 2/1m", "one window of each length"),
+        ("1/1s, 2/2s, 3/3s, 4/4s", "at most 3 windows"),
+    ],
+)
+def test_what_is_no_window_is_refused_with_what_to_write(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        read_windows(text)
+
+
+# ---- what they hold ----------
+
+
+def test_as_many_start_at_once_as_a_window_holds_and_no_more_until_they_have_left(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="3/1s")
+    fill(pool, 9)
+    answer = pool.ask(want=9)
+    assert len(answer.grants) == 3
+    assert all(grant.tell_sent for grant in answer.grants)
+    assert answer.later == (), "when they have left is not known: whoever tells wakes"
+    world.advance(60_000)
+    assert pool.ask(want=9).grants == [], "they count on"
+    assert pool.sent(*answer.grants[:2]) == (("m", 1000),)
+    world.advance(999)
+    assert pool.ask(want=9).later == (("m", 1),)
+    world.advance(1)
+    assert len(pool.ask(want=9).grants) == 2
+    audit(world, [f"t{n:04d}" for n in range(9)])
+
+
+def test_whoever_says_that_a_request_has_left_is_told_when_the_next_may_start(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/1s")
+    pool.submit("a")
+    pool.submit("b")
+    first, second = pool.take(want=2)
+    assert pool.sent(first) == (), "nobody waits"
+    pool.submit("c")
+    world.advance(400)
+    assert pool.sent(second) == (("m", 600),)
+    assert pool.sent(second) == (("m", 600),), "again, as after a lost reply"
+    assert pool.sent() == ()
+
+
+def test_an_attempt_that_says_nothing_counts_until_it_has_ended(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/2s")
+    grant = pool.run("a")
+    pool.submit("b")
+    world.advance(5000)
+    assert pool.ask().grants == []
+    assert pool.finish(grant, want=1).later == (("m", 2000),)
+    world.advance(2000)
+    assert pool.taken() == ["b"]
+
+
+def test_what_is_told_by_the_end_of_an_attempt_that_has_left_changes_nothing(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/2s")
+    grant = pool.run("a")
+    pool.submit("b")
+    pool.sent(grant)
+    world.advance(1500)
+    assert pool.finish(grant, want=1).later == (("m", 500),)
+
+
+def test_each_of_three_windows_holds(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/100ms, 3/1s, 4/1m")
+    fill(pool, 20)
+    starts = []
+    for _ in range(200):
+        grants = pool.take(want=5)
+        starts += [world.now_us] * len(grants)
+        if grants:
+            pool.sent(*grants)
+        world.advance(50)
+    assert [at - starts[0] for at in starts] == [0, 0, 100_000, 1_000_000], "and then the minute"
+    seen_at_most(starts, "2/100ms, 3/1s, 4/1m")
+    pool.submit("later", user="somebody else")
+    assert pool.ask().later == (("m", 60_000 - 10_000),)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whenever_requests_arrive_no_window_is_passed_and_nothing_waits_for_nothing(
+    world: World, seed: int
+) -> None:
+    """Requests arrive at any time before they are known to have left; of some nothing is said, some are lost, some given back."""
+    chance = random.Random(seed)
+    text = chance.choice(["5/1s", "3/1s, 8/5s", "1/300ms", "10/2s, 12/3s"])
+    pool, other = Pool(world), Pool(world, "r2", set_up=False)
+    pool.set_model(windows=text)
+    fill(pool, 80)
+    arrivals: list[int] = []
+    under_way: dict[str, tuple[Grant, bool, bool]] = {}
+    ended = 0
+
+    def arrive(grant: Grant, arrived: bool) -> None:
+        if not arrived:
+            arrivals.append(world.now_us)
+
+    for _ in range(10_000):
+        if ended == 80:
+            break
+        for grant in chance.choice([pool, other]).take(want=chance.choice((1, 3, 20))):
+            under_way[grant.task_id] = (grant, False, False)
+        for grant, arrived, told in list(under_way.values()):
+            match chance.choice(["wait", "wait", "arrive", "sent", "end", "back", "lose"]):
+                case "arrive":
+                    arrive(grant, arrived)
+                    under_way[grant.task_id] = (grant, True, told)
+                case "sent":
+                    arrive(grant, arrived)
+                    pool.sent(grant)
+                    under_way[grant.task_id] = (grant, True, True)
+                case "end":
+                    arrive(grant, arrived)
+                    assert chance.choice([pool, other]).finish(grant).outcome == "ok"
+                    del under_way[grant.task_id]
+                    ended += 1
+                case "back" if not arrived:
+                    pool.requeue(grant, "declined", unsent=True)
+                    del under_way[grant.task_id]
+                case "lose" if grant.attempt < 3:
+                    arrive(grant, arrived)
+                    pool.requeue(grant, "declined")
+                    del under_way[grant.task_id]
+        world.advance(chance.choice((0.5, 7, 40, 120)))
+        if under_way:
+            pool.renew(*(grant for grant, *_ in under_way.values()))
+    assert ended == 80
+    seen_at_most(arrivals, text)
+    audit(world, [f"t{n:04d}" for n in range(80)])
+
+
+def test_who_asks_at_the_instant_told_gets_as_many_as_there_are_and_a_millisecond_before_nobody(
+    world: World,
+) -> None:
+    pool, chance = Pool(world), random.Random(1)
+    pool.set_model(windows="20/1s")
+    fill(pool, 300)
+    starts: list[int] = []
+    for _ in range(800):
+        answer = pool.ask(want=64)
+        starts += [world.now_us] * len(answer.grants)
+        for grant in answer.grants:
+            world.advance(chance.choice((0.2, 1.5)))
+            pool.sent(grant)
+            pool.finish(grant)
+        ((_, ms),) = pool.ask(want=0).later or (("m", 0),)
+        if ms > 1:
+            world.advance(ms - 1)
+            assert pool.ask().grants == []
+            ms = 1
+        world.advance(ms)
+        if len(starts) == 300:
+            break
+    assert len(starts) == 300
+    seen_at_most(starts, "20/1s")
+    took_s = (starts[-1] - starts[0]) / 1e6
+    assert 300 / took_s > 19.5, "hardly anything of the windows is left unused"
+
+
+# ---- what does not count, and what does ----------
+
+
+def test_an_attempt_that_was_never_begun_does_not_count(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1m")
+    grant = pool.run("a")
+    assert pool.requeue(grant, "declined", unsent=True).outcome == "queued"
+    (again,) = pool.take()
+    assert again.task_id == "a"
+    assert pool.requeue(again, "declined").later == (("m", 60_000),), "it may have left"
+
+
+def test_a_lost_lease_counts_from_its_end(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/5s")
+    pool.run("a")
+    pool.pass_time(3000)
+    assert pool.state("a") == "queued"
+    ended = world.now_ms
+    assert pool.ask().later == (("m", 5000),)
+    pool.pass_time(5000)
+    (grant,) = pool.take()
+    assert grant.granted_ms >= ended + 5000
+    audit(world, ["a"])
+
+
+def test_a_task_that_is_cancelled_counts_until_its_worker_has_stopped(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1s")
+    grant = pool.run("a")
+    pool.submit("b")
+    pool.cancel("a")
+    world.advance(5000)
+    assert pool.ask().later == ()
+    assert pool.finish(grant, 0, want=1).later == (("m", 1000),)
+    audit(world, ["a", "b"])
+
+
+def test_what_is_said_late_of_an_attempt_that_was_lost_counts(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/5s")
+    grant = pool.run("a")
+    pool.pass_time(3000)
+    assert pool.ask().later == (("m", 5000),)
+    world.advance(1000)
+    assert pool.sent(grant) == (("m", 5000),), "its request left after all"
+
+
+def test_other_models_are_told_nothing_and_count_nothing(world: World) -> None:
+    pool = Pool(world)
+    grant = pool.run("a")
+    assert not grant.tell_sent
+    assert pool.sent(grant) == ()
+    pool.set_model(requests_per_minute=60)
+    pool.finish(grant)
+    assert not audit(world, ["a"]).by_kind["windows"]
+
+
+def test_a_grant_whose_reply_was_lost_is_still_asked_to_tell(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/1s")
+    fill(pool, 2)
+    first = pool.ask(want=2, nonce="n")
+    assert pool.ask(want=2, nonce="n") == first
+    pool.sent(first.grants[0])
+    assert [grant.tell_sent for grant in pool.ask(want=2, nonce="n").grants] == [False, True]
+
+
+def test_the_submit_that_finds_room_starts_at_once_and_counts(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1s")
+    first, second = pool.submit("a", want=1), pool.submit("b", want=1)
+    assert isinstance(first, Submitted)
+    assert isinstance(second, Submitted)
+    assert (first.state, second.state) == (State.EXECUTING, State.QUEUED)
+    assert first.grants[0].tell_sent
+    pool.sent(first.grants[0])
+    third = pool.submit("c", want=1)
+    assert isinstance(third, Submitted)
+    assert third.later == (("m", 1000),)
+
+
+# ---- changes ----------
+
+
+def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
+    pool = Pool(world)
+    fill(pool, 6)
+    grants = pool.take(want=3)
+    pool.set_model(windows="4/1s")
+    assert len(pool.ask(want=6).grants) == 1
+    assert pool.finish(grants[0], want=1).later == (("m", 1000),)
+    audit(world, [f"t{n:04d}" for n in range(6)])
+
+
+def test_windows_that_are_taken_back_hold_nobody_and_leave_nothing(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1h")
+    fill(pool, 5)
+    (grant,) = pool.take(want=5)
+    pool.set_model(windows=None)
+    assert len(pool.take(want=5)) == 4
+    pool.sent(grant)
+    pool.finish(grant)
+    assert not audit(world, [f"t{n:04d}" for n in range(5)]).by_kind["windows"]
+
+
+def test_a_longer_window_counts_what_is_still_known(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/1s")
+    fill(pool, 9)
+    pool.sent(*pool.take(want=9))
+    pool.set_model(windows="2/10s")
+    assert pool.ask().later == (("m", 10_000),)
+    pool.set_model(windows="3/10s")
+    assert len(pool.take(want=9)) == 1
+
+
+def test_a_smaller_window_lets_nobody_start_until_all_but_so_many_have_left(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="5/1s")
+    fill(pool, 9)
+    for grant in pool.take(want=5):
+        pool.sent(grant)
+        world.advance(100)
+    pool.set_model(windows="2/1s")
+    assert pool.ask(want=5).later == (("m", 800),), "when the fourth is over"
+    world.advance(800)
+    assert len(pool.take(want=5)) == 1
+
+
+def test_an_unrelated_change_counts_nothing_again(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/1s")
+    fill(pool, 3)
+    (grant,) = pool.take()
+    pool.sent(grant)
+    world.advance(1000)
+    (other,) = pool.take()
+    pool.sent(other)
+    world.advance(1000)
+    pool.set_model(concurrency=50)
+    assert len(pool.take()) == 1
+
+
+# ---- hard times ----------
+
+
+def test_the_clock_that_goes_back_holds_nobody_for_longer_than_a_window(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/1s")
+    fill(pool, 8)
+    pool.sent(*pool.take(want=2))
+    pool.sweep()
+    world.advance(-3_600_000)
+    for _ in range(4):
+        pool.sweep()
+    assert pool.ask().later[0][1] <= 1000
+    world.advance(1000)
+    assert len(pool.take(want=8)) == 2
+
+
+def test_attempts_that_another_release_has_ended_are_found(world: World) -> None:
+    """It does not know windows: what it ends counts on, until the sweep sees that nobody will end it."""
+    pool = Pool(world)
+    pool.set_model(windows="2/1s")
+    fill(pool, 4)
+    grants = pool.take(want=2)
+    attempts = world.call("ZRANGE", world.keys("windows", model="m"), 0, -1)
+    for grant in grants:
+        pool.finish(grant)
+    for attempt in attempts:
+        world.call("ZADD", world.keys("windows", model="m"), (1 << 53) - 1, attempt)
+    pool.pass_time(2000)
+    pool.pass_time(1000)
+    assert len(pool.take(want=4)) == 2
+
+
+def test_what_counts_is_forgotten_when_the_longest_window_is_over(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="100/1s, 500/2s")
+    fill(pool, 300)
+    most = 0
+    for _ in range(20):
+        grants = pool.take(want=64)
+        pool.sent(*grants)
+        world.advance(1000)
+        most = max(most, world.call("ZCARD", world.keys("windows", model="m")))
+        for grant in grants:
+            pool.finish(grant)
+    assert most <= 300
+    ttl = world.call("PTTL", world.keys("windows", model="m"))
+    assert 0 < ttl <= 3000
+
+
+# ---- what is told of them ----------
+
+
+def test_a_place_in_line_tells_when_the_windows_have_room(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="10/1s, 15/1m")
+    for n in range(40):
+        pool.submit(f"t{n:04d}", user="u")
+    waits = [pool.place(f"t{n:04d}").wait_ms for n in (0, 9, 10, 14, 15, 29, 30)]
+    assert waits[2] >= 1000
+    assert waits[4] >= 60_000
+    assert waits[6] >= 120_000
+    assert all(a <= b for a, b in pairwise(waits))
+    grants = pool.take(want=40)
+    pool.sent(*grants)
+    world.advance(600)
+    assert pool.place("t0010").wait_ms >= 400
+    assert 59_000 <= pool.place("t0015").wait_ms < 61_500
+
+
+def test_operators_see_when_the_next_may_start(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="1/10s")
+    grant = pool.run("a")
+    pool.sent(grant)
+    world.advance(4000)
+    pool.submit("b")
+    reply = pool.scheduler._link.run("survey", "m", 10, 10).result()  # type: ignore[attr-defined]
+    assert reply[4] == world.now_ms + 6000
+
+
+def test_a_task_goes_on_to_another_model_whose_window_is_full_for_longer_than_it_waits(world: World) -> None:
+    pool = Pool(world)
+    pool.offer("m", "other")
+    pool.set_model(windows="1/1m")
+    pool.run("a")
+    answer = pool.submit("b", fallbacks="other\t", fallback_after_ms=10_000, asked="route")
+    assert isinstance(answer, Submitted)
+    assert answer.model == "other"
+    pool.set_model(windows="1/2s")
+    kept = pool.submit("c", fallbacks="other\t", fallback_after_ms=10_000, asked="route")
+    assert isinstance(kept, Submitted)
+    assert kept.model == "m"

@@ -1,0 +1,280 @@
+"""A task's payload as a call, its headers, compressed answers, and what answers come to."""
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from fairlane.workers.adapters.endpoints.calls import Call, read_call
+from fairlane.workers.adapters.endpoints.decoding import MOST_MEMBERS, TooLargeError, decode, readable
+from fairlane.workers.adapters.endpoints.exchange import Answer
+from fairlane.workers.adapters.endpoints.headers import MOST_HEADERS, incoming, outgoing
+from fairlane.workers.adapters.endpoints.outcomes import redirected, result
+from fairlane.workers.sdk import TaskError
+
+RULES: dict[str, Any] = {"pattern": "https://a.example/v1/*", "timeoutMs": 1000, "maxResponseBytes": 1000}
+
+
+def payload(**more: Any) -> bytes:
+    rules = RULES | more.pop("rules", {})
+    whole = {"endpoint": "e", "method": "GET", "url": "https://a.example/v1/x", "rules": rules, **more}
+    return json.dumps(whole).encode()
+
+
+def said(status: int = 200, body: bytes = b"", **headers: str) -> Answer:
+    named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return Answer(status, named, body, False)
+
+
+def test_a_call_is_what_the_payload_says() -> None:
+    call = read_call(
+        payload(method="PUT", headers=[["A", "b"]], bodyBase64="AP8=", rules={"allowPrivate": ["10.0.0.0/8"]})
+    )
+    assert (call.method, call.headers, call.body, call.idempotent) == ("PUT", (("a", "b"),), b"\0\xff", True)
+    assert call.target.url == "https://a.example/v1/x"
+    assert [str(network) for network in call.allowed] == ["10.0.0.0/8"]
+    assert not read_call(payload(method="POST")).idempotent
+    assert not read_call(payload(method="PATCH")).idempotent
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"method": "get"}, "method"),
+        ({"method": "CONNECT"}, "method"),
+        ({"method": "TRACE"}, "method"),
+        ({"method": "GET / HTTP/1.1\r\nX: y"}, "method"),
+        ({"url": "https://b.example/v1/x"}, "pattern"),
+        ({"url": "http://a.example/v1/x"}, "pattern"),
+        ({"url": "https://a.example:8443/v1/x"}, "pattern"),
+        ({"url": "https://a.example/v2/x"}, "pattern"),
+        ({"url": "https://a.example/v1/../admin"}, "segments"),
+        ({"url": "https://a.example@b.example/v1/x"}, "user"),
+        ({"url": "file:///etc/passwd"}, "http"),
+        ({"url": "https://a.example/v1/x\r\nHost: b"}, "percent-encoded"),
+        ({"headers": [["a b", "c"]]}, "name"),
+        ({"headers": [["a", "b\r\nHost: evil"]]}, "header a"),
+        ({"headers": [["a", "b\0"]]}, "header a"),
+        ({"headers": [["a", "\u20ac"]]}, "header a"),
+        ({"headers": [["a", "b"]] * (MOST_HEADERS + 1)}, "headers"),
+        ({"headers": [["a", "b" * 40_000]]}, "headers"),
+        ({"body": "a", "bodyBase64": "YQ=="}, "both"),
+        ({"bodyBase64": "Y!Q=="}, "base64"),
+        ({"body": 1}, "payload"),
+        ({"rules": {"maxResponseBytes": 1 << 30}}, "payload"),
+        ({"rules": {"followRedirects": 6}}, "payload"),
+        ({"rules": {"allowPrivate": ["10.0.0.0/33"]}}, "10.0.0.0/33"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_called_is_refused_with_a_sentence(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_call(payload(**more))
+
+
+def test_headers_of_a_connection_and_of_ours_do_not_go_out() -> None:
+    given = [
+        ("Host", "evil"),
+        ("Content-Length", "3"),
+        ("Transfer-Encoding", "chunked"),
+        ("Connection", "keep-alive, X-Hop"),
+        ("X-Hop", "1"),
+        ("Keep-Alive", "timeout=5"),
+        ("Proxy-Authorization", "Basic x"),
+        ("Proxy-Connection", "close"),
+        ("TE", "trailers"),
+        ("Trailer", "x"),
+        ("Upgrade", "h2c"),
+        ("Expect", "100-continue"),
+        ("Accept-Encoding", "br"),
+        ("HTTP2-Settings", "x"),
+        ("Authorization", " Bearer of the operator "),
+        ("X-Kept", "2"),
+    ]
+    assert outgoing(given) == [("authorization", "Bearer of the operator"), ("x-kept", "2")]
+
+
+def test_headers_of_a_connection_and_credentials_do_not_come_back() -> None:
+    given = [
+        (b"Connection", b"close, x-hop"),
+        (b"X-Hop", b"1"),
+        (b"Set-Cookie", b"session=secret"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Proxy-Authenticate", b"Basic"),
+        (b"Content-Encoding", b"gzip"),
+        (b"Content-Length", b"9"),
+        (b"X-Name", "grün".encode()),
+        (b"X-Name", "grün".encode("latin-1")),
+    ]
+    kept = [("x-name", "grün"), ("x-name", "grün")]
+    assert incoming(given, decoded=True) == kept
+    assert incoming(given, decoded=False) == [("content-encoding", "gzip"), ("content-length", "9"), *kept]
+
+
+def raw_deflate(data: bytes) -> bytes:
+    maker = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return maker.compress(data) + maker.flush()
+
+
+DATA = b"some text " * 20_000
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", gzip.compress(DATA)),
+        ("x-gzip", gzip.compress(DATA)),
+        ("gzip", gzip.compress(DATA[:7]) + gzip.compress(DATA[7:])),
+        ("gzip", gzip.compress(DATA) + b"\0" * 100),
+        ("deflate", zlib.compress(DATA)),
+        ("deflate", raw_deflate(DATA)),
+    ],
+)
+def test_compressed_bodies_are_made_readable(coding: str, body: bytes) -> None:
+    assert decode(coding, body, len(DATA)) == DATA
+    with pytest.raises(TooLargeError):
+        decode(coding, body, len(DATA) - 1)
+
+
+def test_a_bomb_is_refused_as_soon_as_it_is_too_large() -> None:
+    bomb = gzip.compress(b"\0" * 50_000_000)
+    assert len(bomb) < 100_000
+    with pytest.raises(TooLargeError):
+        decode("gzip", bomb, 1000)
+    many = gzip.compress(b"") * 100_000
+    assert decode("gzip", gzip.compress(b"a") + many, 1000) == b"a"
+    assert decode("gzip", gzip.compress(b"a") * (MOST_MEMBERS + 5), 1000) == b"a" * MOST_MEMBERS
+
+
+@pytest.mark.parametrize(
+    "body", [gzip.compress(DATA)[:-9], b"\x1f\x8b", b"no gzip at all", gzip.compress(DATA)[:30] + b"x" * 50]
+)
+def test_what_is_no_compressed_body_says_so(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"cut off|broken"):
+        decode("gzip", body, 1_000_000)
+
+
+def test_only_what_was_compressed_once_by_a_known_way_is_made_readable() -> None:
+    assert readable(["gzip"])
+    assert not readable([])
+    assert not readable(["br"])
+    assert not readable(["gzip", "gzip"])
+    call = read_call(payload())
+    twice = gzip.compress(gzip.compress(b"x"))
+    told = result(call, said(body=twice, content_encoding="gzip, gzip"))
+    assert ("content-encoding", "gzip, gzip") in told["headers"]
+    assert "bodyBase64" in told
+
+
+def test_answers_below_500_are_results() -> None:
+    call = read_call(payload(method="POST"))
+    for status in (200, 204, 302, 304, 400, 401, 404, 409, 418, 499):
+        assert result(call, said(status, b"x"))["status"] == status
+    assert result(call, said(body="gr\u00fcn".encode()))["body"] == "grün"
+    assert result(call, said(body=b"\xff\x00"))["bodyBase64"] == "/wA="
+    assert result(call, said(body=b"a\0b"))["bodyBase64"] == "YQBi"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "status", "pause"),
+    [
+        (said(429), "MODEL_TOO_BUSY", None, 1000),
+        (said(429, retry_after="7"), "MODEL_TOO_BUSY", None, 7000),
+        (said(503, retry_after="7"), "MODEL_TOO_BUSY", None, 7000),
+        (said(429, retry_after="99999"), "MODEL_TOO_BUSY", None, 300_000),
+        (said(503), "UPSTREAM_ERROR", 503, None),
+        (said(503, retry_after="soon"), "UPSTREAM_ERROR", 503, None),
+        (said(500), "UPSTREAM_ERROR", 500, None),
+        (said(501), "UPSTREAM_ERROR", 501, None),
+        (said(504), "UPSTREAM_TIMEOUT", 504, None),
+        (said(777), "UPSTREAM_ERROR", None, None),
+    ],
+)
+def test_failures_have_their_codes(answer: Answer, code: str, status: int | None, pause: int | None) -> None:
+    with pytest.raises(TaskError) as failed:
+        result(read_call(payload()), answer)
+    assert (failed.value.code, failed.value.http_status, failed.value.retry_after_ms) == (code, status, pause)
+    assert failed.value.retryable
+
+
+def test_a_failure_tells_what_the_endpoint_said_but_no_secret_of_the_call() -> None:
+    call = read_call(payload(headers=[["authorization", "Bearer s3cr3t-of-ours"]]))
+    body = json.dumps({"error": {"message": "no such key: s3cr3t-of-ours, sorry"}}).encode()
+    with pytest.raises(TaskError) as failed:
+        result(call, said(500, body))
+    assert failed.value.message == "The endpoint answered 500: no such key: ***, sorry"
+
+
+def follow(call: Call, status: int, location: str) -> Call | None:
+    return redirected(call, said(status, location=location))
+
+
+def test_redirects_are_answers_where_none_are_followed() -> None:
+    assert follow(read_call(payload()), 302, "https://a.example/v1/y") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "as_method", "keeps_body"),
+    [
+        *((301, "GET", "GET", True), (302, "HEAD", "HEAD", True), (303, "HEAD", "HEAD", True)),
+        *((301, "POST", "GET", False), (302, "POST", "GET", False), (303, "POST", "GET", False)),
+        *((303, "PUT", "GET", False), (303, "DELETE", "GET", False)),
+        *((301, "PUT", "PUT", True), (302, "DELETE", "DELETE", True), (302, "PATCH", "PATCH", True)),
+        *((307, "POST", "POST", True), (308, "POST", "POST", True), (307, "GET", "GET", True)),
+    ],
+)
+def test_a_redirect_keeps_the_method_or_becomes_a_get(
+    status: int, method: str, as_method: str, keeps_body: bool
+) -> None:
+    headers = [["content-type", "text/plain"], ["content-digest", "x"], ["authorization", "Bearer x"]]
+    call = read_call(payload(method=method, headers=headers, body="b", rules={"followRedirects": 2}))
+    there = follow(call, status, "y?z=1")
+    assert there is not None
+    assert (there.method, there.target.url, there.redirects) == (as_method, "https://a.example/v1/y?z=1", 1)
+    assert there.body == (b"b" if keeps_body else b"")
+    assert [name for name, _ in there.headers] == (
+        ["content-type", "content-digest", "authorization"] if keeps_body else ["authorization"]
+    )
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://b.example/v1/x",
+        "http://a.example/v1/x",
+        "https://a.example:444/v1/x",
+        "//169.254.169.254/latest/meta-data",
+        "http://169.254.169.254/",
+        "/v2/x",
+        "../admin",
+        "/v1/../admin",
+        "/v1/%2e%2e/admin",
+        "https://u:p@a.example/v1/x",
+        "https://a.example\\@b.example/v1/x",
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "/v1/x y",
+        "/v1/gr\u00fcn",
+        "https://a.example./v1/x",
+        "https://[::1]/v1/x",
+    ],
+)
+def test_a_redirect_off_the_pattern_is_refused(location: str) -> None:
+    call = read_call(payload(rules={"followRedirects": 5}))
+    with pytest.raises(TaskError) as refused:
+        follow(call, 302, location)
+    assert (refused.value.code, refused.value.retryable) == ("REDIRECT_REFUSED", False)
+    assert "admin" not in refused.value.message
+
+
+def test_redirects_are_followed_so_often_and_no_more() -> None:
+    call = read_call(payload(rules={"followRedirects": 1}))
+    there = follow(call, 302, "/v1/y#part")
+    assert there is not None
+    assert there.target.url == "https://a.example/v1/y"
+    with pytest.raises(TaskError, match="more often"):
+        follow(there, 302, "/v1/z")
+    for status in (300, 304, 305, 306, 200):
+        assert follow(call, status, "/v1/y") is None
+    assert redirected(call, said(302)) is None

@@ -1,0 +1,118 @@
+"""The payload of a task of type `http`, as the gateway makes it: one call of an endpoint, and its rules. Pure."""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fairlane.workers.adapters.endpoints.addresses import Network, read_networks
+from fairlane.workers.adapters.endpoints.headers import Header, outgoing, without_body
+from fairlane.workers.adapters.targets import BadTarget, Pattern, Target, read_target
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""A call by one of these may be made twice (RFC 9110, 9.2.2)."""
+MOST_REDIRECTS = 5
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}", re.ASCII)
+_NO_CALLS = frozenset({"CONNECT", "TRACE"})
+"""One makes a proxy of the server, the other repeats its request, credentials included."""
+
+_Text = Annotated[str, Meta(max_length=8192)]
+
+
+class _Rules(msgspec.Struct, rename="camel"):
+    pattern: _Text
+    timeout_ms: Annotated[int, Meta(ge=1, le=24 * 3600 * 1000)]
+    max_response_bytes: Annotated[int, Meta(ge=0, le=MAX_RESPONSE_BYTES)]
+    allow_private: Annotated[list[_Text], Meta(max_length=64)] = []
+    follow_redirects: Annotated[int, Meta(ge=0, le=MOST_REDIRECTS)] = 0
+
+
+class _Payload(msgspec.Struct, rename="camel"):
+    endpoint: Annotated[str, Meta(max_length=200)]
+    method: str
+    url: _Text
+    rules: _Rules
+    headers: Annotated[list[tuple[str, str]], Meta(max_length=1024)] = []
+    body: str | None = None
+    body_base64: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to one place, and what holds for it."""
+
+    endpoint: str
+    method: str
+    target: Target
+    headers: tuple[Header, ...]
+    body: bytes
+    pattern: Pattern
+    timeout_s: float
+    max_response_bytes: int
+    allowed: tuple[Network, ...]
+    """Networks in which private addresses may be connected to."""
+    follows: bool
+    """Whether redirects are followed, and are no answers."""
+    redirects: int
+    """How many more may be."""
+
+    @property
+    def idempotent(self) -> bool:
+        return self.method in IDEMPOTENT
+
+    def moved(self, target: Target, *, as_get: bool) -> "Call":
+        """The call that a redirect asks for; `as_get`: without its method and body."""
+        there = replace(self, target=target, redirects=self.redirects - 1)
+        return (
+            replace(there, method="GET", headers=tuple(without_body(self.headers)), body=b"")
+            if as_get
+            else there
+        )
+
+
+def read_call(payload: bytes) -> Call:
+    """The call that a task asks for. Raises ValueError, with a sentence, for one that cannot or may not be made, such as one
+    whose URL does not match the pattern of its endpoint.
+    """
+    try:
+        asked = _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # which quote no values
+        raise ValueError(f"The payload is not one of a call: {error}") from error
+    if not _METHOD.fullmatch(asked.method) or asked.method in _NO_CALLS:
+        raise ValueError("The method is none that may be called")
+    rules = asked.rules
+    target, pattern = read_target(asked.url), Pattern.read(rules.pattern)
+    if not pattern.matches(target):
+        raise BadTarget("a URL must match the pattern of its endpoint")
+    return Call(
+        asked.endpoint,
+        asked.method,
+        target,
+        tuple(outgoing(asked.headers)),
+        _body(asked),
+        pattern,
+        rules.timeout_ms / 1000,
+        rules.max_response_bytes,
+        read_networks(rules.allow_private),
+        rules.follow_redirects > 0,
+        rules.follow_redirects,
+    )
+
+
+def _body(asked: _Payload) -> bytes:
+    if asked.body is not None and asked.body_base64 is not None:
+        raise ValueError("The call has both body and bodyBase64")
+    if asked.body_base64 is None:
+        return (asked.body or "").encode()
+    try:
+        return base64.b64decode(asked.body_base64, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("bodyBase64 is not base64") from error

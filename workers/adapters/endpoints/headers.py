@@ -1,0 +1,94 @@
+"""Which headers go out with a call, and which come back with its answer. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+Header = tuple[str, str]
+
+MOST_HEADERS = 128
+MAX_HEADERS_BYTES = 32 * 1024
+
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("http2-settings", "expect"),
+    }
+)
+"""They are about one connection (RFC 9110, 7.6.1). `Expect` goes with them: a body is sent at once."""
+OURS = frozenset({"host", "content-length", "accept-encoding"})
+"""They follow from the call itself: where it goes, what its body is, and what we can read."""
+OF_A_BODY = frozenset(
+    {"content-type", "content-encoding", "content-language", "content-location", "content-md5", "digest"}
+)
+"""They go where a redirect drops the body. Besides: `Content-Digest`, `Repr-Digest`."""
+CREDENTIALS_OF_ANSWERS = frozenset({"set-cookie", "set-cookie2", "authentication-info"})
+"""They are for whoever made the call, which is this worker with the operator's credentials, and not for callers."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+def outgoing(headers: Iterable[Header]) -> list[Header]:
+    """Those that pass, names in lower case. Raises ValueError, with a sentence that quotes no value, for what is no header: a
+    line break within one would be the beginning of another.
+    """
+    given = [(name.lower(), value.strip(" \t")) for name, value in headers]
+    if len(given) > MOST_HEADERS or sum(len(n) + len(v) for n, v in given) > MAX_HEADERS_BYTES:
+        raise ValueError(
+            f"There are more than {MOST_HEADERS} headers, or {MAX_HEADERS_BYTES} characters of them"
+        )
+    for name, value in given:
+        if not _NAME.fullmatch(name):
+            raise ValueError("A header's name is none")
+        if not _VALUE.fullmatch(value):
+            raise ValueError(f"The header {name} is not one line of Latin-1 text")
+    stays = HOP_BY_HOP | OURS | _named_by_connection(given)
+    return [(name, value) for name, value in given if name not in stays and not name.startswith("proxy-")]
+
+
+def without_body(headers: Iterable[Header]) -> list[Header]:
+    """What is left of a call's headers when a redirect drops its body."""
+    return [
+        (name, value) for name, value in headers if name not in OF_A_BODY and not name.endswith("-digest")
+    ]
+
+
+def incoming(headers: Sequence[tuple[bytes, bytes]], *, decoded: bool) -> list[Header]:
+    """Those of an answer that its caller gets, names in lower case. `decoded`: the body is not as the server encoded it."""
+    told = [(name.decode("ascii").lower(), _text(value)) for name, value in headers]
+    stays = HOP_BY_HOP | CREDENTIALS_OF_ANSWERS | _named_by_connection(told)
+    if decoded:
+        stays |= {"content-encoding", "content-length"}
+    return [(name, value) for name, value in told if name not in stays and not name.startswith("proxy-")]
+
+
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    """All members of a header's lists, in lower case."""
+    found = [_text(value) for known, value in headers if known.lower() == name]
+    return [member.strip().lower() for value in found for member in value.split(",") if member.strip()]
+
+
+def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """The value of a header, the first one of several."""
+    return next((_text(value) for known, value in headers if known.lower() == name), None)
+
+
+def wire(headers: Iterable[Header]) -> list[tuple[bytes, bytes]]:
+    """As they are sent."""
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
+
+
+def _named_by_connection(headers: Iterable[Header]) -> set[str]:
+    return {
+        member.strip().lower()
+        for name, value in headers
+        if name == "connection"
+        for member in value.split(",")
+    }
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -1,0 +1,122 @@
+"""What an endpoint's answer, or its lack, means for the task. Pure.
+
+| the endpoint                                        | the task                          | tried again                    |
+|-----------------------------------------------------|-----------------------------------|--------------------------------|
+| answers below 500, but 429                          | its result                        |                                |
+| 429; 503 with `Retry-After`                         | MODEL_TOO_BUSY                    | yes: it was not done           |
+| 504, 522, 524                                       | UPSTREAM_TIMEOUT                  | if its method is idempotent    |
+| other 5xx, no connection, broken off before an answer | UPSTREAM_ERROR                  | likewise                       |
+| broken off within its answer                        | UPSTREAM_TRUNCATED                | likewise                       |
+| no connection in time                               | CONNECT_TIMEOUT                   | likewise                       |
+| no answer in time                                   | FIRST_TOKEN_TIMEOUT               | likewise                       |
+| an answer that does not end in time                 | TOTAL_TIMEOUT                     | likewise                       |
+| the time of the task is over                        | TOTAL_TIMEOUT                     | no                             |
+| an answer that cannot be read                       | JSON_PARSE_FAILED                 | no                             |
+| an address, a redirect or a size that may not be    | ADDRESS_REFUSED, REDIRECT_REFUSED, RESPONSE_TOO_LARGE | no         |
+
+A refusal for a time (429, 503) holds the endpoint's line for all who call it, so the failure names no other status: with one, the
+worker would rest, which has other endpoints to call.
+"""
+
+import base64
+from typing import Any
+from urllib.parse import urldefrag, urljoin
+
+from fairlane.workers.adapters.endpoints import headers as header
+from fairlane.workers.adapters.endpoints.calls import Call
+from fairlane.workers.adapters.endpoints.decoding import TooLargeError, decode, readable
+from fairlane.workers.adapters.endpoints.exchange import Answer, too_large
+from fairlane.workers.adapters.failures import DEFAULT_PAUSE_S, TIMEOUT_STATUSES, read_error
+from fairlane.workers.adapters.targets import Target, read_target
+from fairlane.workers.sdk.backoff import requested_pause
+from fairlane.workers.sdk.errors import TaskError, shorten
+
+MAX_SAID_BYTES = 64 * 1024
+"""Of a failure's body, that is looked at for its sentence."""
+SECRET_CHARS = 8
+"""Words of headers that are so long may be secrets, and are kept out of sentences."""
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NO_BODY = frozenset({204, 206, 304})
+"""Answers without a body, and parts of one, which cannot be made readable by themselves."""
+
+
+def redirected(call: Call, answer: Answer) -> Call | None:
+    """The call that an answer asks for instead; None where it is the answer, or no redirects are followed.
+
+    Raises TaskError for one that may not be followed: off the endpoint's pattern, to another scheme, host or port above all; or
+    after as many as may be.
+    """
+    location = header.first(answer.headers, b"location")
+    if answer.status not in _REDIRECTS or location is None or not call.follows:
+        return None
+    if call.redirects == 0:
+        raise TaskError("REDIRECT_REFUSED", "The endpoint redirects more often than may be followed.")
+    try:
+        target = read_target(urldefrag(urljoin(call.target.url, location)).url)
+    except ValueError as error:
+        raise TaskError(
+            "REDIRECT_REFUSED", "The endpoint redirects to what is no URL that may be called."
+        ) from error
+    if not _within(call, target):
+        raise TaskError("REDIRECT_REFUSED", "The endpoint redirects to a URL that is not of its pattern.")
+    as_get = (answer.status == 303 and call.method not in ("GET", "HEAD")) or (
+        answer.status in (301, 302) and call.method == "POST"
+    )
+    return call.moved(target, as_get=as_get)
+
+
+def _within(call: Call, target: Target) -> bool:
+    """The pattern's scheme, host and port are literal, so headers that prove who calls never go anywhere else."""
+    return target.origin == call.target.origin and call.pattern.matches(target)
+
+
+def result(call: Call, answer: Answer) -> dict[str, Any]:
+    """The task's result. Raises TaskError where the answer is a failure, or too large once it is readable."""
+    told_headers = header.incoming(answer.headers, decoded=False)
+    pause_s = requested_pause(dict(reversed(told_headers)))  # the first of each
+    if answer.status == 429 or (answer.status == 503 and pause_s is not None):
+        pause_s = DEFAULT_PAUSE_S if pause_s is None else pause_s
+        raise TaskError(
+            "MODEL_TOO_BUSY", _sentence(call, answer), retryable=True, retry_after_ms=round(pause_s * 1000)
+        )
+    if answer.status >= 500:
+        code = "UPSTREAM_TIMEOUT" if answer.status in TIMEOUT_STATUSES else "UPSTREAM_ERROR"
+        status = answer.status if answer.status < 600 else None
+        raise TaskError(code, _sentence(call, answer), http_status=status)
+    body, decoded = _readable(call, answer, call.max_response_bytes)
+    told: dict[str, Any] = {
+        "status": answer.status,
+        "headers": header.incoming(answer.headers, decoded=decoded),
+    }
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or "\0" in text:  # which is no text to databases
+        return {**told, "bodyBase64": base64.b64encode(body).decode()}
+    return {**told, "body": text}
+
+
+def _readable(call: Call, answer: Answer, limit: int) -> tuple[bytes, bool]:
+    """The body, and whether it had to be made readable for that."""
+    codings = header.values(answer.headers, b"content-encoding")
+    if call.method == "HEAD" or answer.status in _NO_BODY or not readable(codings):
+        return answer.body, False
+    try:
+        return decode(codings[0], answer.body, limit), True
+    except TooLargeError as error:
+        raise too_large(limit) from error
+    except ValueError as error:
+        raise TaskError("JSON_PARSE_FAILED", f"The endpoint's answer cannot be read: {error}.") from error
+
+
+def _sentence(call: Call, answer: Answer) -> str:
+    """What a failure says of itself, without what the call said to prove who makes it."""
+    try:
+        said = read_error(_readable(call, answer, MAX_SAID_BYTES)[0][:MAX_SAID_BYTES]).message
+    except TaskError:
+        said = ""
+    for word in (word for _, value in call.headers for word in value.split() if len(word) >= SECRET_CHARS):
+        said = said.replace(word, "***")
+    sentence = f"The endpoint answered {answer.status}"
+    return shorten(f"{sentence}: {said}" if said else f"{sentence}.")

@@ -1,0 +1,39 @@
+"""Tells the store which attempts' requests have left: one call for all of a tick of the event loop."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import Grant
+from fairlane.workers.server.slots import Slots
+
+CALL_ATTEMPTS = 500
+"""What one call tells; everybody else waits for as long as it takes."""
+
+
+class Departures:
+    """See the module. What is not told, as the store is away, is made up for by the end of the attempt: until then it counts."""
+
+    def __init__(self, scheduler: Scheduler, slots: Slots) -> None:
+        self._scheduler = scheduler
+        self._slots = slots
+        self._ready: list[Grant] = []
+
+    def add(self, grant: Grant) -> None:
+        """The request of this attempt has left."""
+        if not self._ready:
+            self._scheduler.before_writing(self._send)
+        self._ready.append(grant)
+
+    def _send(self) -> None:
+        ready, self._ready = self._ready, []
+        with contextlib.suppress(StoreUnavailable):
+            for at in range(0, len(ready), CALL_ATTEMPTS):
+                reply = self._scheduler.sent(ready[at : at + CALL_ATTEMPTS])
+                reply.add_done_callback(self._on_reply)
+
+    def _on_reply(self, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            self._slots.ask_later(self._scheduler.told_later(reply.result()))
