@@ -253,7 +253,7 @@ class Gateway:
             closing=closing,
             going=going,
             allowances=allowances,
-            gate=Gate(self.scheduler, signer, lambda: current.endpoints),
+            gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
         )
 
         # what operators see and do

@@ -460,19 +460,20 @@ class Scheduler:
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
     async def permit(self, grant: Grant, unused_ms: int, used_ms: int, rest: bytes) -> EventRow | None:
-        """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From now
-        on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
+        """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From
+        now on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
         """
         told = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
         outcome, *event = await self._link.run("permit", *told)
         return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
 
-    async def admit(self, task_id: str, epoch: int, nonce: str) -> Admitted:
-        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From then on
-        it holds its slot until `leave`, or until its time is over.
+    async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
+        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From then
+        on it holds its slot until `leave`, or until its time is over. Also when the next task of its model may start, if time alone
+        is in the way.
         """
-        reply = await self._link.run("admit", task_id, epoch, nonce)
-        return Admitted(reply[0].decode())
+        outcome, *later = await self._link.run("admit", task_id, epoch, nonce)
+        return Admitted(outcome.decode()), _later(later[0])[0] if later else ()
 
     async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
         """What was let in with the permit of this grant has ended: its task completes, with a terminal event of these fields."""

@@ -16,7 +16,7 @@ from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
-from fairlane.queues.tasks import PERMIT, Admitted, Left, State
+from fairlane.queues.tasks import PERMIT, Admitted, Later, Left, State
 from fairlane.streaming.events import fragment_done
 from fairlane.workers.server.pool import Recent
 
@@ -54,18 +54,20 @@ class _Told(NamedTuple):
 
 
 class Gate:
-    """See the module. `endpoints`: those that there are now."""
+    """See the module. `endpoints`: those that there are now. `ask_later`: `Holder.ask_later`."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         signer: Signer,
         endpoints: Callable[[], Endpoints],
+        ask_later: Callable[[Later], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._signer = signer
         self._endpoints = endpoints
+        self._ask_later = ask_later
         self._clock = clock
         self._over: Recent[Signed, Admitted] = Recent(OVER_REMEMBERED)
         self._asking: dict[Signed, asyncio.Future[Admitted]] = {}
@@ -113,12 +115,13 @@ class Gate:
         nonce = self._scheduler.nonce()
         for pause in (*REPEAT_S, None):
             try:
-                outcome = await self._scheduler.admit(*signed, nonce)
+                outcome, later = await self._scheduler.admit(*signed, nonce)
                 break
             except StoreError:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
+        self._ask_later(later)
         self._over.put(signed, Admitted.USED if outcome is Admitted.IN else outcome)
         return outcome
 

@@ -44,6 +44,8 @@ class Holder:
         self._signer = signer
         self._endpoints = endpoints
         self._timers = ModelTimers(asyncio.get_running_loop(), self.on_wake)
+        self.ask_later = self._timers.set
+        """Look again when a model may start its next task."""
         self._asking: dict[str, bool] = {}
         """Models of which permits are asked for now; True: once more when that is answered."""
         self._closed = False
@@ -76,7 +78,7 @@ class Holder:
         if reply.cancelled() or reply.exception() is not None:
             return  # grants that nobody knows of are free again after a few seconds; the sweep says it again
         taken = self._scheduler.taken(reply.result())
-        self._timers.set(taken.later)
+        self.ask_later(taken.later)
         for grant in taken.grants:
             self._background.spawn(self._give_out(grant))
         if again or len(taken.grants) == MOST_TAKEN:

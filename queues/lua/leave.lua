@@ -13,7 +13,7 @@ script('leave', 'allow-oom', function(ARGV)
   local permit = t.ep == epoch and permits.read(t) or nil
   if not permit then return { 'over' } end
   if not permit.used then return { t.st == 'executing' and 'unused' or 'over' } end
-  if not permits.give_back(id, t, t.st == 'executing') then return { 'over' } end
+  if not permits.give_back(id, t, true, t.st == 'executing') then return { 'over' } end
   local outcome = { 'over' }
   if t.st == 'executing' then -- else it was cancelled while the call was under way
     end_task(id, t, 'completed', 'done', event_data(id, ARGV[3]), '', '')

@@ -15,8 +15,7 @@ script('permit', nil, function(ARGV)
   local t = load(id)
   if not t or t.ep ~= epoch then return { 'stale' } end
   if t.st ~= 'executing' then
-    if t.gt == ARGV[3] and release(id, t) then
-      settle(t, -1, -1, false)
+    if t.gt == ARGV[3] and permits.give_back(id, t, false, false) then
       wake(t.m)
       wake_elsewhere(t)
     end

@@ -1,8 +1,9 @@
 do
 -- The slot of a permit is free again; whether it held one. It is charged as it was at its grant, used or not: who lets permits go to
--- waste is served no sooner for it.
-function permits.give_back(id, t, completed)
+-- waste is served no sooner for it. An unused one counts in no window.
+function permits.give_back(id, t, used, completed)
   if not release(id, t) then return false end
+  if not used then windows.forget(t.m, id, t.ep) end
   settle(t, -1, -1, completed)
   return true
 end
@@ -12,7 +13,7 @@ end
 function permits.end_out(id, t, state, kind, data, code)
   local permit = permits.read(t)
   if permit.used then return end_task(id, t, state, kind, data, code, '', nil, math.max(permit.till, NOW + 1)) end
-  permits.give_back(id, t, false)
+  permits.give_back(id, t, false, false)
   local event_id = end_task(id, t, state, kind, data, code, '')
   wake(t.m)
   wake_elsewhere(t)
@@ -31,7 +32,7 @@ function permits.look_at(id, t, done, unused)
     permits.keep(id, t.m, permit.till)
     return
   end
-  permits.give_back(id, t, permit.used)
+  permits.give_back(id, t, permit.used, permit.used)
   if permit.used then
     end_task(id, t, 'completed', 'done', event_data(id, done.rest), '', '')
   else

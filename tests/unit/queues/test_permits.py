@@ -69,7 +69,7 @@ class Line(Pool):
 
     def enter(self, grant: Grant, nonce: str = "") -> Admitted:
         nonce = nonce or self.scheduler.nonce()
-        answer: Admitted = drive(self.scheduler.admit(grant.task_id, grant.epoch, nonce))
+        answer: Admitted = drive(self.scheduler.admit(grant.task_id, grant.epoch, nonce))[0]
         return answer
 
     def leave(self, grant: Grant) -> Left:
@@ -344,6 +344,48 @@ def test_who_lets_permits_go_to_waste_is_served_no_sooner_for_it(line: Line) -> 
             line.leave(grant)
         line.pass_time(UNUSED_MS)
     assert order == ["waster", "user"] * 3
+
+
+# ---- windows ----------
+
+
+def test_a_permit_counts_in_a_window_until_it_is_used_and_a_window_longer(
+    line: Line, ear: Subscription
+) -> None:
+    line.configure(0, "requests", model=IMAGE)
+    line.set_model(IMAGE, windows="2/1s")
+    first, second = line.out("a"), line.out("b")
+    line.ask_for("c")
+    line.pass_time(5000)
+    assert line.hold() == [], "neither has left"
+    assert line.enter(first) is Admitted.IN
+    line.world.advance(500)
+    _, later = drive(line.scheduler.admit(second.task_id, second.epoch, "n"))
+    assert later == ((IMAGE, 500),), "a window after the first one"
+    line.world.advance(499)
+    assert line.hold() == []
+    line.world.advance(1)
+    (grant,) = line.hold()
+    assert grant.task_id == "c"
+    line.audit()
+
+
+def test_an_unused_permit_counts_in_no_window(line: Line) -> None:
+    line.configure(0, "requests", model=IMAGE)
+    line.set_model(IMAGE, windows="2/1h")
+    line.out("a")
+    line.out("b")
+    for name in ("c", "d"):
+        line.ask_for(name)
+    assert line.hold() == []
+    line.cancel("a")
+    (third,) = line.hold()
+    line.give_out(third)
+    line.pass_time(UNUSED_MS)
+    assert line.code("b") == "PERMIT_EXPIRED"
+    (fourth,) = line.hold()
+    assert (third.task_id, fourth.task_id) == ("c", "d")
+    line.audit()
 
 
 # ---- cancelled ----------
