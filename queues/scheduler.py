@@ -468,9 +468,9 @@ class Scheduler:
         return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
 
     async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
-        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From then
-        on it holds its slot until `leave`, or until its time is over. Also when the next task of its model may start, if time alone
-        is in the way.
+        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From
+        then on it holds its slot until `leave`, or until its time is over. Also when the next task of its model may start, if
+        time alone is in the way.
         """
         outcome, *later = await self._link.run("admit", task_id, epoch, nonce)
         return Admitted(outcome.decode()), _later(later[0])[0] if later else ()

@@ -40,8 +40,8 @@ class Tickets:
         self._secret = secret
 
     def mac(self, purpose: bytes, message: bytes, size: int) -> bytes:
-        """The first `size` bytes of HMAC-SHA256, by the same secret, for something else than tickets: `purpose` says for what, and
-        no other purpose begins so."""
+        """The first `size` bytes of HMAC-SHA256, by the same secret, for something else than tickets: `purpose` says for what,
+        and no other purpose begins so."""
         return hmac.digest(self._secret, purpose + message, hashlib.sha256)[:size]
 
     def issue(self, task_id: str, expires_at_ms: int) -> str:

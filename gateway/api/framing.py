@@ -181,7 +181,8 @@ class HotRoute(APIRoute):
     """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
 
     `call(tasks, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
-    body's model. `any_method`: others answer the same, and are not described. `description`, like the rest, is FastAPI's: what a caller reads in the document.
+    body's model. `any_method`: others answer the same, and are not described. `description`, like the rest, is FastAPI's: what a
+    caller reads in the document.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: A
 
 
 def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
-    """The endpoint of the request that the proxy holds, as the proxy tells its URL. Where it tells it in two ways, one of which may be its
-    client's, both must mean the same."""
+    """The endpoint of the request that the proxy holds, as the proxy tells its URL. Where it tells it in two ways, one of which
+    may be its client's, both must mean the same."""
     told = request.header
     urls = [url] if (url := told(b"x-original-url")) else []
     parts = [told(b"x-forwarded-" + name) for name in (b"proto", b"host", b"uri")]

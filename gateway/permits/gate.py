@@ -1,8 +1,9 @@
 """Lets in whoever has a permit, for the proxy in front of an endpoint, and hears of the end of what was let in.
 
-Anybody may ask, as anybody may knock at the proxy. What is not genuine is refused by arithmetic alone; of what is, the store decides, once
-for each permit; it is asked once for any number of repetitions, and what it has refused for good is remembered. Who comes without a permit
-is told when to come again: for that the store is asked a bounded number of times a second, however many come.
+Anybody may ask, as anybody may knock at the proxy. What is not genuine is refused by arithmetic alone; of what is, the store
+decides, once for each permit; it is asked once for any number of repetitions, and what it has refused for good is remembered. Who
+comes without a permit is told when to come again: for that the store is asked a bounded number of times a second, however many
+come.
 """
 
 import asyncio
@@ -76,8 +77,8 @@ class Gate:
         self._looked_at = clock()
 
     async def admit(self, endpoint: str, permit: str | None, task_id: str | None) -> tuple[str, str]:
-        """Let in whoever has this permit, to this endpoint: once, over all replicas. Returns its task, and the receipt with which the
-        end is to be reported. Raises NotYourTurn, and StoreError: then it may have been used up all the same.
+        """Let in whoever has this permit, to this endpoint: once, over all replicas. Returns its task, and the receipt with which
+        the end is to be reported. Raises NotYourTurn, and StoreError: then it may have been used up all the same.
 
         `task_id`: what the request says besides; it must be the permit's.
         """

@@ -1,8 +1,8 @@
 """Takes the tasks whose turn it is to get a permit, and gives it out: what a worker is for other tasks.
 
-There is no process behind it and nothing to wait for: a grant becomes a signed permit in the task's log, in one step in the store,
-which holds it from then on. So any replica can take any number of them, nothing of a permit is remembered here, and a gateway that
-dies takes none with it: one that was granted and not given out is granted again when its lease is over.
+There is no process behind it and nothing to wait for: a grant becomes a signed permit in the task's log, in one step in the
+store, which holds it from then on. So any replica can take any number of them, nothing of a permit is remembered here, and a
+gateway that dies takes none with it: one that was granted and not given out is granted again when its lease is over.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ _GONE_END = fragment_error(GONE, "ENDPOINT_GONE", False)
 
 
 class Holder:
-    """See the module. `endpoints`: those that there are now. `close` takes no more; what is under way is given out, or granted again
-    elsewhere."""
+    """See the module. `endpoints`: those that there are now. `close` takes no more; what is under way is given out, or granted
+    again elsewhere."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Holder:
         endpoint, url = found
         permit = self._signer.permit(task_id, grant.epoch, endpoint.name)
         event = fragment_permit(permit, endpoint.name, url)
-        # a call takes its place until a proxy reports its end, or for as long as one may take: not for as long as the mean one does,
-        # as then others would be let in while it goes on
+        # a call takes its place until a proxy reports its end, or for as long as one may take: not for as long as the mean one
+        # does, as then others would be let in while it goes on
         unused_ms, used_ms = endpoint.permit_ms, endpoint.timeout_ms
         given = await self._background.until_answered(
             lambda: scheduler.permit(grant, unused_ms, used_ms, event)
@@ -113,7 +113,7 @@ class Holder:
             scheduler.metrics.granted(grant.queue, grant.model, grant.granted_ms - grant.enqueued_ms)
 
     async def _refuse(self, grant: Grant) -> None:
-        """Its endpoint is there no more, or gives no permits any more: the task ends, as one does whose request cannot be made."""
+        """Its endpoint is gone, or gives no permits any more: the task ends, as one does whose request cannot be made."""
         scheduler, now_ms = self._scheduler, await self._background.until_answered(self._scheduler.now_ms)
         terminal = "error", compose(grant.task_id, now_ms, _GONE_END)
         end = End(State.FAILED, "ENDPOINT_GONE", terminal, Used(), scheduler.nonce())

@@ -1,7 +1,7 @@
-"""What a permit looks like, and the receipt for one that was used. Both are signed: what is not genuine is found out without asking
-anybody. Pure.
+"""What a permit looks like, and the receipt for one that was used. Both are signed: what is not genuine is found out without
+asking anybody. Pure.
 
-    task id . base64url( epoch of the grant (8 bytes) | first 16 bytes of HMAC-SHA256(secret, purpose | epoch | task id | endpoint) )
+    task id . base64url( epoch of the grant (8 bytes) | first 16 bytes of HMAC-SHA256(secret, purpose | epoch | task | endpoint) )
 
 A permit is for one attempt of one task of one endpoint; whether it may still be used the store knows. A receipt proves that its
 holder was told "yes", and is good for one thing: to report the end of what was let in. Callers never see it, so that nobody can

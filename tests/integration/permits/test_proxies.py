@@ -15,7 +15,7 @@ from tests.support.servers import free_port
 from tests.support.serving import http_client, until
 from tests.support.talk import Talk
 
-from .asking import IMAGE, Target, ask, check, permit_of, target
+from .asking import IMAGE, Target, ask, permit_of, target
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,8 +59,8 @@ def carrying(permit: str) -> dict[str, str]:
 
 @pytest.mark.slow
 async def test_nobody_jumps_the_queue(gateway: Start, tmp_path: Path) -> None:
-    """Forged, used, expired, cancelled and foreign permits, those of others' turns, and none at all: no request comes through but those
-    of the permits that were given out, each once, and never more at once than the server takes."""
+    """Forged, used, cancelled and foreign permits, those of others' turns, and none at all: no request comes through but
+    those of the permits that were given out, each once, and never more at once than the server takes."""
     chance = random.Random(7)
     async with (
         gateway(**SETTINGS) as here,
@@ -170,16 +170,14 @@ async def test_a_caller_who_hangs_up_and_a_server_that_is_away_give_their_place_
 
 
 async def test_one_of_two_gateways_is_enough(gateway: Start, tmp_path: Path) -> None:
-    async with gateway(**SETTINGS) as here, target() as behind:
-        async with gateway(**SETTINGS) as going:
-            async with guarded(tmp_path, behind, going, here) as http:
-                assert (await check(here, None)).status_code == 403
-        async with guarded(tmp_path, behind, going, here) as http:
-            for _ in range(4):
-                task = await ask(here)
-                answer = await http.get("/image/a", headers=carrying(await permit_of(here, task)))
-                assert answer.status_code == 200
-                await here.reaches(task, "completed")
+    async with gateway(**SETTINGS) as gone:
+        pass
+    async with gateway(**SETTINGS) as here, target() as behind, guarded(tmp_path, behind, gone, here) as http:
+        for _ in range(4):
+            task = await ask(here)
+            answer = await http.get("/image/a", headers=carrying(await permit_of(here, task)))
+            assert answer.status_code == 200
+            await here.reaches(task, "completed")
 
 
 async def test_no_gateway_lets_nobody_in(gateway: Start, tmp_path: Path) -> None:
