@@ -1,11 +1,12 @@
 # Fairlane. `make run` starts a gateway to try (PORT=, 8080 by default), `make test` runs the tests, `make fuzz` the long random
 # ones, `make records` kills gateways and Redis while tasks are recorded (TASKS=), `make hostile` attacks a gateway (REQUESTS=,
-# SEED=), `make drill` breaks a model's servers (CALLS=), `make check` what CI runs besides.
+# SEED=), `make drill` breaks a model's servers (CALLS=), `make windows` measures what a target sees (SECONDS=), `make check` what CI
+# runs besides.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run compile test quick fuzz records hostile drill check bench fairness fairness-live screenshots lock install install-dev clean
+.PHONY: run compile test quick fuzz records hostile drill windows check bench fairness fairness-live screenshots lock install install-dev clean
 
 run: install
 	$(BIN)/fairlane demo $(if $(PORT),--port $(PORT))
@@ -33,7 +34,7 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.lock | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.installed
 
 # Tests start many processes, which would compile the same sources again and again: what they import is compiled before them.
-test quick fuzz records hostile drill compile: export PYTHONDONTWRITEBYTECODE =
+test quick fuzz records hostile drill windows compile: export PYTHONDONTWRITEBYTECODE =
 
 compile: $(VENV)/.compiled
 
@@ -61,6 +62,9 @@ hostile: install-dev
 drill: install-dev
 	sh tests/install-tools
 	$(BIN)/python -m tests.drill $(if $(CALLS),--calls $(CALLS))
+
+windows: install-dev
+	$(BIN)/python -m tests.windows $(if $(SECONDS),--seconds $(SECONDS))
 
 check: install-dev
 	$(BIN)/ruff format --check .

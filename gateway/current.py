@@ -33,6 +33,7 @@ RELOADED = (
     "workers",
     "upstreams",
     "endpoints",
+    "http_worker_slots",
     "max_queue_length",
     "max_queued_bytes",
     "max_retained_bytes",
@@ -78,6 +79,7 @@ def _routes_hash(settings: Settings) -> str:
 
 
 _OF_A_PLACE = {
+    "http_worker_slots",
     "host",
     "port",
     "redis_url",

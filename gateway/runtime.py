@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ class Gateway:
         self.database = Database(parse_address(settings.database_url, settings.data_dir))
         key_store = KeyStore(self.database)
         self.keyring = Keyring(key_store, self._keys_changed, self._used_keys)
-        self.metrics = TellingRecorder(settings.models)
+        self.metrics = TellingRecorder(current.settings.models)
         self.metrics.may_fall(current.plans.routes.moves())
         self.tracer = tracer_for(settings)
         self.pages = Pages()
@@ -166,6 +166,7 @@ class Gateway:
         self.changes = ChangesWatch(change_store, self._take_changes)
         self.scheduler.on_changes = self.changes.told
         endpoint_store = EndpointStore(self.database)
+        self._hear_of_endpoints: Callable[[bool], None] = lambda _: None
         self.endpoints = EndpointsWatch(endpoint_store, self._take_endpoints)
         self._prepare = NewConnection(
             keys, replica, address, current, self.database, tickets, self.configuration
@@ -400,7 +401,7 @@ class Gateway:
         self.calls.most = settings.max_calls_per_caller
         self.metrics.may_fall(current.plans.routes.moves())
         self._end_calls()
-        self.workers.endpoints_changed()
+        self._endpoints_changed()
         mine = current.settings
         while current.settings is mine and not self.stopping:  # until Redis has it, or newer settings come
             try:
@@ -425,7 +426,16 @@ class Gateway:
         self.dispatcher.settings.take_over(_dispatch_settings(self.current))
         with contextlib.suppress(StoreError):  # brought when it is back
             await self.configuration.bring()
+        self._endpoints_changed()
+
+    def tell_of_endpoints(self, hear: Callable[[bool], None]) -> None:
+        """Have `hear` told whether there are endpoints that are called from here: now, and whenever they change."""
+        self._hear_of_endpoints = hear
+        self._endpoints_changed()
+
+    def _endpoints_changed(self) -> None:
         self.workers.endpoints_changed()
+        self._hear_of_endpoints(any(endpoint.offline for endpoint in self.current.endpoints))
 
     def _keys_changed(self, stored: StoredKeys, cut: frozenset[str]) -> None:
         self.current.take_keys(stored)

@@ -27,7 +27,7 @@ from fairlane.gateway.accounts.signing import (
     read_signature,
     read_token,
 )
-from fairlane.gateway.accounts.upstreams import OWN_WORKER, UpstreamTokens
+from fairlane.gateway.accounts.upstreams import HTTP_WORKER, OWN_WORKER, UpstreamTokens
 from fairlane.gateway.credits.quota import Quota
 from fairlane.gateway.errors import ApiError, model_not_found
 from fairlane.gateway.hosts import is_loopback
@@ -266,10 +266,13 @@ class Callers:
             workers[token.sha256] = Proof(token.sha256, worker_of(token, token.sha256))
         self._callers, self._workers = callers, workers
         self._own: dict[str, Proof[WorkerIdentity]] = {}
-        for name, upstream in settings.upstreams.items():
-            if own is not None:
+        if own is not None:
+            offered = {name: tuple(upstream.models) for name, upstream in settings.upstreams.items()}
+            if settings.http_worker_slots:
+                offered[HTTP_WORKER] = (ANY_ENDPOINT,)
+            for name, models in offered.items():
                 sha256 = digest(own.token(name))
-                self._own[sha256] = Proof(sha256, WorkerIdentity(OWN_WORKER, tuple(upstream.models), sha256))
+                self._own[sha256] = Proof(sha256, WorkerIdentity(OWN_WORKER, models, sha256))
         self._by_id = {proof.who.key_id: proof.who for proof in callers.values()}
         self._secrets = {(key.id, key.sha256[:SECRET_ID_CHARS]) for key in settings.keys}
         self._stored = stored.secrets

@@ -695,7 +695,7 @@ class EndpointOfModel(Answer):
     """What the row of an endpoint's model says of it."""
 
     url: str
-    windows: list[str]
+    windows: str | None
     mean_ms: float | None = Field(description="T: how long a request takes")
     measured: bool = Field(description="T is measured, and not guessed")
     per_second: float | None = Field(description="Q = C / T, or what its narrowest window lets through")

@@ -24,6 +24,7 @@ from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
 from fairlane.gateway.tasks.poll import PERMIT_MEMBERS, now_ms
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
+from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import new_task_id
 from fairlane.queues.tasks import PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
@@ -49,8 +50,8 @@ async def submit(tasks: Tasks, caller: Caller, request: Request) -> None:
     del body, fields  # it may wait for the store
     submitted = await tasks.submit(task)
     if isinstance(submitted, Known):
-        record = await tasks.poll.find(caller, submitted.task_id)
-        told = _told(submitted.task_id, record.state, record.number("en"), record.place)
+        known = await state_of(submitted, tasks.poll, caller)
+        told = _told(submitted.task_id, State(known["status"]), submitted.enqueued_ms, submitted.place)
         headers = [JSON, (b"x-task-id", submitted.task_id.encode()), *REPLAYED]
     else:
         told = _told(task.id, submitted.state, submitted.enqueued_ms, submitted.place)

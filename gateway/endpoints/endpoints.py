@@ -44,8 +44,8 @@ class Endpoint:
     """Of callers: the names of those that may pass, in lower case."""
     set_headers: tuple[Header, ...] = field(default=(), repr=False)
     """The operator's, which may hold secrets: they go to the worker with the task, and are shown and kept nowhere else."""
-    windows: tuple[str, ...] = ()
-    """At most so many requests within any such time, such as `50/1s`."""
+    windows: str = ""
+    """At most so many requests within any such time, such as `50/1s, 1000/1m`."""
     concurrency: int = 0
     mean_ms: int = 0
     """How long a request takes, as long as nothing was measured."""

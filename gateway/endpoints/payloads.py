@@ -34,6 +34,8 @@ class _Request(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_OF_THE_BODY = frozenset({"content-type"})
+"""The gateway itself says it where the caller does not."""
 
 
 def payload_of(
@@ -63,8 +65,8 @@ def completed(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
         endpoints.check(endpoint, request.url, request.method)
     except (msgspec.DecodeError, EndpointError):
         return None
-    set_here = {name for name, _ in endpoint.set_headers}
-    request.headers = [header for header in request.headers if header[0] not in set_here]
+    passing = (endpoint.headers | _OF_THE_BODY) - {name for name, _ in endpoint.set_headers}
+    request.headers = [header for header in request.headers if header[0] in passing]
     request.headers += endpoint.set_headers
     rules = {
         "pattern": endpoint.pattern.text,

@@ -310,7 +310,6 @@ def _refusal(error: ValidationError, known: Iterable[str]) -> ApiError:
 _PATTERNS = {
     "name": "must be 1 to 64 letters, digits, dots, dashes or underscores",
     "note": "may hold no control characters",
-    "windows": "must be windows such as 50/1s or 1000/1m",
 }
 """What the pattern of a text asks for, in words."""
 

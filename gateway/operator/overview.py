@@ -111,7 +111,7 @@ def endpoint_row(endpoint: Endpoint, line: Model) -> dict[str, Any]:
     """What the row of an endpoint's model says besides."""
     about = line_row(endpoint, line)
     told = {name: about[name] for name in ("meanMs", "measured", "perSecond")}
-    return {"url": endpoint.pattern.text, "windows": list(endpoint.windows), **told}
+    return {"url": endpoint.pattern.text, "windows": endpoint.windows or None, **told}
 
 
 def model_row(

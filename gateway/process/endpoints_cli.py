@@ -14,7 +14,7 @@ from fairlane.gateway.process.limits_cli import ListUnlessTold, read_values
 from fairlane.gateway.process.tables import add_row, make_table, print_table, time_of
 
 ENDPOINTS = "/api/admin/endpoints"
-_LISTS = frozenset({"methods", "headers", "windows", "allow_private", "keys", "tiers"})
+_LISTS = frozenset({"methods", "headers", "allow_private", "keys", "tiers"})
 
 Name = Annotated[str, typer.Argument(help="The endpoint's name.")]
 SetHeaders = Annotated[
@@ -157,8 +157,8 @@ def _path(name: str) -> str:
 def windows_of(settings: Mapping[str, Any]) -> str:
     """All windows of an endpoint, as they are told."""
     rates = ((settings.get("requests_per_second"), "1s"), (settings.get("requests_per_minute"), "1m"))
-    found = [f"{number}/{time}" for number, time in rates if number] + list(settings.get("windows") or ())
-    return " ".join(found)
+    found = [f"{number}/{time}" for number, time in rates if number]
+    return ", ".join([*found, settings["windows"]] if settings.get("windows") else found)
 
 
 def mean_of(line: Mapping[str, Any]) -> str:

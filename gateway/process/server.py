@@ -172,7 +172,15 @@ async def serve(
             loop.remove_reader(parent)
             server.should_exit = server.force_exit = True
 
+        def endpoints_are(exist: bool) -> None:
+            if own_workers is not None:
+                own_workers.endpoints(exist)
+            elif updates is not None:
+                with contextlib.suppress(OSError):  # the supervisor is gone
+                    updates.send(exist)
+
         background: set[asyncio.Future[None]] = set()
+        gateway.tell_of_endpoints(endpoints_are)
         if parent is not None:
             loop.add_reader(parent, orphaned)
         for sig in (signal.SIGTERM, signal.SIGINT):

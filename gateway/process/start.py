@@ -21,7 +21,14 @@ from fairlane.gateway.database.errors import DatabaseError
 from fairlane.gateway.process.logs import configure_logging
 from fairlane.gateway.process.server import Reload, run_loop, serve, store
 from fairlane.gateway.process.supervisor import Supervisor
-from fairlane.gateway.process.workers import OwnWorkers, Plan, drain_ms_of, loopback_url, upstream_plan
+from fairlane.gateway.process.workers import (
+    OwnWorkers,
+    Plan,
+    drain_ms_of,
+    http_plan,
+    loopback_url,
+    upstream_plan,
+)
 from fairlane.gateway.settings import Settings, SettingsError
 from fairlane.queues.embedded.server import DataDirInUseError, EmbeddedRedisError
 from fairlane.queues.errors import StoreRefused, StoreUnavailable
@@ -65,7 +72,8 @@ def run(
                 tokens = UpstreamTokens()
                 plan = plan or upstream_plan(tokens, os.environ, settings)
                 drain_s = drain_ms_of(settings) / 1000
-                workers = OwnWorkers(plan, loopback_url(listener), os.environ, drain_s)
+                http = http_plan(tokens, settings)
+                workers = OwnWorkers(plan, loopback_url(listener), os.environ, drain_s, http)
                 if settings.processes > 1:
                     return Supervisor(settings, listener, again, tokens, workers).run()
                 run_loop(_serve_alone(settings, listener, again, tokens, workers))

@@ -48,6 +48,8 @@ class Supervisor:
         self._tokens = tokens
         self._workers = workers
         self._updates: list[Connection] = []
+        self._endpoints: set[Connection] = set()
+        """Through which processes say that there are endpoints."""
         self._context = multiprocessing.get_context("spawn")
         self._children: list[Any] = []
         self._stopping = False
@@ -94,7 +96,7 @@ class Supervisor:
         """Keep one process running; a short-lived one is started again later and later."""
         pause = 0.1
         while not self._stopping:
-            theirs, ours = self._context.Pipe(duplex=False)
+            theirs, ours = self._context.Pipe()
             child = self._context.Process(
                 target=_child_main,
                 args=(self._settings, redis_url, self._listener, theirs, siblings, self._tokens),
@@ -107,14 +109,23 @@ class Supervisor:
             began = time.monotonic()
             while child.is_alive():
                 await asyncio.sleep(0.1)
+                self._hear(ours)
             self._children.remove(child)
             self._updates.remove(ours)
+            self._endpoints.discard(ours)
             ours.close()
             child.join()
             if not self._stopping:
                 log.error("a gateway process died and is started again", exit_code=child.exitcode)
                 pause = 0.1 if time.monotonic() - began > 30 else min(pause * 2, 5.0)
                 await asyncio.sleep(pause)
+
+    def _hear(self, process: Connection) -> None:
+        """What a process says of endpoints: whether there are any."""
+        with contextlib.suppress(OSError, EOFError):  # it has just died
+            while process.poll():
+                (self._endpoints.add if process.recv() else self._endpoints.discard)(process)
+                self._workers.endpoints(bool(self._endpoints))
 
     def _reread(self) -> None:
         """SIGHUP."""

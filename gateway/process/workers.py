@@ -24,7 +24,7 @@ from typing import Self
 
 import structlog
 
-from fairlane.gateway.accounts.upstreams import UpstreamTokens
+from fairlane.gateway.accounts.upstreams import HTTP_WORKER, UpstreamTokens
 from fairlane.gateway.settings import Settings, UpstreamSettings
 from fairlane.queues.embedded.child import ChildProcess
 from fairlane.queues.logs.sentences import unquoted
@@ -90,6 +90,26 @@ def upstream_plan(tokens: UpstreamTokens, environ: Mapping[str, str], started: S
     return plan
 
 
+HttpPlan = Callable[[Settings], OwnWorker | None]
+"""The worker of endpoints that settings ask for, if there is any endpoint to be called."""
+
+
+def http_plan(tokens: UpstreamTokens, started: Settings) -> HttpPlan:
+    """All but its slots is as the gateway was `started` with."""
+
+    def plan(settings: Settings) -> OwnWorker | None:
+        slots = settings.http_worker_slots
+        if not slots:
+            return None
+        own = {"FAIRLANE_WORKER_TOKEN": tokens.token(HTTP_WORKER)}
+        if started.otlp_endpoint:
+            own["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.otlp_endpoint
+        arguments = ("http", "--name=http", f"--slots={slots}", f"--drain-ms={drain_ms_of(started)}")
+        return OwnWorker(arguments, tuple(own.items()))
+
+    return plan
+
+
 def _arguments(name: str, upstream: UpstreamSettings, drain_ms: int) -> tuple[str, ...]:
     models = upstream.models
     return (
@@ -133,9 +153,21 @@ def loopback_url(listener: socket.socket) -> str:
 class OwnWorkers:
     """Runs the workers that settings ask for. Entered once; at the end none of them is left."""
 
-    def __init__(self, plan: Plan, gateway: str, environ: Mapping[str, str], drain_s: float) -> None:
-        """`gateway` is where they dial, `drain_s` how long one that is taken out may finish what it runs."""
+    def __init__(
+        self,
+        plan: Plan,
+        gateway: str,
+        environ: Mapping[str, str],
+        drain_s: float,
+        http: HttpPlan = lambda _: None,
+    ) -> None:
+        """`gateway` is where they dial, `drain_s` how long one that is taken out may finish what it runs. `http`: the worker of
+        endpoints, which runs while there are any.
+        """
         self._plan = plan
+        self._http = http
+        self._endpoints = False
+        self._settings: Settings | None = None
         self._gateway = gateway
         self._environ = environ
         self._drain_s = drain_s + GRACE_S
@@ -165,11 +197,30 @@ class OwnWorkers:
 
     def follow(self, settings: Settings) -> None:
         """Run what these settings ask for. What is asked for as before is left alone, or started if it had ended in order."""
+        self._settings = settings
+        wanted = {**self._plan(settings), **self._http_worker(settings)}
+        self._keep(settings, wanted, self._keepers.keys() - wanted.keys())
+
+    def endpoints(self, exist: bool) -> None:
+        """Hear that endpoints have come that the settings do not name, or that the last one has gone."""
+        if exist == self._endpoints:
+            return
+        self._endpoints = exist
+        if self._settings is not None:
+            wanted = self._http_worker(self._settings)
+            self._keep(self._settings, wanted, self._keepers.keys() & {HTTP_WORKER} - wanted.keys())
+
+    def _http_worker(self, settings: Settings) -> dict[str, OwnWorker]:
+        needed = self._endpoints or any(endpoint.offline for endpoint in settings.endpoints.values())
+        worker = self._http(settings) if needed else None
+        return {} if worker is None else {HTTP_WORKER: worker}
+
+    def _keep(self, settings: Settings, wanted: Mapping[str, OwnWorker], over: Iterable[str]) -> None:
+        """Run the `wanted` ones, and end those that are `over`."""
         if self._going:
             return
-        wanted = self._plan(settings)
         shared = shared_environ(self._environ, settings.upstreams.values())
-        for name in self._keepers.keys() - wanted.keys():
+        for name in list(over):
             self._keepers.pop(name).end(self._drain_s)
         for name, worker in wanted.items():
             before = self._keepers.get(name)
@@ -206,7 +257,9 @@ class _Keeper:
         self.over = False
         self.going = False
         """Whether the gateway goes."""
-        self._name = name
+        self._what = "the HTTP worker" if name == HTTP_WORKER else "an upstream's worker"
+        self._who = {} if name == HTTP_WORKER else {"upstream": name}
+        """For the log."""
         self._environ = environ
         self._backoff = Backoff(random.Random())  # noqa: S311 (spreads restarts, guards nothing)
         self._ends = 0
@@ -241,8 +294,8 @@ class _Keeper:
                     return
                 if status == 0:
                     log.warning(
-                        "an upstream's worker was drained, or told to end: it stays down until SIGHUP or a restart",
-                        upstream=self._name,
+                        f"{self._what} was drained, or told to end: it stays down until SIGHUP or a restart",
+                        **self._who,
                     )
                     return
                 await self._rest(status, lived_s)
@@ -256,8 +309,8 @@ class _Keeper:
         pause_s = self._backoff.after(lived_s)
         if self._ends & (self._ends - 1) == 0:
             log.error(
-                "an upstream's worker has died and is started again",
-                upstream=self._name,
+                f"{self._what} has died and is started again",
+                **self._who,
                 exit_code=status,
                 times=self._ends,
                 after_s=round(lived_s, 1),
@@ -318,9 +371,7 @@ class _Keeper:
         if self.going:
             level = min(level, logging.DEBUG)
         write = {logging.DEBUG: log.debug, logging.INFO: log.info, logging.WARNING: log.warning}
-        self._told.tell(
-            write.get(level, log.error), "an upstream's worker says", upstream=self._name, line=text
-        )
+        self._told.tell(write.get(level, log.error), f"{self._what} says", **self._who, line=text)
 
 
 class _Lines(asyncio.Protocol):

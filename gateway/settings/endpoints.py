@@ -18,17 +18,17 @@ from fairlane.gateway.settings.parts import (
     Ms,
     MsOrZero,
     SettingsPart,
+    Windows,
 )
+from fairlane.queues.windows import MOST_REQUESTS, MOST_WINDOWS
 from fairlane.workers.adapters.targets import BadTarget, Pattern
 
 MOST_ENDPOINTS = 256
 """A worker that makes the calls of all of them asks for the models of all of them."""
-MOST_WINDOWS = 3
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
-Window = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}/[1-9][0-9]{0,5}(ms|s|m|h)$")]
-Rate = Annotated[int, Field(ge=1, le=1_000_000)]
+Rate = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
 class EndpointSettings(SettingsPart):
@@ -60,8 +60,10 @@ class EndpointSettings(SettingsPart):
     requests_per_minute: Rate | None = None
     """The same within any minute: the window `N/1m`."""
 
-    windows: Annotated[list[Window], Field(max_length=MOST_WINDOWS)] = Field(default=[])
-    """Further windows, `N/duration` (`1000/1h`, `5/200ms`): at most N requests within any such time. Three altogether."""
+    windows: Windows | None = None
+    """Further windows, `1000/1h` or `5/200ms, 1000/1h`: at most so many requests within any such time (`ms`, `s`, `m`,
+    `h`). Three altogether, each of another length.
+    """
 
     concurrency: Count | None = None
     """Requests that may be under way at once: C, of Q = C / T. Not set: only the workers' slots bound it."""
@@ -172,10 +174,13 @@ class EndpointSettings(SettingsPart):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if len(self.all_windows) > MOST_WINDOWS:
+        try:
+            self.of_model  # noqa: B018 - read_windows looks at all of them together
+        except ValueError:
             raise ValueError(
-                f"there may be {MOST_WINDOWS} windows, requests_per_second and requests_per_minute among them"
-            )
+                f"there may be {MOST_WINDOWS} windows, each of another length, with requests_per_second (1s) and "
+                "requests_per_minute (1m) among them"
+            ) from None
         if self.follow_redirects and self.all_windows:
             raise ValueError("follow_redirects has no meaning with windows: each redirect is a request, too")
         if self.retries and not IDEMPOTENT & set(self.methods):
@@ -185,12 +190,11 @@ class EndpointSettings(SettingsPart):
         return self
 
     @property
-    def all_windows(self) -> tuple[str, ...]:
-        """Those of `requests_per_second` and `requests_per_minute` among them."""
+    def all_windows(self) -> str:
+        """Those of `requests_per_second` and `requests_per_minute` among them, as a model has them; empty: none."""
         rates = ((self.requests_per_second, "1s"), (self.requests_per_minute, "1m"))
-        return tuple(
-            dict.fromkeys([*(f"{number}/{time}" for number, time in rates if number), *self.windows])
-        )
+        found = [f"{number}/{time}" for number, time in rates if number]
+        return ", ".join([*found, self.windows] if self.windows else found)
 
     def made(self, name: str) -> Endpoint:
         """The endpoint that they come to."""
@@ -223,4 +227,4 @@ class EndpointSettings(SettingsPart):
     @property
     def of_model(self) -> ModelSettings:
         """The settings of its model."""
-        return ModelSettings(concurrency=self.concurrency, cost="requests")
+        return ModelSettings(concurrency=self.concurrency, cost="requests", windows=self.all_windows or None)

@@ -30,6 +30,7 @@ from fairlane.gateway.settings.parts import (
     MIB,
     MINUTE_MS,
     MODES,
+    MOST_SLOTS_OF_A_WORKER,
     SECOND_MS,
     Bytes,
     CallerKey,
@@ -202,7 +203,8 @@ class Settings(BaseModel):
 
     archive: Literal["off", "results", "requests"] = "off"
     """What the SQL database keeps of async tasks, for polls when Redis has forgotten them: nothing, how they ended with the
-    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it.
+    result, or the request as well. Then prompts and answers lie in the database. `off` also ends asking it, unless there are
+    endpoints, which say it for themselves.
     """
 
     archive_ttl_ms: Ms = 72 * HOUR_MS
@@ -391,6 +393,12 @@ class Settings(BaseModel):
     endpoints: dict[Identifier, EndpointSettings] = Field(default={}, max_length=MOST_ENDPOINTS)
     """Interfaces of other people that are called in turn: each a line of its own, with the same queues, users and fairness.
     Others may be added while running (`fairlane endpoints`).
+    """
+
+    http_worker_slots: int = Field(default=64, ge=0, le=MOST_SLOTS_OF_A_WORKER)
+    """Calls of endpoints that this gateway makes at a time, of all of them together, by a worker that it starts where there are
+    endpoints. Gateways that share a Redis each start one, so their slots add up. A call takes memory for its request and its
+    answer. 0: it starts none, and the calls are made where `fairlane worker http` runs.
     """
 
     _times: Times = PrivateAttr(default_factory=Times.now)

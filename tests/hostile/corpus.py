@@ -169,6 +169,35 @@ def _key(method: str, path: str, *bodies: Any) -> Callable[[random.Random, Known
     return make
 
 
+def _url(rng: random.Random) -> str:
+    return f"https://made-{rng.randint(1, 9)}.example.com/{rng.choice(('', 'a', 'a/b?c=%20'))}"
+
+
+def _plain(rng: random.Random, known: Known) -> Valid:
+    body: dict[str, Any] = {"target_url": _url(rng), "http_method": rng.choice(("GET", "POST"))}
+    body |= rng.choice(({}, {"body": words(rng)}, {"priority": 2, "timestamp": 5}, {"task_type": "offline"}))
+    return Valid("POST", "/api/submitTask", "mallory", body)
+
+
+def _request(rng: random.Random, known: Known) -> Valid:
+    """A task that is a request to an endpoint."""
+    body: dict[str, Any] = {"type": "http", "url": _url(rng), "query": {"q": words(rng)}, "async": True}
+    body |= rng.choice(
+        ({}, {"body": {"a": [words(rng)]}}, {"bodyBase64": "AP8="}, {"headers": {"accept": "*/*"}})
+    )
+    return Valid("POST", "/api/tasks", "mallory", body)
+
+
+def _endpoint(method: str, *bodies: Any) -> Callable[[random.Random, Known], Valid]:
+    """A call about an endpoint that may be there."""
+
+    def make(rng: random.Random, known: Known) -> Valid:
+        body = rng.choice(bodies) if bodies else None
+        return Valid(method, f"/api/admin/endpoints/made-{rng.randint(1, 9)}", "ops", body)
+
+    return make
+
+
 def _fixed(
     method: str, path: str, key: str | None = None, long: bool = False
 ) -> Callable[[random.Random, Known], Valid]:
@@ -200,7 +229,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
         "GET", f"/v1/models/{_model(rng)}", rng.choice(HOSTILE)
     ),
     ("POST", "/api/openai"): lambda rng, known: rng.choice((_native, _native, _delegated))(rng, known),
-    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt))(rng, known),
+    ("POST", "/api/tasks"): lambda rng, known: rng.choice((_task, _task, _prompt, _request))(rng, known),
     ("GET", "/api/routes"): lambda rng, known: Valid("GET", "/api/routes", rng.choice(HOSTILE)),
     ("POST", "/api/admin/templates/render"): lambda rng, known: Valid(
         "POST",
@@ -285,6 +314,27 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ),
     ("PATCH", "/api/admin/queues/{name}"): _change("queues"),
     ("PATCH", "/api/admin/models/{name}"): _change("models"),
+    ("POST", "/api/submitTask"): _plain,
+    ("GET", "/api/queryTask"): _read("/api/queryTask?task_id={task}"),
+    ("POST", "/api/cancelTask"): lambda rng, known: Valid(
+        "POST", "/api/cancelTask", "mallory", {"task_id": rng.choice(known.mine)}
+    ),
+    ("GET", "/api/admin/endpoints"): _fixed("GET", "/api/admin/endpoints", "ops"),
+    ("POST", "/api/admin/endpoints"): lambda rng, known: Valid(
+        "POST",
+        "/api/admin/endpoints",
+        "ops",
+        {
+            "name": f"made-{rng.randint(1, 9)}",
+            "url": f"https://made-{rng.randint(1, 9)}.example.com/*",
+            "note": words(rng),
+        },
+    ),
+    ("GET", "/api/admin/endpoints/{name}"): _endpoint("GET"),
+    ("PATCH", "/api/admin/endpoints/{name}"): _endpoint(
+        "PATCH", {"concurrency": 3}, {"set_headers": {"X-Test": "a"}}, {"windows": "5/1s"}, {"note": None}
+    ),
+    ("DELETE", "/api/admin/endpoints/{name}"): _endpoint("DELETE"),
     ("GET", "/api/admin/keys"): _fixed("GET", "/api/admin/keys?limit=5", "ops"),
     ("GET", "/api/admin/keys/{key_id}"): _key("GET", "/api/admin/keys/{key}"),
     ("POST", "/api/admin/keys"): lambda rng, known: Valid(

@@ -45,7 +45,7 @@ def about(rng: random.Random, task: Message, kind: str) -> Message:
     """A good message of a kind about a task."""
     key = {"taskId": task.get("taskId", ""), "attempt": task.get("attempt", 1)}
     match kind:
-        case "taskAck":
+        case "taskAck" | "taskSent":
             return {"type": kind, **key}
         case "taskReject":
             reason = rng.choice(("capacity", "unsupported", "draining", "badPayload"))
@@ -89,6 +89,7 @@ def about(rng: random.Random, task: Message, kind: str) -> Message:
 
 KINDS = (
     "taskAck",
+    "taskSent",
     "taskReject",
     "taskChunk",
     "taskChunk",

@@ -121,7 +121,10 @@ async def _life(spec: Spec, part: Part, number: int) -> None:
             if task and rng.random() < 0.3:  # so far as one should
                 good = [
                     about(rng, task, kind)
-                    for kind in ("taskAck", rng.choice(("taskProgress", "taskChunk", "taskResult")))
+                    for kind in (
+                        "taskAck",
+                        rng.choice(("taskSent", "taskProgress", "taskChunk", "taskResult")),
+                    )
                 ]
                 kind, data = "messages", b"".join(frame(json.dumps(message).encode()) for message in good)
             else:

@@ -1,4 +1,4 @@
-"""Random lives of an endpoint's line in which permits and calls are mixed, replicas die at any moment, and callers do as they like."""
+"""Random lives of an endpoint's line: permits and calls are mixed, replicas die at any moment, and callers do as they like."""
 
 import random
 from itertools import pairwise

@@ -195,9 +195,11 @@ class Upstream:
             self._base_url + call.path,
             content=call.body,
             headers={"traceparent": task.traceparent} if task.traceparent else None,
+            extensions=_telling(context) if task.tell_sent else None,
         )
         try:
             response = await self._send(request, clock)
+            context.sent()  # where the transport does not tell
             try:
                 if response.status_code != 200:
                     body = await self._read_all(response, clock, MAX_ERROR_BYTES, cut=True)
@@ -325,6 +327,16 @@ class Upstream:
             raise from_transport(error, streaming=streaming or clock.has_output) from error
         clock.came()
         return part
+
+
+def _telling(context: Context) -> dict[str, object]:
+    """What has httpx say when the whole request has left."""
+
+    async def trace(event: str, _: object) -> None:
+        if event.endswith(".send_request_body.complete"):
+            context.sent()
+
+    return {"trace": trace}
 
 
 async def _linger(parts: AsyncIterator[bytes]) -> None:

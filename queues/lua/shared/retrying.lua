@@ -39,7 +39,7 @@ local function put_back(id, t, why, cause, begun, failures, nonce, who, held, al
     give_up = failures.lost
   elseif t.fo or num(t.at) >= (held and 1000 or 100) then
     give_up = failures.lost
-  elseif cause ~= 'declined' and not repair and (t.bg or (cause == 'lost' and t.mt == '1')) then
+  elseif cause ~= 'declined' and not repair and (t.bg or t.mt == '1') then
     if num(t.tr) >= (t.mt and num(t.mt) or 3) then give_up = failures.lost end
     if t.mt == '1' then give_up = failures.lost end -- nobody knows how far its worker has come
     if cause == 'lost' and (who or '') ~= '' then

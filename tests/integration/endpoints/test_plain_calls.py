@@ -135,22 +135,25 @@ async def test_an_answer_is_there_for_a_while_once_it_was_read_and_then_in_the_a
 
 async def test_nobody_else_sees_a_task(gateway: Start) -> None:
     keys = [key("ann"), key("bob")]
-    async with gateway(keys=keys, **IMAGE) as talk:
-        async with talk.client(secret("ann")) as ann, talk.client(secret("bob")) as bob:
-            worker = talk.worker2(["http:*"], taskTypes=["http"])
-            with pytest.raises(AssertionError, match="MODELS"):  # the token of `*` covers no endpoints
-                await worker.__aenter__()
-            answer = await ann.post("/api/submitTask", json={"target_url": URL})
-            assert (answer.status_code, answer.json()["code"]) == (503, "NO_WORKER")
-            for path, method in (("/api/queryTask?task_id={}", "GET"), ("/api/cancelTask", "POST")):
-                task_id = "0193593a-4a00-8000-8000-000000000000"
-                body = {"json": {"task_id": task_id}} if method == "POST" else {}
-                refused = await bob.request(method, path.format(task_id), **body)
-                assert (refused.status_code, refused.json()["code"]) == (404, "TASK_NOT_FOUND")
+    async with (
+        gateway(keys=keys, **IMAGE) as talk,
+        talk.client(secret("ann")) as ann,
+        talk.client(secret("bob")) as bob,
+    ):
+        worker = talk.worker2(["http:*"], taskTypes=["http"])
+        with pytest.raises(AssertionError, match="MODELS"):  # the token of `*` covers no endpoints
+            await worker.__aenter__()
+        answer = await ann.post("/api/submitTask", json={"target_url": URL})
+        assert (answer.status_code, answer.json()["code"]) == (503, "NO_WORKER")
+        for path, method in (("/api/queryTask?task_id={}", "GET"), ("/api/cancelTask", "POST")):
+            task_id = "0193593a-4a00-8000-8000-000000000000"
+            body = {"json": {"task_id": task_id}} if method == "POST" else {}
+            refused = await bob.request(method, path.format(task_id), **body)
+            assert (refused.status_code, refused.json()["code"]) == (404, "TASK_NOT_FOUND")
 
 
 @pytest.mark.parametrize(
-    ("body"),
+    ("body", "code"),
     [
         ({"target_url": "https://other.example.com/v1/make"}, "ENDPOINT_NOT_FOUND"),
         ({"target_url": "https://images.example.com/v1/../admin"}, "INVALID_REQUEST"),
@@ -199,7 +202,7 @@ async def test_priority_orders_a_users_own_tasks_alone(gateway: Start) -> None:
         talk.client(secret("ann")) as ann,
         talk.client(secret("bob")) as bob,
     ):
-        from tests.support.rawworkers import worker_v2  # noqa: PLC0415
+        from tests.support.rawworkers import worker_v2
 
         async with worker_v2(
             talk.served.ws, "http:*", token=secret("w"), slots=1, taskTypes=["http"]

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import httpx
 import pytest
 from tests.integration.native.keys import key, secret
 from tests.support.rawworkers import worker_v2
-from tests.support.serving import NO_TLS, WORKER_TOKEN, until
+from tests.support.serving import WORKER_TOKEN
 from tests.support.talk import Talk
 
-from fairlane.workers.sdk import Context, Task, Worker
+from fairlane.workers.adapters.endpoints import HttpAdapter
+from fairlane.workers.sdk import Worker
 
-from .calling import IMAGE, URL, add, caller, offers, reaches, response, submit, target
+from .calling import ENDPOINTS, IMAGE, URL, add, caller, offers, reaches, response, submit, target
 
 pytestmark = pytest.mark.anyio
 
@@ -222,43 +222,39 @@ async def test_a_request_that_must_not_come_twice_is_not_sent_again(gateway: Sta
             await reaches(talk, got["task_id"], "failed")
 
 
-async def test_a_real_target_is_called_by_a_worker_of_the_sdk(gateway: Start) -> None:
+async def test_a_real_target_is_called_by_the_worker_for_endpoints(gateway: Start) -> None:
     with target() as there:
-        url = f"{there.url}/v1/*"
-        async with gateway() as talk, httpx.AsyncClient(verify=NO_TLS, trust_env=False) as client:
+        async with gateway() as talk:
             worker = Worker(gateway=talk.served.ws, token=WORKER_TOKEN, slots=4)
-
-            @worker.handler(models=["http:*"], task_types=["http"])
-            async def call(task: Task, _: Context) -> dict[str, Any]:
-                payload = task.payload
-                body = payload.get("body", "").encode() or base64.b64decode(payload.get("bodyBase64", ""))
-                answer = await client.request(
-                    payload["method"], payload["url"], headers=payload["headers"], content=body
-                )
-                text: str | bytes = answer.content
-                try:
-                    text = answer.content.decode()
-                except UnicodeDecodeError:
-                    pass
-                return response(text, answer.status_code, **{"content-type": answer.headers["content-type"]})
-
-            running = asyncio.create_task(worker.run())
-            try:
-                await add(talk, name="image", url=url, set_headers={"Authorization": "Bearer key"})
-                await offers(talk, "http:image")
-                told = await submit(talk, target_url=f"{there.url}/v1/make?x=1", body='{"a":1}')
-                done = await reaches(talk, told["task_id"], "completed")
-                assert done["task_result"] == 'got {"a":1}'
-                method, path, headers, body = there.asked[0]
-                assert (method, path, body) == ("POST", "/v1/make?x=1", b'{"a":1}')
-                assert headers["authorization"] == "Bearer key"
-                assert headers["content-type"] == "application/json"
-                told = await submit(talk, target_url=f"{there.url}/v1/missing")
-                assert (await reaches(talk, told["task_id"], "completed"))["http_status"] == 404
-                told = await submit(talk, target_url=f"{there.url}/v1/bytes")
-                done = await reaches(talk, told["task_id"], "completed")
-                assert base64.b64decode(done["task_result_base64"]) == b"\x00\xff\xfe"
-                await until(lambda: len(there.asked) == 3)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+            HttpAdapter().attach(worker)
+            stop = asyncio.Event()
+            serving = talk.later(worker.serve(stop))
+            await add(
+                talk,
+                name="image",
+                url=f"{there.url}/v1/*",
+                set_headers={"Authorization": "Bearer key"},
+                allow_private=["127.0.0.0/8"],
+                requests_per_second=50,
+            )
+            await offers(talk, "http:image")
+            told = await submit(talk, target_url=f"{there.url}/v1/make?x=1", body='{"a":1}')
+            done = await reaches(talk, told["task_id"], "completed")
+            assert done["task_result"] == 'got {"a":1}'
+            method, path, headers, body = there.asked[0]
+            assert (method, path, body) == ("POST", "/v1/make?x=1", b'{"a":1}')
+            assert headers["authorization"] == "Bearer key"
+            assert headers["content-type"] == "application/json"
+            told = await submit(talk, target_url=f"{there.url}/v1/missing")
+            assert (await reaches(talk, told["task_id"], "completed"))["http_status"] == 404
+            told = await submit(talk, target_url=f"{there.url}/v1/bytes")
+            done = await reaches(talk, told["task_id"], "completed")
+            assert base64.b64decode(done["task_result_base64"]) == b"\x00\xff\xfe"
+            # without the permission the address is refused, also for those who wait
+            await talk.http.patch(f"{ENDPOINTS}/image", json={"allow_private": None})
+            told = await submit(talk, target_url=f"{there.url}/v1/make")
+            failed = await reaches(talk, told["task_id"], "failed")
+            assert json.loads(failed["task_result"])["code"] == "ADDRESS_REFUSED"
+            assert len(there.asked) == 3
+            stop.set()
+            await serving

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
+from tests.support.serving import until
 
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
-from fairlane.workers.sdk import Result, Task, Worker
-from fairlane.workers.sdk.rehearsal import rehearse
+from fairlane.workers.sdk import Context, Task, TaskError
 
 LOOPBACK = ["127.0.0.0/8", "::1/128"]
 PATIENCE_S = 15.0
@@ -25,6 +28,8 @@ class Asked:
     line: str
     headers: list[tuple[str, str]]
     body: bytes
+    gone: Callable[[], bool]
+    """Whether who asked has gone."""
 
     def header(self, name: str) -> list[str]:
         return [value for known, value in self.headers if known.lower() == name]
@@ -53,6 +58,27 @@ def answer(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join(lines).encode("latin-1") + body
 
 
+@dataclass(frozen=True)
+class Certificates:
+    """What a server shows, and what makes those who trust it."""
+
+    server: ssl.SSLContext
+    trusting: Callable[[], ssl.SSLContext]
+
+
+class Names:
+    """A resolver whose answers follow each other; the last one stays. It keeps what it was asked."""
+
+    def __init__(self, **answers: list[list[str]]) -> None:
+        self.asked: list[str] = []
+        self._answers = {name.replace("_", "."): list(rows) for name, rows in answers.items()}
+
+    async def __call__(self, host: str) -> list[str]:
+        self.asked.append(host)
+        rows = self._answers[host]
+        return rows.pop(0) if len(rows) > 1 else rows[0]
+
+
 @dataclass
 class Target:
     """A server that listens at `port`."""
@@ -63,6 +89,7 @@ class Target:
     connections: int = 0
     open: int = 0
     scheme: str = "http"
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         return f"{self.scheme}://{host}:{self.port}{path}"
@@ -71,24 +98,28 @@ class Target:
         self.connections += 1
         self.open += 1
         number = self.connections
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 while not writer.is_closing():
                     asked = await _request(reader, number)
                     self.asked.append(asked)
                     await self.says(asked, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
         finally:
             self.open -= 1
+            self._tasks.discard(task)
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
 
 async def _request(reader: asyncio.StreamReader, number: int) -> Asked:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head[:-4].split("\r\n")
     headers = [(name, value.strip()) for name, _, value in (one.partition(":") for one in rest)]
-    asked = Asked(number, line, headers, b"")
+    asked = Asked(number, line, headers, b"", reader.at_eof)
     if length := asked.header("content-length"):
         asked.body = await reader.readexactly(int(length[0]))
     return asked
@@ -106,6 +137,9 @@ async def target(
         yield it
     finally:
         server.close()
+        for task in list(it._tasks):
+            task.cancel()
+        await until(lambda: not it._tasks, "its connections' end")
 
 
 def payload(url: str, method: str = "GET", **more: Any) -> dict[str, Any]:
@@ -126,18 +160,33 @@ async def call(
     asked: dict[str, Any],
     *,
     timeout_s: float | None = None,
-    worker: Worker | None = None,
+    sent: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """The result of a task, as JSON has it. Raises TaskError."""
-    if worker is None:
-        adapter.attach(worker := Worker())
-    task = Task(
-        task_id="t", type="http", model=f"http:{asked['endpoint']}", payload_bytes=msgspec.json.encode(asked)
+    """The result of a task, as JSON has it; `sent` hears when its request has left. Raises TaskError."""
+    loop = asyncio.get_running_loop()
+    raw = msgspec.json.encode(asked)
+    model = f"http:{asked['endpoint']}"
+    task = Task(task_id="t", type="http", model=model, payload_bytes=raw, tell_sent=sent is not None)
+
+    async def no_progress(_: object) -> None:
+        raise AssertionError
+
+    context = Context(
+        task,
+        state=SimpleNamespace(),
+        deadline=None if timeout_s is None else loop.time() + timeout_s,
+        clock=loop.time,
+        send_progress=no_progress,
+        log=logging.getLogger("fairlane.worker"),
+        send_sent=sent,
     )
-    found: list[Any] = []
     async with asyncio.timeout(PATIENCE_S):
-        await rehearse(worker, task, found.append, timeout_s=timeout_s)
-    [result] = found
-    assert isinstance(result, Result)
-    told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result.value))
+        told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await adapter(task, context)))
     return told
+
+
+async def fails(adapter: HttpAdapter, asked: dict[str, Any], *, timeout_s: float | None = None) -> TaskError:
+    """The failure of a task."""
+    with pytest.raises(TaskError) as failed:
+        await call(adapter, asked, timeout_s=timeout_s)
+    return failed.value

@@ -1,18 +1,24 @@
 """The HTTP worker and real servers: what goes out, what comes back, and what becomes of servers that do not behave."""
 
-import pytest
-from tests.integration.http_worker.targets import answer, call, payload, says, target
+import asyncio
+import gzip
 
+import pytest
+from tests.integration.http_worker.targets import Asked, answer, call, fails, payload, says, target
+from tests.support.serving import until
+
+from fairlane.workers.adapters.endpoints import connections
+from fairlane.workers.adapters.endpoints.exchange import MAX_HEAD_BYTES, MOST_INTERIM
 from fairlane.workers.adapters.endpoints.http import HttpAdapter
-from fairlane.workers.sdk import TaskError
+from fairlane.workers.adapters.endpoints.wire import AnyWire
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_call_keeps_status_headers_and_body() -> None:
+async def test_a_call_keeps_status_headers_and_body(adapter: HttpAdapter) -> None:
     async with target(says(answer(b"hello", "201 Created", "X-Kind: a", "x-kind: b"))) as server:
         asked = payload(server.url("/a%20b?q=1&r=%2F"), "POST", headers=[["X-One", "1"]], body="grüße")
-        told = await call(HttpAdapter(), asked)
+        told = await call(adapter, asked)
     assert told == {
         "status": 201,
         "headers": [["content-length", "5"], ["x-kind", "a"], ["x-kind", "b"]],
@@ -23,12 +29,357 @@ async def test_a_call_keeps_status_headers_and_body() -> None:
     assert request.body == "grüße".encode()
     assert request.header("host") == [f"127.0.0.1:{server.port}"]
     assert request.header("x-one") == ["1"]
+    assert request.header("content-length") == [str(len("grüße".encode()))]
 
 
-async def test_an_address_of_this_machine_is_refused_unless_it_is_allowed() -> None:
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "PATCH", "OPTIONS", "POST"])
+async def test_every_method_is_called(adapter: HttpAdapter, method: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+    async with target(says(head if method == "HEAD" else head + b"hello")) as server:
+        for _ in range(2):
+            told = await call(adapter, payload(server.url(), method))
+            assert told["body"] == ("" if method == "HEAD" else "hello")
+    assert [one.line.split()[0] for one in server.asked] == [method] * 2
+    assert server.asked[0].header("content-length") == (["0"] if method in ("PUT", "PATCH", "POST") else [])
+
+
+async def test_bytes_go_out_and_come_back_as_they_are(adapter: HttpAdapter) -> None:
+    async with target(says(answer(bytes(range(256))))) as server:
+        told = await call(adapter, payload(server.url(), "POST", bodyBase64="AP/+gA=="))
+    assert server.asked[0].body == b"\x00\xff\xfe\x80"
+    assert told["bodyBase64"].startswith("AAECAwQF")
+
+
+async def test_an_address_of_this_machine_is_refused_unless_it_is_allowed(adapter: HttpAdapter) -> None:
     async with target(says(answer())) as server:
-        asked = payload(server.url(), rules={"allowPrivate": []})
-        with pytest.raises(TaskError, match="loopback") as refused:
-            await call(HttpAdapter(), asked)
-    assert (refused.value.code, refused.value.retryable) == ("ADDRESS_REFUSED", False)
+        for host in ("127.0.0.1", "localhost"):
+            refused = await fails(
+                adapter, payload(server.url(host=host), rules={"allowPrivate": ["10.0.0.0/8"]})
+            )
+            assert (refused.code, refused.retryable) == ("ADDRESS_REFUSED", False)
+            assert "loopback" in refused.message
     assert server.connections == 0
+
+
+async def test_what_the_payload_may_not_say_is_refused_without_a_connection(adapter: HttpAdapter) -> None:
+    async with target(says(answer())) as server:
+        refused = await fails(adapter, payload(server.url(), rules={"pattern": server.url("/v1/*")}))
+    assert refused.code == "BAD_REQUEST"
+    assert server.connections == 0
+
+
+def idle_wire(adapter: HttpAdapter) -> AnyWire:
+    [[(wire, _)]] = adapter._connections._idle.values()
+    return wire
+
+
+# ---- connections ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_serves_its_endpoint_again_and_no_other(adapter: HttpAdapter) -> None:
+    async with target(says(answer(b"x"))) as server:
+        mine = payload(server.url())
+        for _ in range(3):
+            await call(adapter, mine)
+        assert server.connections == 1
+        await call(adapter, {**mine, "endpoint": "another"})
+        await call(adapter, payload(server.url(), rules={"allowPrivate": ["127.0.0.1/32"]}))
+        assert [one.connection for one in server.asked] == [1, 1, 1, 2, 3]
+        refused = await fails(adapter, payload(server.url(), rules={"allowPrivate": []}))
+        assert refused.code == "ADDRESS_REFUSED"  # although connections to it are open
+    assert server.connections == 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(b"x", "200 OK", "Connection: close"),
+        b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
+        answer(b"x") + answer(b"poison"),
+        answer(b"x") + b"\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\nx",
+    ],
+)
+async def test_a_connection_that_may_hold_more_is_not_used_again(adapter: HttpAdapter, reply: bytes) -> None:
+    async with target(says(reply)) as server:
+        for _ in range(2):
+            assert (await call(adapter, payload(server.url())))["status"] < 300
+            await until(lambda: not server.open, "the connection's end")
+    assert [one.connection for one in server.asked] == [1, 2]
+
+
+async def test_a_connection_that_says_something_while_it_idles_is_not_used_again(
+    adapter: HttpAdapter,
+) -> None:
+    spoke = asyncio.Event()
+
+    async def say(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"first" if asked.connection == 1 else b"second"))
+        await writer.drain()
+        if asked.connection == 1:
+            await spoke.wait()
+            writer.write(answer(b"poison"))
+            await writer.drain()
+
+    async with target(say) as server:
+        assert (await call(adapter, payload(server.url())))["body"] == "first"
+        wire = idle_wire(adapter)
+        assert wire.quiet
+        spoke.set()
+        await until(lambda: not wire.quiet, "its words")
+        assert (await call(adapter, payload(server.url())))["body"] == "second"
+
+
+async def test_a_connection_that_its_server_has_closed_is_not_used_again(adapter: HttpAdapter) -> None:
+    async with target(says(answer(b"x"), then_close=True)) as server:
+        for _ in range(3):
+            await call(adapter, payload(server.url(), "POST"))
+            await until(lambda: not idle_wire(adapter).quiet, "the connection's end")
+    assert server.connections == 3
+
+
+async def test_idle_connections_end_by_themselves(
+    adapter: HttpAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_S", 0.05)
+    async with target(says(answer(b"x"))) as server:
+        await call(adapter, payload(server.url()))
+        await until(lambda: not server.open, "its end")
+    assert adapter._connections._idle == {}
+
+
+async def test_of_idle_connections_there_are_not_many(
+    adapter: HttpAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_IDLE", 2)
+    everybody = asyncio.Event()
+
+    async def say(_: Asked, writer: asyncio.StreamWriter) -> None:
+        await everybody.wait()
+        writer.write(answer(b"x"))
+
+    async with target(say) as server:
+        calls = [
+            asyncio.create_task(call(adapter, payload(server.url(), endpoint=f"e{n % 3}"))) for n in range(6)
+        ]
+        await until(lambda: len(server.asked) == 6, "all of them")
+        everybody.set()
+        await asyncio.gather(*calls)
+        await until(lambda: server.open == 2, "the others' end")
+
+
+async def test_an_answer_to_a_body_that_was_not_read_ends_the_connection(adapter: HttpAdapter) -> None:
+    """A server that refuses a large body as soon as it has seen the head, and reads no more."""
+    served = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        served += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(b"too large", "413 Content Too Large"))
+        await writer.drain()
+        await over.wait()
+        writer.close()
+
+    over = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    asked = payload(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", "POST", body="x" * 16_000_000)
+    for _ in range(2):
+        assert (await call(adapter, asked))["status"] == 413
+    assert served == 2
+    over.set()
+    server.close()
+
+
+# ---- too much -------------------------------------------------------------------------------------------------------
+
+LIMIT = 100_000
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [f"HTTP/1.1 200 OK\r\nContent-Length: {LIMIT + 1}\r\n\r\n".encode()],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n"],
+        [CHUNKED, *[chunk(b"x" * 1000)] * (LIMIT // 1000 + 1)],
+        [CHUNKED, *[chunk(b"x") * 1000] * 70],  # little, in very many parts
+        [b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 1000] * (LIMIT // 1000 + 1)],
+        [CHUNKED + chunk(b"x") + b"0\r\n", *[b"T: " + b"x" * 8000 + b"\r\n"] * 60],
+        [b"HTTP/1.1 200 OK\r\n", *[b"H: " + b"x" * 8000 + b"\r\n"] * 20],
+        [b"HTTP/1.1 200 OK\r\nH: ", *[b"x" * 8000] * 20],
+        [b"HTTP/1.1 100 Continue\r\n\r\n" * (MOST_INTERIM + 1)],
+        [b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * (MAX_HEAD_BYTES // 4) + b"\r\n\r\n"] * 9,
+        [answer(gzip.compress(b"\0" * (LIMIT + 1)), "200 OK", "Content-Encoding: gzip")],
+        [CHUNKED[:-2] + b"Content-Encoding: deflate\r\n\r\n" + chunk(gzip.zlib.compress(b"\0" * 50_000_000)) + b"0\r\n\r\n"],
+    ],
+)  # fmt: skip
+async def test_an_answer_above_its_limits_is_refused(adapter: HttpAdapter, parts: list[bytes]) -> None:
+    async with target(says(*parts)) as server:
+        refused = await fails(adapter, payload(server.url(), rules={"maxResponseBytes": LIMIT}))
+        await until(lambda: not server.open, "the connection's end")
+    assert (refused.code, refused.retryable) == ("RESPONSE_TOO_LARGE", False)
+
+
+@pytest.mark.parametrize("size", [0, LIMIT])
+async def test_an_answer_at_its_limit_passes(adapter: HttpAdapter, size: int) -> None:
+    body = b"x" * size
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n" * (MOST_INTERIM - 1)
+    whole = [
+        answer(body),
+        interim + answer(body),
+        CHUNKED + (chunk(body) if size else b"") + b"0\r\nX-Trailer: 1\r\n\r\n",
+        answer(gzip.compress(body), "200 OK", "Content-Encoding: gzip"),
+    ]
+    for reply in whole:
+        async with target(says(reply)) as server:
+            told = await call(adapter, payload(server.url(), rules={"maxResponseBytes": LIMIT}))
+        assert told["body"] == body.decode()
+        assert "content-encoding" not in dict(told["headers"])
+
+
+async def test_a_head_of_a_large_file_is_no_large_answer(adapter: HttpAdapter) -> None:
+    async with target(says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")) as server:
+        told = await call(adapter, payload(server.url(), "HEAD"))
+    assert told["headers"] == [["content-length", "99999999"]]
+
+
+# ---- broken ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "code"),
+    [
+        ([b""], "UPSTREAM_ERROR"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort"], "UPSTREAM_TRUNCATED"),
+        ([CHUNKED + b"5\r\nhel"], "UPSTREAM_TRUNCATED"),
+        ([CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n"], "UPSTREAM_TRUNCATED"),
+        ([CHUNKED + b"5\r\nhelloX\r\n0\r\n\r\n"], "UPSTREAM_TRUNCATED"),
+        ([b"hello, I am no HTTP\r\n\r\n"], "UPSTREAM_TRUNCATED"),
+        ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"], "UPSTREAM_TRUNCATED"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"], "UPSTREAM_TRUNCATED"),
+        ([b"HTTP/1.1 200 OK\r\nBad Header: 1\r\n\r\n"], "UPSTREAM_TRUNCATED"),
+        ([answer(b"no gzip", "200 OK", "Content-Encoding: gzip")], "JSON_PARSE_FAILED"),
+        ([answer(gzip.compress(b"x" * 100)[:-5], "200 OK", "Content-Encoding: gzip")], "JSON_PARSE_FAILED"),
+    ],
+)
+async def test_what_is_no_whole_answer_is_a_failure(
+    adapter: HttpAdapter, parts: list[bytes], code: str
+) -> None:
+    for method in ("GET", "POST"):
+        async with target(says(*parts, then_close=True)) as server:
+            failed = await fails(adapter, payload(server.url(), method))
+        assert failed.code == code, failed
+        assert failed.retryable is (method == "GET" and code != "JSON_PARSE_FAILED")
+
+
+async def test_a_body_may_end_with_the_connection(adapter: HttpAdapter) -> None:
+    async with target(says(b"HTTP/1.0 200 OK\r\n\r\nhel", b"lo", then_close=True)) as server:
+        assert (await call(adapter, payload(server.url())))["body"] == "hello"
+
+
+async def test_nobody_is_there(adapter: HttpAdapter) -> None:
+    async with target(says()) as server:
+        pass
+    for method in ("GET", "POST"):
+        failed = await fails(adapter, payload(server.url(), method))
+        assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", method == "GET")
+        assert "refused" in failed.message
+
+
+# ---- slow -----------------------------------------------------------------------------------------------------------
+
+
+async def drip(_: Asked, writer: asyncio.StreamWriter) -> None:
+    """A byte now and then, so that there is never silence."""
+    writer.write(OK[:-2] + b"00\r\n\r\n")
+    for _ in range(100):
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def drip_head(_: Asked, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nH: ")
+    for _ in range(100):
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def silent(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    await until(asked.gone, "the caller's end")
+    writer.close()
+
+
+async def interim(_: Asked, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+    await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize(
+    ("server_says", "code"),
+    [
+        (silent, "FIRST_TOKEN_TIMEOUT"),
+        (drip, "TOTAL_TIMEOUT"),
+        (drip_head, "TOTAL_TIMEOUT"),
+        (interim, "TOTAL_TIMEOUT"),
+    ],
+)
+async def test_time_is_bounded_whatever_comes(adapter: HttpAdapter, server_says: object, code: str) -> None:
+    async with target(server_says) as server:  # type: ignore[arg-type]
+        for method in ("GET", "POST"):
+            late = await fails(adapter, payload(server.url(), method, rules={"timeoutMs": 150}))
+            assert (late.code, late.retryable) == (code, method == "GET")
+            assert "150 ms" in late.message
+        final = await fails(adapter, payload(server.url()), timeout_s=0.15)
+        assert (final.code, final.retryable) == ("TOTAL_TIMEOUT", False)
+    assert adapter._connections._idle == {}
+
+
+async def test_who_takes_no_connection_is_late(adapter: HttpAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECT_S", 0.1)
+
+    async def never(_: str) -> list[str]:
+        await asyncio.sleep(60)
+        return []
+
+    adapter._connections._resolve = never
+    late = await fails(adapter, payload("http://a.example/"))
+    assert (late.code, late.retryable) == ("CONNECT_TIMEOUT", True)
+
+
+async def test_a_call_that_is_cancelled_ends_its_connection(adapter: HttpAdapter) -> None:
+    async with target(silent) as server:
+        calling = asyncio.create_task(call(adapter, payload(server.url())))
+        await until(lambda: len(server.asked) == 1, "the request")
+        calling.cancel()
+        await asyncio.wait([calling])
+        await until(lambda: not server.open, "the connection's end")
+
+
+async def test_calls_that_flood_hold_up_no_other(adapter: HttpAdapter) -> None:
+    async def flood(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED)
+        while not writer.is_closing():
+            writer.write(chunk(b"x") * 5000)
+            await writer.drain()
+
+    async def ask_again_and_again(url: str) -> None:
+        while True:
+            refused = await fails(adapter, payload(url, rules={"maxResponseBytes": 16 << 20}))
+            assert refused.code == "RESPONSE_TOO_LARGE"
+
+    async with target(flood) as bad, target(says(answer(b"x"))) as good:
+        asking = asyncio.create_task(ask_again_and_again(bad.url()))
+        await until(lambda: len(bad.asked) > 1, "the flood")
+        for _ in range(20):
+            assert (await call(adapter, payload(good.url())))["body"] == "x"
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.wait([asking])

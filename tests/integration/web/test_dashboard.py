@@ -211,6 +211,27 @@ async def test_what_is_wrong_with_a_limit_stands_at_its_field_and_what_was_typed
     assert entry["after"] == {"weight": 4.0, "max_running": 3, "reserved": 7, "lendable": 5}
 
 
+async def test_windows_of_a_model_are_typed_as_text_and_shown_with_its_pace(
+    talk: Talk, open_browser: OpenBrowser
+) -> None:
+    await talk.http.patch("/api/admin/models/m", json={"concurrency": 2})
+    page = await (await open_browser(talk.served.url)).open("/dashboard")
+    await row(page, "models", "m").locator("[data-action=change]").click()
+    dialog, review = page.locator("dialog"), page.get_by_role("button", name="Review…")
+    await dialog.locator("#setting-windows").fill("50 a second")
+    await review.click()
+    await expect(dialog.locator(".field-problem:not(:empty)")).to_contain_text(
+        "windows should be like `50/1s`"
+    )
+    await dialog.locator("#setting-windows").fill("50/1s, 1000/1m")
+    await review.click()
+    await confirm(page)
+    await expect(dialog).to_have_count(0)
+    await expect(cell(page, "models", "m", "Pace")).to_have_text("at most 50/1s, 1000/1m")
+    [entry, *_] = await audit(talk)
+    assert entry["after"] == {"windows": "50/1s, 1000/1m"}
+
+
 async def test_who_may_only_look_is_shown_nothing_to_do(
     redis_url: str, tmp_path: Path, open_browser: OpenBrowser
 ) -> None:

@@ -130,6 +130,7 @@ DATA = b"some text " * 20_000
         ("deflate", zlib.compress(DATA)),
         ("deflate", raw_deflate(DATA)),
     ],
+    ids=["gzip", "x-gzip", "members", "padding", "zlib", "raw"],
 )
 def test_compressed_bodies_are_made_readable(coding: str, body: bytes) -> None:
     assert decode(coding, body, len(DATA)) == DATA
@@ -148,7 +149,9 @@ def test_a_bomb_is_refused_as_soon_as_it_is_too_large() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [gzip.compress(DATA)[:-9], b"\x1f\x8b", b"no gzip at all", gzip.compress(DATA)[:30] + b"x" * 50]
+    "body",
+    [gzip.compress(DATA)[:-9], b"\x1f\x8b", b"no gzip at all", gzip.compress(DATA)[:30] + b"x" * 50],
+    ids=["cut", "head", "text", "broken"],
 )
 def test_what_is_no_compressed_body_says_so(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"cut off|broken"):

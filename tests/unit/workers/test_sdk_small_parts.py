@@ -9,6 +9,9 @@ import httpx
 import msgspec
 import pytest
 
+from fairlane.gateway.endpoints.payloads import HTTP
+from fairlane.queues import keys
+from fairlane.workers import protocol
 from fairlane.workers.sdk import BadAddressError, Context, Task, TaskError, Usage, Worker
 from fairlane.workers.sdk.address import websocket_url, without_query
 from fairlane.workers.sdk.backoff import Backoff, requested_pause
@@ -226,3 +229,21 @@ def test_a_failure_asks_for_a_pause_of_five_minutes_at_most(asked: Any, sent: in
     assert TaskError("MODEL_TOO_BUSY", "x", retry_after_ms=asked).retry_after_ms == sent
     assert len(TaskError("BAD_REQUEST", "x" * 5000).message) == 2000
     assert shorten("a\ud800b") == "a?b"
+
+
+def test_a_handler_of_any_endpoint_is_found_for_endpoints_alone() -> None:
+    async def models(task: Any, context: Any) -> None: ...
+    async def endpoints(task: Any, context: Any) -> None: ...
+    async def one(task: Any, context: Any) -> None: ...
+
+    registry = Registry()
+    registry.add(models, ["*"], None)
+    assert registry.find("http:image", "http") is None
+    registry.add(endpoints, [protocol.ANY_ENDPOINT], ["http"])
+    registry.add(one, ["http:one"], None)
+    assert registry.find("http:image", "http").handler is endpoints
+    assert registry.find("http:one", "http").handler is one
+    assert registry.find("http:image", "openaiLike") is None
+    assert registry.find("m", "http").handler is models
+    assert (protocol.ENDPOINT_PREFIX, protocol.ANY_ENDPOINT) == (keys.ENDPOINT, keys.ANY_ENDPOINT)
+    assert protocol.HTTP_TASK == HTTP

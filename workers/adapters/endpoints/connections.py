@@ -1,6 +1,8 @@
 """Connections to endpoints: opened to addresses that were checked, and used again for the same endpoint alone."""
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 
@@ -90,8 +92,7 @@ class Connections:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
             raise TaskError("UPSTREAM_ERROR", f"No TLS with {shown}: {why or 'it broke off'}.") from error
         except OSError as error:
-            why = error.strerror or str(error) or type(error).__name__
-            raise TaskError("UPSTREAM_ERROR", f"{shown} cannot be reached: {why}.") from error
+            raise TaskError("UPSTREAM_ERROR", f"{shown} cannot be reached: {_why(error)}.") from error
 
     async def _addresses(self, call: Call) -> list[Address]:
         """The host's addresses, all of them checked: one that may not be connected to refuses the call, whichever it is. Raises
@@ -150,6 +151,13 @@ def public_authorities() -> ssl.SSLContext:
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _why(error: OSError) -> str:
+    """In the system's words, without the address, which is nobody's business."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or "it broke off"
+    return os.strerror(error.errno)
 
 
 def _key(call: Call) -> _Key:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import h11
 
-from fairlane.workers.adapters.endpoints.wire import AnyWire
+from fairlane.workers.adapters.endpoints.wire import READ_BYTES, AnyWire
 from fairlane.workers.sdk.errors import TaskError
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 """Of an answer's head, with all interim answers before it; and of its trailers."""
 MOST_INTERIM = 16
 """Answers 1xx before the one that counts."""
-ENOUGH = 2
-"""What comes for a body may be so many times as large as the body: the rest is where chunks begin and end."""
+AROUND_BYTES = 64 * 1024
+"""What may come around a body, beyond as many bytes as it has: where its chunks begin and end, and trailers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Exchange:
         self._max_body = max_body
         self._on_first_byte = on_first_byte
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        self._left = MAX_HEAD_BYTES
+        self._came = 0
+        self._may_come = MAX_HEAD_BYTES + READ_BYTES  # the last of it may hold the beginning of the body
         self._method = b""
 
     def send(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -54,7 +55,7 @@ class Exchange:
         that is larger than it may be.
         """
         head = await self._head()
-        self._left = ENOUGH * self._max_body + MAX_HEAD_BYTES
+        self._came, self._may_come = 0, AROUND_BYTES
         if self._told(head) > self._max_body:
             raise too_large(self._max_body)
         body = bytearray()
@@ -63,11 +64,12 @@ class Exchange:
                 body += event.data
                 if len(body) > self._max_body:
                     raise too_large(self._max_body)
+                self._may_come = 2 * len(body) + AROUND_BYTES
             else:
                 raise h11.RemoteProtocolError("the server ended the connection")
         http = self._http
         done = http.our_state is h11.DONE and http.their_state is h11.DONE
-        reusable = done and not http.trailing_data[0] and self._wire.quiet and self._wire.acknowledged()
+        reusable = done and not http.trailing_data[0] and self._wire.quiet and self._wire.written
         return Answer(head.status_code, list(head.headers.raw_items()), bytes(body), reusable)
 
     def _told(self, head: h11.Response) -> int:
@@ -84,12 +86,17 @@ class Exchange:
                 return event
             if not isinstance(event, h11.InformationalResponse) or event.status_code == 101:
                 raise h11.RemoteProtocolError("the server sent no answer")
-        raise TaskError("RESPONSE_TOO_LARGE", "The endpoint sends interim answers without an end.")
+        raise _too_much()
 
     async def _next(self) -> h11.Event:
         """The next part of the answer."""
         while True:
-            event = self._http.next_event()
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                if error.error_status_hint == 431:  # a head, or trailers, or a line
+                    raise _too_much() from error
+                raise
             if event is h11.PAUSED:
                 raise h11.RemoteProtocolError("the server ended the connection")
             if event is not h11.NEED_DATA:
@@ -99,15 +106,19 @@ class Exchange:
             if data and not self.began:
                 self.began = True
                 self._on_first_byte()
-            self._left -= len(data)
-            if self._left < 0:
-                raise TaskError(
-                    "RESPONSE_TOO_LARGE",
-                    "The endpoint's answer has more around its body, or before it, than an answer may have.",
-                )
+            self._came += len(data)
+            if self._came > self._may_come:
+                raise _too_much()
             self._http.receive_data(data)
 
 
 def too_large(limit: int) -> TaskError:
     """The failure for an answer that is larger than its endpoint's may be."""
     return TaskError("RESPONSE_TOO_LARGE", f"The endpoint's answer has more than {limit} bytes.")
+
+
+def _too_much() -> TaskError:
+    return TaskError(
+        "RESPONSE_TOO_LARGE",
+        "The endpoint's answer has more before its body, or around it, than an answer may have.",
+    )

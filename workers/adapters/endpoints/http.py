@@ -12,13 +12,15 @@ from fairlane.workers import protocol
 from fairlane.workers.adapters.endpoints.calls import Call, read_call
 from fairlane.workers.adapters.endpoints.connections import Connections, public_authorities
 from fairlane.workers.adapters.endpoints.exchange import Answer, Exchange
-from fairlane.workers.adapters.endpoints.headers import wire
+from fairlane.workers.adapters.endpoints.headers import first, wire
 from fairlane.workers.adapters.endpoints.names import Resolve, SystemNames
 from fairlane.workers.adapters.endpoints.outcomes import redirected, result
 from fairlane.workers.adapters.endpoints.wire import AnyWire
 from fairlane.workers.sdk import Context, Task, TaskError, Worker
 
 AGENT = "fairlane"
+LARGE_BYTES = 256 * 1024
+"""It takes a while to make a result of a body that is larger, or compressed."""
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.001, 0.05
 """Between looks whether the other machine has a whole request."""
 _NEVER_EMPTY = frozenset({"POST", "PUT", "PATCH"})
@@ -44,7 +46,11 @@ class HttpAdapter:
 
         @worker.on_shutdown
         async def close(_: SimpleNamespace) -> None:
-            self._connections.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections that no call uses; a later call opens new ones."""
+        self._connections.close()
 
     async def __call__(self, task: Task, context: Context) -> dict[str, Any]:
         """Make one call. Raises `TaskError` with the codes of `outcomes`."""
@@ -54,7 +60,9 @@ class HttpAdapter:
             raise TaskError("BAD_REQUEST", f"{error}.") from error
         try:
             answer = await self._answer(call, context, task)
-            return result(call, answer)
+            if len(answer.body) <= LARGE_BYTES and first(answer.headers, b"content-encoding") is None:
+                return result(call, answer)
+            return await asyncio.to_thread(result, call, answer)  # others go on meanwhile
         except TaskError as error:
             if error.code != "MODEL_TOO_BUSY" and not call.idempotent:
                 error.retryable = False
@@ -140,7 +148,7 @@ async def _tell_when_sent(line: AnyWire, tell: Callable[[], None]) -> None:
     """Not when it is written: until the other machine has acknowledged all of it, it may still come late."""
     pause_s = FIRST_LOOK_S
     await asyncio.sleep(0)
-    while not line.acknowledged():
+    while not line.acknowledged:
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_LOOK_S)
     tell()

@@ -102,18 +102,21 @@ class Wire(asyncio.Protocol):
         """Nothing has come that nobody has read, and the other side goes on: it may be used for another call."""
         return not self._buffer and not self._over
 
+    @property
+    def written(self) -> bool:
+        """Whether the system has taken all that was sent."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    @property
     def acknowledged(self) -> bool:
-        """Whether the other machine has all that was sent: nothing waits here, or is without its acknowledgement."""
-        assert self._transport is not None
+        """Whether the other machine is known to have all that was sent; never, where the system does not tell."""
         assert self._socket is not None
-        if self._over and self._transport.is_closing():
-            return True
-        if self._transport.get_write_buffer_size():
+        if not self.written:
             return False
         try:
             found = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-        except (OSError, ValueError):  # a system that does not tell, or the connection has ended
-            return True
+        except (OSError, ValueError):  # also where the connection is over
+            return False
         return bool(struct.unpack("i", found)[0] == 0)
 
     def abort(self) -> None:
@@ -162,8 +165,13 @@ class SecureWire:
     def quiet(self) -> bool:
         return self._wire.quiet and not self._in.pending and not self._tls.pending()
 
+    @property
+    def written(self) -> bool:
+        return self._wire.written
+
+    @property
     def acknowledged(self) -> bool:
-        return self._wire.acknowledged()
+        return self._wire.acknowledged
 
     def abort(self) -> None:
         self._wire.abort()

@@ -649,7 +649,10 @@ class Attempt:
         """The worker did not say in time that it has begun."""
         if self.phase is Phase.SENT:
             self._cancel("superseded")
-            self.decline("not acknowledged")
+            if self.grant.most_tries == 1:  # it may have begun all the same
+                self._requeue("not acknowledged", "lost")
+            else:
+                self.decline("not acknowledged")
 
     def cannot_write(self, why: str) -> None:
         """The log takes no more of its output; `why` as the writer says it."""

@@ -14,6 +14,7 @@ import structlog
 
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.failures import CANCELLED
+from fairlane.queues.keys import is_reserved
 from fairlane.queues.logs.sums import FewLines
 from fairlane.queues.metrics import EndedTask, TaskEnd, sentence_of
 from fairlane.queues.scheduler import Scheduler
@@ -167,7 +168,8 @@ class Endings:
         elif step.cause in ("failed", "falls"):
             sentence = sentence_of(b"{%b}" % step.end.rest) if step.end else ""
             self._health.ended(worker, State.FAILED, step.why, sentence)
-            self._slots.hold(worker, RETRY_REST_MS)
+            if not is_reserved(attempt.grant.model):  # other endpoints are not to wait for one that fails
+                self._slots.hold(worker, RETRY_REST_MS)
         self._lines.tell(
             log.info,
             "task goes back to its queue",

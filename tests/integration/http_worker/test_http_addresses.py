@@ -1,0 +1,329 @@
+"""Names that lead elsewhere: rebinding, redirects, TLS and proxies. Loopback stands for the internet: 127.0.0.2 is allowed here,
+127.0.0.1 is the private service that nobody may reach.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.integration.http_worker.targets import (
+    Asked,
+    Certificates,
+    Names,
+    Target,
+    answer,
+    call,
+    fails,
+    payload,
+    says,
+    target,
+)
+from tests.support.serving import until
+
+from fairlane.workers.adapters.endpoints.http import HttpAdapter
+from fairlane.workers.adapters.endpoints.names import SystemNames
+
+pytestmark = pytest.mark.anyio
+
+Make = Callable[..., HttpAdapter]
+
+OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
+ALLOWED = {"allowPrivate": [f"{OUTSIDE}/32", "127.0.0.3/32"]}
+METADATA = "http://169.254.169.254/latest/meta-data/iam"
+
+
+@contextlib.asynccontextmanager
+async def two(outside_says: object = says(answer(b"outside"))) -> AsyncIterator[tuple[Target, Target]]:
+    """A server outside and one inside, at the same port."""
+    async with (
+        target(outside_says, host=OUTSIDE) as outside,  # type: ignore[arg-type]
+        target(says(answer(b"inside")), host=INSIDE, port=outside.port) as inside,
+    ):
+        yield outside, inside
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_connected_to_is_the_address_that_was_checked(make: Make) -> None:
+    """A name that leads inside whenever it is asked once more."""
+    names = Names(a_example=[[OUTSIDE], [INSIDE]])
+    adapter = make(resolve=names)
+    async with two() as (outside, inside):
+        told = await call(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
+        assert told["body"] == "outside"
+        assert names.asked == ["a.example"]
+        assert outside.asked[0].header("host") == [f"a.example:{outside.port}"]
+        adapter.close()
+        refused = await fails(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
+    assert refused.code == "ADDRESS_REFUSED"
+    assert inside.connections == 0
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[OUTSIDE, INSIDE], [INSIDE, OUTSIDE], [OUTSIDE, "::ffff:127.0.0.1"], [OUTSIDE, "169.254.169.254"]],
+)
+async def test_one_address_that_may_not_be_called_refuses_the_name(rows: list[str], make: Make) -> None:
+    async with two() as (outside, inside):
+        adapter = make(resolve=Names(a_example=[rows]))
+        refused = await fails(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
+    assert (refused.code, refused.retryable) == ("ADDRESS_REFUSED", False)
+    assert not any(address in refused.message for address in rows)  # who asks learns nothing of networks
+    assert outside.connections + inside.connections == 0
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "0.0.0.0", "[::]"],
+)  # fmt: skip
+async def test_an_address_in_the_url_is_checked_in_every_form(host: str, make: Make) -> None:
+    async with two() as (outside, inside):
+        refused = await fails(make(), payload(outside.url(host=host), rules=ALLOWED))
+    assert refused.code == "ADDRESS_REFUSED"
+    assert inside.connections == 0
+
+
+async def test_a_name_with_several_addresses_is_called_at_the_first_that_answers(make: Make) -> None:
+    adapter = make(resolve=Names(a_example=[["127.0.0.3", OUTSIDE]]))
+    async with two() as (outside, _):
+        told = await call(adapter, payload(outside.url(host="a.example"), rules=ALLOWED))
+        adapter.close()
+    assert told["body"] == "outside"
+
+
+async def test_a_name_without_an_address_is_a_failure(make: Make) -> None:
+    failed = await fails(make(resolve=Names(a_example=[[]])), payload("http://a.example/"))
+    assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", True)
+    failed = await fails(make(), payload("http://does-not-exist.invalid/", "POST"))
+    assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", False)
+    assert "does-not-exist.invalid" in failed.message
+
+
+async def test_the_system_is_asked_once_for_all_who_ask_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def slow(host: str, *rest: object, **more: object) -> object:
+        asked.append(host)
+        assert go.wait(15)
+        return real("127.0.0.1", 0, type=socket.SOCK_STREAM)
+
+    import threading
+
+    go = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    names = SystemNames()
+    questions = [asyncio.create_task(names("a.example")) for _ in range(5)]
+    gone = questions.pop()
+    await until(lambda: bool(asked), "the question")
+    gone.cancel()
+    go.set()
+    assert await asyncio.gather(*questions) == [["127.0.0.1"]] * 4
+    assert asked == ["a.example"]
+    assert await names("a.example") == ["127.0.0.1"]
+    assert len(asked) == 2
+
+
+# ---- redirects ------------------------------------------------------------------------------------------------------
+
+
+def leads_to(location: str, *headers: str) -> object:
+    async def say(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        first = asked.line.split()[1].startswith("/a")
+        there = location.format(port=writer.get_extra_info("sockname")[1])
+        writer.write(
+            answer(b"go there", "302 Found", f"Location: {there}", *headers) if first else answer(b"there")
+        )
+        await writer.drain()
+
+    return say
+
+
+REDIRECTS = {**ALLOWED, "followRedirects": 3}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        METADATA,
+        "http://127.0.0.1:{port}/b",
+        "http://localhost:{port}/b",
+        "http://[::ffff:127.0.0.1]:{port}/b",
+        "https://127.0.0.2:{port}/b",
+        "//127.0.0.1:{port}/b",
+        "gopher://127.0.0.2:{port}/b",
+    ],
+)
+async def test_a_redirect_elsewhere_is_refused_and_nobody_is_called(location: str, make: Make) -> None:
+    async with two(leads_to(location)) as (outside, inside):
+        refused = await fails(make(), payload(outside.url("/a", OUTSIDE), rules=REDIRECTS))
+        assert (refused.code, refused.retryable) == ("REDIRECT_REFUSED", False)
+        told = await call(make(), payload(outside.url("/a", OUTSIDE), rules=ALLOWED))
+    assert told["status"] == 302  # where none are followed, it is the answer
+    assert inside.connections == 0
+    assert len(outside.asked) == 2
+
+
+async def test_a_redirect_within_the_pattern_is_followed_with_its_credentials(adapter: HttpAdapter) -> None:
+    async with two(leads_to("/b?c=d")) as (outside, _):
+        headers = [["authorization", "Bearer x"], ["content-type", "text/plain"]]
+        asked = payload(outside.url("/a", OUTSIDE), "POST", headers=headers, body="b", rules=REDIRECTS)
+        told = await call(adapter, asked)
+    assert told["body"] == "there"
+    assert [one.line for one in outside.asked] == ["POST /a HTTP/1.1", "GET /b?c=d HTTP/1.1"]
+    there = outside.asked[1]
+    assert there.header("authorization") == ["Bearer x"]
+    assert there.header("content-type") == there.header("content-length") == []
+    assert outside.connections == 1
+
+
+async def test_the_address_is_checked_at_each_hop(make: Make) -> None:
+    """The name leads outside first, and inside when the redirect is followed."""
+    adapter = make(resolve=Names(a_example=[[OUTSIDE], [INSIDE]]))
+    async with two(leads_to("/b", "Connection: close")) as (outside, inside):
+        refused = await fails(adapter, payload(outside.url("/a", "a.example"), rules=REDIRECTS))
+    assert refused.code == "ADDRESS_REFUSED"
+    assert (outside.connections, inside.connections) == (1, 0)
+
+
+async def test_redirects_in_a_circle_end(adapter: HttpAdapter) -> None:
+    async with two(leads_to("/a")) as (outside, _):
+        refused = await fails(adapter, payload(outside.url("/a", OUTSIDE), rules=REDIRECTS))
+    assert refused.code == "REDIRECT_REFUSED"
+    assert len(outside.asked) == 4
+
+
+# ---- TLS ------------------------------------------------------------------------------------------------------------
+
+
+async def test_tls_asks_for_the_name_and_not_for_the_address(certificates: Certificates, make: Make) -> None:
+    told_names: list[str | None] = []
+    server_tls = certificates.server
+    server_tls.sni_callback = lambda _, name, __: told_names.append(name)
+    adapter = make(resolve=Names(a_example=[[INSIDE]], b_example=[[INSIDE]]), tls=certificates.trusting)
+    async with target(says(answer(b"x" * 90_000)), tls=server_tls) as server:
+        for _ in range(2):
+            told = await call(adapter, payload(server.url(host="a.example"), "POST", body="y" * 90_000))
+            assert told["body"] == "x" * 90_000
+        assert (await call(adapter, payload(server.url(host=INSIDE))))["status"] == 200
+        failed = await fails(adapter, payload(server.url(host="b.example")))
+        assert server.connections == 2
+    assert told_names == ["a.example", None, "b.example"]
+    assert server.asked[0].header("host") == [f"a.example:{server.port}"]
+    assert server.asked[0].body == b"y" * 90_000
+    assert failed.code == "UPSTREAM_ERROR"
+    assert "b.example" in failed.message
+    server_tls.sni_callback = None  # type: ignore[assignment]
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    certificates: Certificates, make: Make
+) -> None:
+    async with target(says(answer(b"x")), tls=certificates.server) as server:
+        failed = await fails(make(), payload(server.url(), "POST"))
+    assert (failed.code, failed.retryable) == ("UPSTREAM_ERROR", False)
+    assert "self-signed certificate" in failed.message
+    assert server.asked == []
+
+
+async def test_what_speaks_no_tls_is_a_failure(certificates: Certificates, make: Make) -> None:
+    async def say_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(say_anything, INSIDE, 0)
+    url = f"https://{INSIDE}:{server.sockets[0].getsockname()[1]}/"
+    failed = await fails(make(tls=certificates.trusting), payload(url))
+    assert failed.code == "UPSTREAM_ERROR"
+    server.close()
+
+
+async def test_an_answer_that_somebody_has_cut_is_no_answer(certificates: Certificates, make: Make) -> None:
+    """Without a length the connection's end is the answer's; TLS tells whether it is the server's."""
+
+    async def cut(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nthe first half")
+        await writer.drain()
+        raw = writer.get_extra_info("socket")
+        with socket.socket(fileno=socket.dup(raw.fileno())) as same:
+            same.shutdown(socket.SHUT_WR)
+
+    whole = says(b"HTTP/1.1 200 OK\r\n\r\nboth halves", then_close=True)
+    adapter = make(tls=certificates.trusting)
+    async with target(whole, tls=certificates.server) as server:
+        assert (await call(adapter, payload(server.url())))["body"] == "both halves"
+    async with target(cut, tls=certificates.server) as server:
+        assert (await fails(adapter, payload(server.url()))).code == "UPSTREAM_TRUNCATED"
+
+
+async def test_proxies_of_the_environment_are_not_used(
+    adapter: HttpAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with target(says(answer(b"proxy"))) as proxy, target(says(answer(b"server"))) as server:
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url())
+        assert (await call(adapter, payload(server.url())))["body"] == "server"
+    assert proxy.connections == 0
+
+
+# ---- when a request has left ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_that_a_request_has_left_is_told_before_its_answer(
+    secure: bool, certificates: Certificates, make: Make
+) -> None:
+    left = asyncio.Event()
+
+    async def say(_: Asked, writer: asyncio.StreamWriter) -> None:
+        await left.wait()
+        writer.write(answer(b"x"))
+
+    adapter = make(tls=certificates.trusting)
+    async with target(say, tls=certificates.server if secure else None) as server:
+        told = await call(adapter, payload(server.url(), "POST", body="y" * 50_000), sent=left.set)
+    assert told["body"] == "x"
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_request_that_is_not_taken_has_not_left(
+    secure: bool, certificates: Certificates, make: Make
+) -> None:
+    """A server that reads nothing of a large body for a while: the words in between say so only when it has read all of it."""
+    goes_on, left = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await goes_on.wait()
+        await reader.readexactly(16_000_000)
+        await left.wait()
+        writer.write(answer(b"x", "200 OK", "Connection: close"))
+        await writer.drain()
+        writer.close()
+
+    tls: ssl.SSLContext | None = certificates.server if secure else None
+    server = await asyncio.start_server(serve, INSIDE, 0, limit=4096, ssl=tls)
+    url = f"{'https' if secure else 'http'}://{INSIDE}:{server.sockets[0].getsockname()[1]}/"
+    adapter = make(tls=certificates.trusting)
+    calling = asyncio.create_task(call(adapter, payload(url, "POST", body="y" * 16_000_000), sent=left.set))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert not left.is_set()
+    goes_on.set()
+    assert (await calling)["body"] == "x"
+    server.close()
+
+
+async def test_of_requests_that_may_be_redirected_nobody_tells_that_they_have_left(
+    adapter: HttpAdapter,
+) -> None:
+    told: list[str] = []
+    async with two(leads_to("/b")) as (outside, _):
+        await call(
+            adapter, payload(outside.url("/a", OUTSIDE), rules=REDIRECTS), sent=lambda: told.append("left")
+        )
+    assert told == []
