@@ -19,6 +19,7 @@ from fairlane.queues.ids import could_be_ours
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.tasks import PERMIT, Admitted, Later, Left, State
 from fairlane.streaming.events import fragment_done
+from fairlane.workers.server.background import observe
 from fairlane.workers.server.pool import Recent
 
 REPEAT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -82,13 +83,17 @@ class Gate:
 
         `task_id`: what the request says besides; it must be the permit's.
         """
+        count = self._scheduler.metrics.permit
         if not permit:
+            count("needed")
             raise await self._without_permit(endpoint, task_id)
         signed = self._signer.read_permit(permit, endpoint)
         if signed is None or (task_id and task_id != signed.task_id):
+            count("invalid")
             text = "This is no permit for this endpoint: its signature, its task (X-Task-Id) or its endpoint is another"
             raise NotYourTurn("PERMIT_INVALID", text, UNKNOWN_MS)
         outcome = self._over.get(signed) or await self._ask_once(signed)
+        count(outcome.value if outcome is not Admitted.UNKNOWN else "over")
         if outcome is Admitted.IN:
             return signed.task_id, self._signer.receipt(*signed)
         raise await self._over_for(signed, endpoint, outcome)
@@ -110,6 +115,7 @@ class Gate:
             return Admitted.USED if outcome is Admitted.IN else outcome
         self._asking[signed] = asked = asyncio.ensure_future(self._ask(signed))
         asked.add_done_callback(lambda _: self._asking.pop(signed, None))
+        asked.add_done_callback(observe)
         return await asyncio.shield(asked)  # who leaves now has used it: the store may have heard of it
 
     async def _ask(self, signed: Signed) -> Admitted:

@@ -62,8 +62,8 @@ class Callers:
 async def test_each_permit_lets_in_once_whichever_gateway_dies(own_redis: Server, tmp_path: Path) -> None:
     chance = random.Random(3)
     async with (
-        gateway_process(tmp_path / "a", own_redis.url, endpoints=ENDPOINTS) as dying,
-        gateway_process(tmp_path / "b", own_redis.url, endpoints=ENDPOINTS) as staying,
+        gateway_process(tmp_path / "a", own_redis.url, endpoints=ENDPOINTS, http_worker_slots=0) as dying,
+        gateway_process(tmp_path / "b", own_redis.url, endpoints=ENDPOINTS, http_worker_slots=0) as staying,
         http_client(staying.url) as http,
     ):
         callers = Callers(http, chance)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from tests.integration.endpoints.calling import caller
 from tests.support.talk import Talk
 
 from .asking import IMAGE, ask, check, done, permit_of
@@ -214,6 +215,47 @@ async def test_the_endpoint_is_found_by_the_url_that_the_proxy_tells(here: Talk)
         assert (await check(here, permit, path=bare, headers=headers)).status_code == 403, headers
     assert (await check(here, permit, path=bare)).status_code == 400
     assert (await check(here, permit)).status_code == 200
+
+
+async def test_permits_and_calls_share_one_line_and_what_it_takes(here: Talk, there: Talk) -> None:
+    """Callers at two replicas, a worker at one of them: never more than two at a time, and nobody is forgotten."""
+    inside: set[str] = set()
+    most = 0
+
+    def enter(task_id: str) -> None:
+        nonlocal most
+        inside.add(task_id)
+        most = max(most, len(inside))
+
+    async def permitted(talk: Talk, user: int) -> None:
+        task_id = await ask(talk, metadata={"user": user})
+        async with talk.events(f"/api/task/{task_id}/events") as reader:
+            permit = (await reader.until("permit"))[-1].data["permit"]
+        answer = await check(talk, permit)
+        assert answer.status_code == 200
+        enter(task_id)
+        await asyncio.sleep(0.01)
+        inside.discard(task_id)
+        assert (await done(talk, answer.headers["x-fairlane-receipt"])).status_code == 200
+
+    async with caller(there, slots=8) as worker:
+
+        async def works() -> None:
+            while True:
+                task = await worker.take()
+                enter(task["taskId"])
+                await asyncio.sleep(0.01)
+                inside.discard(task["taskId"])
+                await worker.answer(task, {"status": 200, "headers": [], "body": "done"})
+
+        working = there.later(works())
+        wanted = {"type": "http", "endpoint": "image", "url": "http://127.0.0.1:9/image/a"}
+        calls = [talk.http.post("/api/tasks", json=wanted) for _ in range(20) for talk in (here, there)]
+        permits = [permitted(talk, user) for user in range(20) for talk in (here, there)]
+        answers = await asyncio.gather(*calls, *permits)
+        working.cancel()
+    assert [answer.json()["body"] for answer in answers if answer is not None] == ["done"] * 40
+    assert most == 2
 
 
 async def test_an_unused_permit_ends_and_lets_the_next_one_in(gateway: Start) -> None:

@@ -11,6 +11,7 @@ from fairlane.gateway.permits.gate import LOOKS_PER_S, REPEAT_S, UNKNOWN_MS, Gat
 from fairlane.gateway.permits.signed import Signed, Signer
 from fairlane.queues.errors import StoreUnavailable
 from fairlane.queues.ids import new_task_id
+from fairlane.queues.metrics import Recorder
 from fairlane.queues.scheduler import Scheduler
 from fairlane.queues.survey.crowding import Crowding
 from fairlane.queues.tasks import Admitted, Later, Left, Place, Record
@@ -27,6 +28,7 @@ class Store:
     """Counts what is asked of it, and answers as the store would of one permit."""
 
     def __init__(self) -> None:
+        self.metrics = Recorder()
         self.asked: list[str] = []
         self.nonces: set[str] = set()
         self.used = False
@@ -144,6 +146,12 @@ async def test_any_number_of_repetitions_ask_the_store_once(knock: Knock) -> Non
     assert knock.store.asked.count("admit") == 1
     assert knock.store.asked.count("congestion") == 1, "nor more often when to come again"
     assert knock.later == [(("http:image", 5),)]
+    counted = knock.store.metrics.permit_checks.values
+    assert {outcome: counted[outcome,] for outcome in ("in", "used", "invalid")} == {
+        "in": 1,
+        "used": 500,
+        "invalid": 0,
+    }
 
 
 async def test_a_store_that_does_not_answer_is_asked_again_by_the_same_call(knock: Knock) -> None:
