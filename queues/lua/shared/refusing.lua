@@ -29,7 +29,8 @@ end
 --      holds more than would leave within that time, and the user is in line already. Tasks that failed or came back count as if
 --      they had not left; for a user who is not in line yet only where the failures are of several users: no one shuts out others.
 --      Where no pace is known yet, as in 2.
---   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known
+--   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known, or by the model's
+--      windows, which are known
 -- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
 -- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
@@ -40,6 +41,8 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     local k = call('ZRANK', keys.flows(q, m), u) or users
     return math.min(own * math.max(users, 1) + k, lane.waiting), own
   end
+  local text = ruled and call('HGET', keys.model(m), 'windows')
+  local function in_windows(n) return text and math.max(windows.free_at(m, text, n) - US, 0) / 1000 or 0 end
   if ruled then -- 1
     local cap = num(call('HGET', keys.model(m), 'max_waiting_per_user'))
     local waiting = cap > 0 and count_of_user(m, u, true) or 0
@@ -55,7 +58,7 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
       local before, own = ahead()
       local failed, changes = failed_until_now(call('HGET', keys.model(m), 'X:' .. q))
       pace = pace * (departed + 1) / (math.max(departed - (own > 0 and failed or changes), 0) + 1)
-      local wait = (before + 1) * pace + math.max(lane.held - NOW, 0)
+      local wait = math.max((before + 1) * pace + math.max(lane.held - NOW, 0), in_windows(before + 1))
       if wait > longest then return { 'too_long', math.floor(wait), longest, in_ms(wait - longest) } end
       local fits = math.max(math.floor(longest / pace), 1)
       if own > 0 and lane.waiting >= fits then
@@ -68,6 +71,8 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     local over = own_in_queue(q, m, u) - (2 * length.most - length.waiting)
     if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
   end
+  local least_ms = text and timeout_ms > 0 and in_windows(call('ZCOUNT', keys.flow(q, m, u), '-inf', order) + 1) or 0
+  if least_ms > timeout_ms then return { 'too_long', in_ms(least_ms), timeout_ms, in_ms(least_ms - timeout_ms) } end
   local departed, took_ms = read_drain(lane.drain)
   if timeout_ms > 0 and departed >= 1 and lane.waiting * took_ms > timeout_ms * departed then -- 4: most are not looked at further
     local n, each, delay = ahead() + 1, interval(), math.max(lane.held - NOW, 0)

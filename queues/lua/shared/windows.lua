@@ -79,14 +79,17 @@ function windows.waits_for(model, id, epoch)
   return tonumber(call('ZSCORE', keys.windows(model), member(id, epoch)) or 0) >= FOREVER
 end
 
--- A model has windows now that had none: what runs counts until it ends; or has none any more.
+-- A model has windows now that had none: what runs counts until it ends, or from its first output; or it has none any more.
 function windows.set(model, before, text)
   if not text then
     call('DEL', keys.windows(model))
   elseif not before then
     for _, id in ipairs(call('ZRANGE', keys.slots(model), '0', '-1')) do
-      local epoch = call('HGET', keys.task(id), 'ep')
+      local epoch, first_output = unpack(call('HMGET', keys.task(id), 'ep', 'fo'))
       if epoch then windows.begin(model, text, id, epoch) end
+      if first_output then
+        call('ZADD', keys.windows(model), whole(math.min(num(first_output) * 1000 + 1000, US)), member(id, epoch))
+      end
     end
   end
 end

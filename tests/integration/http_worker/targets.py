@@ -18,6 +18,10 @@ from fairlane.workers.sdk import Context, Task, TaskError
 
 LOOPBACK = ["127.0.0.0/8", "::1/128"]
 PATIENCE_S = 15.0
+LOOPS = [
+    pytest.param(("asyncio", {"use_uvloop": on}), id="uvloop" if on else "asyncio") for on in (False, True)
+]
+"""Workers run on uvloop where there is one."""
 
 
 @dataclass

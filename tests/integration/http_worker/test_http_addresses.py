@@ -7,9 +7,11 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from tests.integration.http_worker.targets import (
+    LOOPS,
     Asked,
     Certificates,
     Names,
@@ -27,6 +29,12 @@ from fairlane.workers.adapters.endpoints.http import HttpAdapter
 from fairlane.workers.adapters.endpoints.names import SystemNames
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
 
 Make = Callable[..., HttpAdapter]
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import gzip
+from typing import Any
 
 import pytest
-from tests.integration.http_worker.targets import Asked, answer, call, fails, payload, says, target
+from tests.integration.http_worker.targets import LOOPS, Asked, answer, call, fails, payload, says, target
 from tests.support.serving import until
 
 from fairlane.workers.adapters.endpoints import connections
@@ -13,6 +14,11 @@ from fairlane.workers.adapters.endpoints.http import HttpAdapter
 from fairlane.workers.adapters.endpoints.wire import AnyWire
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 async def test_a_call_keeps_status_headers_and_body(adapter: HttpAdapter) -> None:
@@ -298,7 +304,7 @@ async def test_nobody_is_there(adapter: HttpAdapter) -> None:
 async def drip(_: Asked, writer: asyncio.StreamWriter) -> None:
     """A byte now and then, so that there is never silence."""
     writer.write(OK[:-2] + b"00\r\n\r\n")
-    for _ in range(100):
+    while not writer.is_closing():
         writer.write(b"x")
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -306,7 +312,7 @@ async def drip(_: Asked, writer: asyncio.StreamWriter) -> None:
 
 async def drip_head(_: Asked, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nH: ")
-    for _ in range(100):
+    while not writer.is_closing():
         writer.write(b"x")
         await writer.drain()
         await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from tests.support.audit import audit
 from tests.support.direct import World
 from tests.support.pool import Pool
 
-from fairlane.queues.tasks import Grant, State, Submitted
+from fairlane.queues.tasks import Grant, Refused, State, Submitted
 from fairlane.queues.windows import MOST_REQUESTS, Window, read_windows
 
 
@@ -315,6 +315,22 @@ def test_windows_that_are_set_while_tasks_run_count_these(world: World) -> None:
     audit(world, [f"t{n:04d}" for n in range(6)])
 
 
+def test_what_has_output_when_windows_are_set_has_left(world: World) -> None:
+    pool = Pool(world)
+    fill(pool, 6)
+    first, second, third = pool.take(want=3)
+    pool.append(first, 2)
+    world.advance(600)
+    pool.append(second, 2)
+    world.advance(600)
+    pool.set_model(windows="3/1s")
+    assert len(pool.ask(want=6).grants) == 1, "one has left long ago, one just now, of one it is not known"
+    world.advance(401)
+    assert len(pool.ask(want=6).grants) == 1
+    pool.finish(third)
+    audit(world, [f"t{n:04d}" for n in range(6)])
+
+
 def test_windows_that_are_taken_back_hold_nobody_and_leave_nothing(world: World) -> None:
     pool = Pool(world)
     pool.set_model(windows="1/1h")
@@ -458,3 +474,41 @@ def test_a_task_goes_on_to_another_model_whose_window_is_full_for_longer_than_it
     kept = pool.submit("c", fallbacks="other\t", fallback_after_ms=10_000, asked="route")
     assert isinstance(kept, Submitted)
     assert kept.model == "m"
+
+
+def test_whose_time_is_over_before_the_windows_have_room_is_refused(world: World) -> None:
+    pool = Pool(world)
+    pool.set_model(windows="2/10s")
+    pool.sent(*[pool.run(task) for task in ("a", "b")])
+    world.advance(4000)
+    refused = pool.submit("c", timeout_ms=5000)
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.waiting, refused.limit, refused.retry_ms) == (
+        "too_long",
+        6000,
+        5000,
+        1000,
+    )
+    for task in ("c", "d"):
+        assert isinstance(pool.submit(task, timeout_ms=6001), Submitted)
+    assert isinstance(pool.submit("e", timeout_ms=15_999), Refused), "two of this user's go first"
+    assert isinstance(pool.submit("e", user="another", timeout_ms=6001), Submitted), "who may be first"
+    assert isinstance(pool.submit("f", timeout_ms=16_001), Submitted)
+
+
+def test_adaptive_admission_knows_the_windows(world: World) -> None:
+    pool = Pool(world)
+    pool.set_queue("free", admission="adaptive", max_wait_ms=20_000)
+    pool.set_model(windows="30/1m", cost="requests")
+    fill(pool, 20)
+    while grants := pool.take(want=2):
+        pool.sent(*grants)
+        world.advance(100)
+        for grant in grants:
+            pool.finish(grant)
+    fill(pool, 10, first=20)
+    pool.sent(*pool.take(want=10))
+    refused = pool.submit("t0030", user="another")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "too_long"
+    assert refused.waiting > 55_000

@@ -1,0 +1,78 @@
+"""Endpoints that are added while gateways run, on each kind of database: one change after the other, heard of by all."""
+
+import asyncio
+
+import pytest
+
+from fairlane.gateway.database.database import Database
+from fairlane.gateway.operator.added import EndpointStore, EndpointsWatch, Known
+
+pytestmark = pytest.mark.anyio
+SAID = {"url": "https://a.example/*", "set_headers": {"authorization": "secret"}}
+
+
+async def test_changes_are_whole_and_move_the_version(database: Database) -> None:
+    store = EndpointStore(database)
+    before = await store.all()
+    assert (before.version, dict(before.endpoints)) == ("0 0", {})
+    async with store.changing() as change:
+        await change.add("a", SAID, "note", "ops")
+    added = await store.all()
+    one = added.endpoints["a"]
+    assert (one.said, one.note, one.who) == (SAID, "note", "ops")
+    assert one.settings is not None
+    assert one.settings.url == "https://a.example/*"
+    assert "secret" not in repr(one)
+    assert added.version.startswith("1 ")
+    assert added.changed_ms == one.created_ms == one.changed_ms
+
+    async def fail() -> None:
+        async with store.changing() as change:
+            await change.remove("a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert (await store.all()).version == added.version
+    async with store.changing() as change:
+        await change.set("a", {**SAID, "concurrency": 2}, "", "other")
+    changed = (await store.all()).endpoints["a"]
+    assert changed.created_ms == one.created_ms
+    assert changed.changed_ms > one.changed_ms
+    async with store.changing() as change:
+        await change.remove("a")
+    assert not (await store.all()).endpoints
+
+
+async def test_changes_at_the_same_time_come_one_after_the_other(database: Database) -> None:
+    store = EndpointStore(database)
+
+    async def add(number: int) -> None:
+        async with store.changing() as change:
+            known = await change.all()
+            await change.add(f"e{number}", {"url": f"https://{len(known)}.example/*"}, "", "ops")
+
+    await asyncio.gather(*(add(number) for number in range(8)))
+    found = await store.all()
+    assert len({one.said["url"] for one in found.endpoints.values()}) == 8, "each has seen those before"
+    assert found.version.startswith("8 ")
+
+
+async def test_others_hear_of_it_and_one_that_a_newer_release_wrote_does_not_hold(database: Database) -> None:
+    heard: asyncio.Queue[Known] = asyncio.Queue()
+    store = EndpointStore(database)
+    watch = EndpointsWatch(store, heard.put)
+    await watch.start()
+    try:
+        assert not (await heard.get()).endpoints
+        async with store.changing() as change:
+            await change.add("a", SAID, "", "ops")
+            await change.add("b", {**SAID, "of_tomorrow": True}, "", "ops")
+        async with asyncio.timeout(15):
+            known = await heard.get()
+        assert known.endpoints["a"].settings is not None
+        assert known.endpoints["b"].settings is None
+        assert (await watch.read()).version == known.version
+        assert heard.empty()
+    finally:
+        await watch.close()

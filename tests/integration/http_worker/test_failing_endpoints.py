@@ -1,0 +1,47 @@
+"""One endpoint that fails, beside others that the same worker calls."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.integration.endpoints.calling import caller, reaches, response, submit
+from tests.support.talk import Talk
+
+pytestmark = pytest.mark.anyio
+
+Start = Callable[..., AbstractAsyncContextManager[Talk]]
+ENDPOINTS: dict[str, Any] = {
+    "bad": {"url": "https://bad.example.com/*", "methods": ["GET"], "retries": 1},
+    "good": {"url": "https://good.example.com/*", "methods": ["GET"]},
+}
+FAILED = {"code": "UPSTREAM_ERROR", "retryable": True, "httpStatus": 500}
+BUSY = {"code": "MODEL_TOO_BUSY", "retryable": True, "retryAfterMs": 60_000}
+
+
+async def test_a_worker_goes_on_with_other_endpoints_where_one_fails(gateway: Start) -> None:
+    """One slot: a worker that rested would take nothing of either."""
+    async with gateway(endpoints=ENDPOINTS) as talk, caller(talk, slots=1) as worker:
+        bad = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
+        for _ in range(2):
+            await worker.answer(await worker.take(), error="no", errorInfo=FAILED)
+            [mine] = talk.served.gateway.dispatcher.pool
+            assert mine.hold_until == 0
+        await reaches(talk, bad["task_id"], "failed")
+        good = await submit(talk, target_url="https://good.example.com/x", http_method="GET")
+        await worker.answer(await worker.take(), response("fine"))
+        assert (await reaches(talk, good["task_id"], "completed"))["task_result"] == "fine"
+
+
+async def test_an_endpoint_that_asks_to_wait_has_its_own_line_held_and_no_other(gateway: Start) -> None:
+    async with gateway(endpoints=ENDPOINTS) as talk, caller(talk, slots=1) as worker:
+        bad = await submit(talk, target_url="https://bad.example.com/x", http_method="GET")
+        await worker.answer(await worker.take(), error="busy", errorInfo=BUSY)
+        good = await submit(talk, target_url="https://good.example.com/x", http_method="GET")
+        task = await worker.take()
+        assert task["model"] == "http:good"
+        await worker.answer(task, response("fine"))
+        await reaches(talk, good["task_id"], "completed")
+        await reaches(talk, bad["task_id"], "pending")
+        [mine] = talk.served.gateway.dispatcher.pool
+        assert mine.hold_until == 0
