@@ -104,7 +104,7 @@ class App(FastAPI):
         self._document: asyncio.Task[bytes] | None = None
         for route in hot.ROUTES:
             self.router.routes.append(route)
-            call = Call(route.path_format, route.access, route.call, route.submits)
+            call = Call(route.path_format, route.access, route.call, route.submits, route.any_method)
             self.calls.add(route.method, route.path, call)
         for router, access in ROUTERS:
             # `include_router` would make each route again, for every application: 50 ms within the first call of a router

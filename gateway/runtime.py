@@ -45,6 +45,9 @@ from fairlane.gateway.operator.operator import Operator
 from fairlane.gateway.operator.quota import QuotaAdmin
 from fairlane.gateway.operator.state import Picture, StateReader
 from fairlane.gateway.parts import Part
+from fairlane.gateway.permits.gate import LEFT_UNREPORTED, Gate
+from fairlane.gateway.permits.holder import Holder
+from fairlane.gateway.permits.signed import Signer
 from fairlane.gateway.records.archive import Archive
 from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.records import Records
@@ -104,6 +107,10 @@ ENDS = Ends(
     unavailable=Fragment(
         fragment_error("The model is unavailable: its upstream fails", "MODEL_UNAVAILABLE", True),
         "MODEL_UNAVAILABLE",
+    ),
+    left_unreported=Fragment(LEFT_UNREPORTED, ""),
+    permit_unused=Fragment(
+        fragment_error("The permit was not used in time", "PERMIT_EXPIRED", True), "PERMIT_EXPIRED"
     ),
 )
 
@@ -226,6 +233,9 @@ class Gateway:
             self.link, keys, self.database, self.metrics, replica, self.scheduler, poll, records.forgotten
         )
         links = StreamLinks(tickets, self.scheduler, current)
+        signer = Signer(tickets.mac)
+        background = self.dispatcher.background
+        holder = Holder(self.scheduler, self.hub, background, signer, lambda: current.endpoints)
         allowances = Allowances(self.scheduler)
         self.tasks = Tasks(
             current=current,
@@ -244,6 +254,7 @@ class Gateway:
             closing=closing,
             going=going,
             allowances=allowances,
+            gate=Gate(self.scheduler, signer, lambda: current.endpoints, holder.ask_later),
         )
 
         # what operators see and do
@@ -314,7 +325,7 @@ class Gateway:
         )
 
         breakers = Breakers(replica, self.metrics)
-        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers)
+        self._inbox = Inbox(self.hub, self.dispatcher, self._drain_worker, breakers, holder)
         self._shutdown = Shutdown(
             going, self.dispatcher, self.workers, self.replicas, closing, live, self.hub
         )
@@ -342,6 +353,7 @@ class Gateway:
             minutes,
             checker,
             self.dispatcher,
+            holder,
         ]
         """In the order in which they start; they close the other way round."""
 

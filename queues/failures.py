@@ -80,6 +80,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(504, "STREAM_STALLED", Family.BUSY, retry=True, worker=True, upstream=True),
     FailureRow(504, "TOTAL_TIMEOUT", Family.BUSY, worker=True),
     FailureRow(504, "UPSTREAM_TIMEOUT", Family.BUSY, retry=True, worker=True, upstream=True),  # its own, of any phase
+    FailureRow(504, "PERMIT_EXPIRED", Family.BUSY, retry=True),
     # nobody to do it
     FailureRow(503, "MODEL_TOO_BUSY", Family.BUSY, retry=True, worker=True),
     FailureRow(503, "NO_WORKER", Family.BUSY, retry=True),

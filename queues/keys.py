@@ -196,6 +196,8 @@ RECORD = {
     "that, of a task with a price, as counted at its last renewal",
     "ar": "how long it is kept for the archive, ms, if that does not have it; and `r`: with its request",
     "ra": "how long it is kept when its caller has read its end, ms, until then",
+    "pm": "its permit that is out: until when it may be used, or holds its slot, ms; for how long either is, ms; when it was "
+    "used (0: not yet); and by which call",
     "by": "bytes of record and log as they were noted at its end, of a task with ar or ra",
     "ng": "tasks granted by the call named in fn or by its submit",
 }
@@ -351,6 +353,7 @@ CHANNEL = "c:"
 MESSAGES = {
     "w": "model: something of it can start, and this replica alone was told",
     "r": "model: the same, told to all who have workers for it",
+    "p": "model of an endpoint: a permit of it can be given out, and this replica alone was told",
     "s": "task, epoch, why: stop the worker that runs it",
     "d": "worker: drain it, an operator wants it to go",
     "i": "task, event id: an event of a task that is read here; it is large, so read it from the log",

@@ -108,6 +108,10 @@ class Metrics(Protocol):
         """An answer that did not match its schema was asked for again. `outcome`: begun; then mended, or failed: the second one
         does not match either."""
 
+    def permit(self, outcome: str) -> None:
+        """A proxy asked whether a request may pass. `in`: it may; `needed`: it has no permit; `invalid`: that is not genuine;
+        `used`; `over`: its time is."""
+
     def breaker(self, model: str, upstream: str, became: str) -> None:
         """The breaker of a model's upstream is `open` or `closed` now, or lets a task probe it: `probing`."""
 
@@ -274,6 +278,12 @@ class Recorder:
             ("model", "outcome"),
             "Answers that did not match their schema and were asked for again: begun, mended, failed",
         )
+        self.permit_checks = Counter(
+            "fairlane_permit_checks_total",
+            ("outcome",),
+            "Requests to endpoints that proxies asked about: let in, or refused and why",
+            {(outcome,): 0 for outcome in ("in", "needed", "invalid", "used", "over")},
+        )
         self.breaker_changes = Counter(
             "fairlane_breaker_changes_total",
             ("model", "upstream", "became"),
@@ -359,6 +369,7 @@ class Recorder:
             self.model_holds,
             self.fallen_tasks,
             self.repairs,
+            self.permit_checks,
             self.breaker_changes,
             self.dropped_results,
             self.written_records,
@@ -417,6 +428,9 @@ class Recorder:
 
     def repaired(self, model: str, outcome: str) -> None:
         self.repairs.add((self._model(model), outcome))
+
+    def permit(self, outcome: str) -> None:
+        self.permit_checks.add((outcome,))
 
     def breaker(self, model: str, upstream: str, became: str) -> None:
         self.breaker_changes.add((self._model(model), self._upstream(upstream), became))

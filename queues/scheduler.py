@@ -34,16 +34,19 @@ from fairlane.queues.survey.crowding import Crowding, read_crowding
 from fairlane.queues.survey.presence import PresenceNews
 from fairlane.queues.tasks import (
     TERMINAL,
+    Admitted,
     Append,
     End,
     Ended,
     Entry,
     EventFields,
+    EventRow,
     Finished,
     Fragment,
     Grant,
     Known,
     Later,
+    Left,
     Place,
     Reached,
     Record,
@@ -89,6 +92,9 @@ class Ends:
     """The `cancelled` event of a task whose readers left."""
     unavailable: Fragment
     """Somebody waits for it, and the upstreams of all models that may run it fail."""
+    left_unreported: Fragment
+    """The `done` event of a permit that was used, and of whose call nobody reported the end in time."""
+    permit_unused: Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +459,29 @@ class Scheduler:
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
+    async def permit(self, grant: Grant, unused_ms: int, used_ms: int, rest: bytes) -> EventRow | None:
+        """Give out the permit that a task was granted: its event is logged, of these fields and `expiresAt`, and returned. From
+        now on the store holds it, alone: for `unused_ms`, and once it is used for `used_ms` at most. None: the grant is over.
+        """
+        told = (grant.task_id, grant.epoch, grant.token, unused_ms, used_ms, rest, self.replica)
+        outcome, *event = await self._link.run("permit", *told)
+        return EventRow(event[0].decode(), event[1]) if outcome == b"ok" else None
+
+    async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
+        """Let in whoever has the permit of this grant, once, over all replicas: a call of the same nonce may be repeated. From
+        then on it holds its slot until `leave`, or until its time is over. Also when the next task of its model may start, if
+        time alone is in the way.
+        """
+        outcome, *later = await self._link.run("admit", task_id, epoch, nonce)
+        return Admitted(outcome.decode()), _later(later[0])[0] if later else ()
+
+    async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
+        """What was let in with the permit of this grant has ended: its task completes, with a terminal event of these fields."""
+        outcome, *account = await self._link.run("leave", task_id, epoch, rest)
+        if account:
+            self.metrics.ended(_task_end(account[0]))
+        return Left(outcome.decode())
+
     async def renew(
         self, held: Sequence[tuple[Grant, str, bool, int]], read: Iterable[str] = ()
     ) -> list[int]:
@@ -489,13 +518,21 @@ class Scheduler:
             *ends.left,
             limits.max_retained_bytes,
             *ends.unavailable,
+            ends.left_unreported.rest,
+            *ends.permit_unused,
         )
         if reply[4]:
             self.metrics.dropped(reply[4])
             self._dropped.add(reply[4])
         sentences = {
             end.code: b"{%b}" % end.rest
-            for end in (ends.worker_lost, ends.timeout, ends.queue_timeout, ends.unavailable)
+            for end in (
+                ends.worker_lost,
+                ends.timeout,
+                ends.queue_timeout,
+                ends.unavailable,
+                ends.permit_unused,
+            )
         }
         for account in reply[3]:
             end = _task_end(account, sentences.get(account[4].decode(), b"{}"))

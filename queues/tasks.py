@@ -391,6 +391,41 @@ class Ended(NamedTuple):
     later: Later = ()
 
 
+PERMIT = "permit"
+"""The type of tasks that are granted a permit to call an endpoint oneself: the model is the endpoint's."""
+PERMIT_HOLDER = "permits"
+"""The worker that takes them: any replica itself."""
+
+
+class EventRow(NamedTuple):
+    """An event that a script has logged."""
+
+    id: str
+    data: bytes
+
+
+class Admitted(enum.StrEnum):
+    """The answer to `admit`."""
+
+    IN = "in"
+    USED = "used"
+    """Before, by another call."""
+    OVER = "over"
+    """It was not used in time, its task was cancelled, or a later attempt has another permit."""
+    UNKNOWN = "unknown"
+
+
+class Left(enum.StrEnum):
+    """The answer to `leave`."""
+
+    ENDED = "ended"
+    OVER = "over"
+    """It had ended before, or its time was over."""
+    UNUSED = "unused"
+    """Nobody was let in."""
+    UNKNOWN = "unknown"
+
+
 class Record(NamedTuple):
     """What is known of a task. `fields` as in keys.RECORD."""
 
@@ -417,6 +452,12 @@ class Record(NamedTuple):
         """Data of the last `progress` of the attempt that runs; b"" when it has told none."""
         epoch, _, data = self.fields.get("pg", "").partition("\n")
         return data.encode() if self.state is State.EXECUTING and epoch == self.fields.get("ep") else b""
+
+    @property
+    def permit_used_ms(self) -> int | None:
+        """When the permit of the task was used, ms; 0: not yet. None: none is out."""
+        permit = self.fields.get("pm", "").split(" ") if self.state is State.EXECUTING else [""]
+        return int(permit[3]) if len(permit) > 3 else None
 
     def number(self, field: str) -> int:
         """A numeric field; 0 when absent."""

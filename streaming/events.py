@@ -25,7 +25,7 @@ from fairlane.streaming.jsontext import (
 )
 
 TERMINAL = frozenset({"done", "error", "cancelled"})
-LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug"}) | TERMINAL
+LOGGED = frozenset({"start", "chunk", "stage", "usage", "debug", "permit"}) | TERMINAL
 UNLOGGED = frozenset({"queued", "progress", "gap", "restart", "bye"})
 
 TEXT_KINDS = frozenset({"text", "reasoning", "refusal"})
@@ -108,6 +108,11 @@ def fragment_stage(name: str, index: int, of: int, status: str) -> bytes:
 def fragment_usage(usage: bytes) -> bytes:
     """Usage so far, as the worker tells it."""
     return b'"usage":%b' % one_line(usage)
+
+
+def fragment_permit(permit: str, endpoint: str, url: str) -> bytes:
+    """The fields of `permit` but `expiresAt`: the script that gives it out knows it, and puts it behind."""
+    return b'"permit":%b,"endpoint":%b,"url":%b' % tuple(map(json_string, (permit, endpoint, url)))
 
 
 def fragment_debug(note: str, data: bytes | None = None) -> bytes:

@@ -39,6 +39,11 @@ class Tickets:
             raise ValueError(f"the secret for stream tickets needs at least {MIN_SECRET_BYTES} bytes")
         self._secret = secret
 
+    def mac(self, purpose: bytes, message: bytes, size: int) -> bytes:
+        """The first `size` bytes of HMAC-SHA256, by the same secret, for something else than tickets: `purpose` says for what,
+        and no other purpose begins so."""
+        return hmac.digest(self._secret, purpose + message, hashlib.sha256)[:size]
+
     def issue(self, task_id: str, expires_at_ms: int) -> str:
         """A ticket for reading `task_id` before `expires_at_ms` (ms since 1970): 32 URL-safe characters."""
         expiry = expires_at_ms.to_bytes(_EXPIRY_BYTES, "big")
@@ -59,8 +64,7 @@ class Tickets:
         return int.from_bytes(expiry, "big") if genuine else None
 
     def _mac(self, task_id: str, expiry: bytes) -> bytes:
-        message = _PURPOSE + expiry + task_id.encode("utf-8", "surrogatepass")
-        return hmac.digest(self._secret, message, hashlib.sha256)[:_MAC_BYTES]
+        return self.mac(_PURPOSE, expiry + task_id.encode("utf-8", "surrogatepass"), _MAC_BYTES)
 
 
 class Usage(Protocol):

@@ -20,6 +20,8 @@ class Call:
     answer: Callable[..., Awaitable[None]]
     """What answers it: a raw ASGI handler with (tasks, caller, request), or FastAPI's frame."""
     submits: bool = False
+    any_method: bool = False
+    """Other methods than its own are answered alike."""
 
 
 class Calls:
@@ -53,10 +55,13 @@ class Calls:
         if len(path) > MAX_PATH:
             raise ApiError(414, "PATH_TOO_LONG", "The path is too long")
         allowed = {known for known, exact in self._exact if exact == path}
+        for known in allowed:
+            if self._exact[known, path].any_method:
+                return self._exact[known, path], {}
         for known, pattern, call in self._patterns:
             match = pattern.fullmatch(path)
             if match:
-                if known == method:
+                if known == method or call.any_method:
                     return call, match.groupdict()
                 allowed.add(known)
         if allowed:

@@ -88,6 +88,16 @@ class UsageData(EventData):
     usage: JsonValue
 
 
+class PermitData(EventData):
+    """The caller may call the endpoint now, once, until `expiresAt`: `permit` goes with the request in the header
+    `X-Fairlane-Permit`."""
+
+    permit: str
+    endpoint: str
+    url: str
+    expires_at: Count
+
+
 class DebugData(EventData):
     note: str
     data: JsonValue = None
@@ -180,6 +190,11 @@ class UsageEvent(_Logged):
     data: UsageData
 
 
+class PermitEvent(_Logged):
+    event: Literal["permit"]
+    data: PermitData
+
+
 class DebugEvent(_Logged):
     event: Literal["debug"]
     data: DebugData
@@ -233,6 +248,7 @@ NativeEvent = Annotated[
     | ChunkEvent
     | StageEvent
     | UsageEvent
+    | PermitEvent
     | DebugEvent
     | DoneEvent
     | ErrorEvent

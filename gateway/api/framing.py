@@ -181,7 +181,8 @@ class HotRoute(APIRoute):
     """A call that is raw ASGI: found and carried out before FastAPI, which describes it only.
 
     `call(tasks, caller, request)` answers. `parameters`: path, query and headers, annotated as FastAPI wants them; `body`: the
-    body's model. `description`, like the rest, is FastAPI's: what a caller reads in the document.
+    body's model. `any_method`: others answer the same, and are not described. `description`, like the rest, is FastAPI's: what a
+    caller reads in the document.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class HotRoute(APIRoute):
         access: Access,
         *,
         submits: bool = False,
+        any_method: bool = False,
         body: type[BaseModel] | None = None,
         parameters: Mapping[str, Any] | None = None,
         **described: Any,
@@ -200,6 +202,7 @@ class HotRoute(APIRoute):
         self.call = call
         self.access = access
         self.submits = submits
+        self.any_method = any_method
 
         async def endpoint(**_: Any) -> None:
             raise NotImplementedError("the application finds hot calls before FastAPI")
@@ -210,4 +213,5 @@ class HotRoute(APIRoute):
         ]
         endpoint.__name__ = call.__name__
         endpoint.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-        super().__init__(path, endpoint, methods=[method], dependencies=[Depends(KEY)], **described)
+        proofs = [] if access is Access.OPEN else [Depends(KEY)]
+        super().__init__(path, endpoint, methods=[method], dependencies=proofs, **described)

@@ -479,6 +479,11 @@ class TaskStatus(Answer):
     stream_url: str = ""
     worker_id: str = ""
     started_at: Ms = 0
+    permit: str = Field("", description="to call `url` of `endpoint` with, once, until `expiresAt`")
+    endpoint: str = ""
+    url: str = ""
+    expires_at: Ms = 0
+    used_at: Ms = Field(0, description="the permit was used then")
     result: JsonValue = None
     completed_at: Ms = 0
     error: str = ""
@@ -492,6 +497,18 @@ class TaskStatus(Answer):
 class Cancelled(Answer):
     task_id: str
     status: State
+
+
+class LetIn(Answer):
+    """The request may pass; the header `X-Fairlane-Receipt` is what its end is to be reported with."""
+
+    task_id: str
+
+
+class LeftOff(Answer):
+    """`ended`: it has ended now; `over`: it had before, or its time was over."""
+
+    status: Literal["ended", "over"]
 
 
 # ---- account, health ----------

@@ -39,7 +39,7 @@ from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import Known, Record, State, TaskSpec
+from fairlane.queues.tasks import PERMIT, Known, Record, State, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -153,8 +153,9 @@ def _make_request(
     tasks.calls.name(request, caller)
     task_id = new_task_id(now_ms())
     asynchronous, stream = read_flag(fields, "async"), read_flag(fields, "stream")
+    permit = task_type == PERMIT  # it is not the end that its caller waits for: he polls, or reads the stream
     options = Options(
-        wait=not asynchronous,
+        wait=not asynchronous and not permit,
         stream=stream,
         timeout=value_of(fields, "timeout"),
         mode=value_of(fields, "mode"),
@@ -163,12 +164,15 @@ def _make_request(
         result_ttl_ms=value_of(fields, "resultTtlMs"),
         metadata=read_metadata(fields),
     )
+    if permit and stream and not asynchronous and options.on_disconnect is None:
+        options.on_disconnect = "cancel"
     subject = said.key if said else task_id
     task = endpoint_task(tasks.current, caller, asked, task_type, options, task_id=task_id, subject=subject)
     name_task(task, said)
     trace(request, task)
-    if asynchronous:
+    if asynchronous or (permit and not stream):
         return task, AnswerMode.LATER
+    task.follow = True
     return task, AnswerMode.STREAM if stream else AnswerMode.WAIT
 
 

@@ -18,16 +18,16 @@ from fairlane.gateway.calls.http import JSON, NO_STORE, Request
 from fairlane.gateway.calls.idempotency import FIELD, name_task, read_idempotency
 from fairlane.gateway.calls.intake import Options
 from fairlane.gateway.calls.tracing import follow as trace
-from fairlane.gateway.endpoints.payloads import HTTP, PERMIT
+from fairlane.gateway.endpoints.payloads import HTTP
 from fairlane.gateway.endpoints.rates import per_second
 from fairlane.gateway.errors import ApiError, bad_request
 from fairlane.gateway.settings import suggestion
-from fairlane.gateway.tasks.poll import now_ms
+from fairlane.gateway.tasks.poll import PERMIT_MEMBERS, now_ms
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.ids import new_task_id
-from fairlane.queues.tasks import TERMINAL, Known, Place, Record, State, TaskSpec
+from fairlane.queues.tasks import PERMIT, TERMINAL, Known, Place, Record, State, TaskSpec
 
 SUBMIT = ("target_url", "http_method", "body", "priority", "timestamp", "task_type", FIELD)
 """The members of `submitTask`."""
@@ -87,7 +87,8 @@ async def _read(tasks: Tasks, caller: Caller, request: Request, fields: Members)
     size = memoryview(fields["body"]).nbytes if "body" in fields else 0
     async with turn_for(tasks.bodies, size, request.opener):
         text, length = read_body(fields) if TYPES[kind] == HTTP else (None, 0)
-        method = (read_text(fields, "http_method") or ("POST" if text else "GET")).upper()
+        usual = "" if TYPES[kind] == PERMIT else "POST" if text else "GET"
+        method = (read_text(fields, "http_method") or usual).upper()
         asked = Asked(url, method, body=text, bytes_of_body=length, content_type=JSON_TYPE if text else "")
         task_id = new_task_id(now_ms())
         subject = said.key if said else task_id
@@ -141,7 +142,8 @@ async def query(tasks: Tasks, caller: Caller, request: Request) -> None:
     elif state in TERMINAL:
         told = _failure(shown.get("error", ""), shown.get("code", ""))
     else:
-        told = {"task_result": ""}
+        permit = {name: shown[name] for name in PERMIT_MEMBERS if name in shown}
+        told = {"task_result": msgspec.json.encode(permit).decode() if permit else ""}
     times = record.number("en"), record.number("ga"), record.number("ed")
     ahead = _ahead(state, record.place)
     wait_s = _wait_s(tasks, record, ahead) if state is State.QUEUED else 0

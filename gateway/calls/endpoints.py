@@ -17,11 +17,19 @@ from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import LARGE, OVERSIZED, Bodies, Members, value_of
 from fairlane.gateway.calls.intake import OWN_FIELDS, Options, make_task
 from fairlane.gateway.current import Current
-from fairlane.gateway.endpoints.endpoints import BadUrl, Endpoint, MethodRefused, NoEndpoint
+from fairlane.gateway.endpoints.endpoints import (
+    METHODS,
+    BadUrl,
+    Endpoint,
+    EndpointError,
+    Endpoints,
+    MethodRefused,
+    NoEndpoint,
+)
 from fairlane.gateway.endpoints.headers import BadHeader, Header, passed_headers
-from fairlane.gateway.endpoints.payloads import HTTP, PERMIT, payload_of
+from fairlane.gateway.endpoints.payloads import HTTP, payload_of
 from fairlane.gateway.errors import ApiError, bad_request
-from fairlane.queues.tasks import TaskSpec
+from fairlane.queues.tasks import PERMIT, TaskSpec
 from fairlane.streaming.jsontext import kind_of
 from fairlane.streaming.turns import Caller as Opener
 from fairlane.workers.adapters.targets import Target
@@ -66,7 +74,10 @@ def read_asked(fields: Members, task_type: str) -> Asked:
     body, encoded, size, kind = _body(fields)
     asked = Asked(
         url,
-        (read_text(fields, "method") or ("GET" if body is None and encoded is None else "POST")).upper(),
+        (
+            read_text(fields, "method")
+            or _method(task_type, has_body=body is not None or encoded is not None)
+        ).upper(),
         endpoint,
         _query(fields),
         _headers(fields),
@@ -82,6 +93,13 @@ def read_asked(fields: Members, task_type: str) -> Asked:
     return asked
 
 
+def _method(task_type: str, *, has_body: bool) -> str:
+    """What is meant where no method is said: that of a permit is its caller's to choose."""
+    if task_type == PERMIT:
+        return ""
+    return "POST" if has_body else "GET"
+
+
 def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str) -> tuple[Endpoint, Target]:
     """The endpoint, and its target. Raises ApiError: 404 also where this caller may not use it."""
     endpoints = current.endpoints
@@ -92,7 +110,7 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
             if named is None or not named.may_use(caller.key_id, caller.tier):
                 raise NoEndpoint(f"There is no endpoint {asked.endpoint[:64]!r} that this key may use")
             if url is None:
-                if "*" in named.pattern.segments:
+                if "*" in named.pattern.segments and task_type == HTTP:
                     raise bad_request(
                         f"url is missing: the endpoint {named.name} is for {named.pattern.text}", "url"
                     )
@@ -100,12 +118,9 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         assert url is not None
         if asked.query:
             url += ("&" if "?" in url else "?") + asked.query
-        if named is not None:
-            found, target = named, endpoints.check(named, url, asked.method)
-        else:
-            found, target = endpoints.find(url, asked.method)
-            if not found.may_use(caller.key_id, caller.tier):
-                raise NoEndpoint("No endpoint is configured for this URL")
+        found, target = _meant(endpoints, named, url, asked.method)
+        if not found.may_use(caller.key_id, caller.tier):
+            raise NoEndpoint("No endpoint is configured for this URL")
     except BadUrl as error:
         raise bad_request(str(error), "url") from None
     except NoEndpoint as error:
@@ -117,6 +132,18 @@ def find_endpoint(current: Current, caller: Caller, asked: Asked, task_type: str
         raise bad_request(f"The endpoint {found.name} is for {kind}", "type")
     check_model(caller, found.model)
     return found, target
+
+
+def _meant(endpoints: Endpoints, named: Endpoint | None, url: str, method: str) -> tuple[Endpoint, Target]:
+    """The endpoint and the target of a URL; for any method where none is said. Raises EndpointError."""
+    refused: EndpointError | None = None
+    for one in (method,) if method else METHODS:
+        try:
+            return endpoints.find(url, one) if named is None else (named, endpoints.check(named, url, one))
+        except MethodRefused as error:
+            refused = error
+    assert refused is not None
+    raise refused
 
 
 def endpoint_task(
@@ -167,7 +194,7 @@ def _settle(
     task.answer, task.repair = "", False
     if task.task_type == HTTP:
         task.run_ms = endpoint.timeout_ms + RUN_MARGIN_MS
-    task.most_tries = endpoint.most_tries(method)
+        task.most_tries = endpoint.most_tries(method)
     if options.wait:
         return
     if not task.timeout_ms:

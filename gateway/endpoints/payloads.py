@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
+from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints, target_of
 from fairlane.gateway.endpoints.headers import Header
+from fairlane.queues.tasks import PERMIT
 from fairlane.workers.adapters.targets import Target
 
 HTTP = "http"
 """The type of a task whose request a worker makes."""
-PERMIT = "permit"
-"""The type of a task whose caller is permitted to make it."""
 TYPES = frozenset({HTTP, PERMIT})
+"""The types of tasks of endpoints: the second one's caller is permitted to make the request."""
 
 
 class _Request(msgspec.Struct):
@@ -77,6 +77,20 @@ def completed(endpoints: Endpoints, model: str, payload: bytes) -> bytes | None:
     }
     whole = msgspec.json.encode(request)
     return b'%b,"rules":%b}' % (whole[:-1], msgspec.json.encode(rules))
+
+
+def permit_of(endpoints: Endpoints, model: str, payload: bytes) -> tuple[Endpoint, str] | None:
+    """The endpoint that a permit is for, as it is now, and the URL that its caller wants to call; None: it gives no permits any
+    more, or not for this URL."""
+    endpoint = endpoints.of_model(model)
+    if endpoint is None or not endpoint.online:
+        return None
+    try:
+        url = _decoder.decode(payload).url
+        fits = endpoint.pattern.matches(target_of(url))
+    except (msgspec.DecodeError, EndpointError):
+        return None
+    return (endpoint, url) if fits else None
 
 
 def completing(endpoints: Callable[[], Endpoints]) -> Callable[[str, bytes], bytes | None]:

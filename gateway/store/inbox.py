@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
+from fairlane.gateway.permits.holder import Holder
 from fairlane.gateway.watch.breakers import Breakers
 from fairlane.streaming.hub import Hub
 from fairlane.workers.server.dispatch import Dispatcher
@@ -15,9 +16,15 @@ class Inbox:
     """Brings each message to whom it concerns. `drain_worker(worker_id)` drains a worker that is connected here."""
 
     def __init__(
-        self, hub: Hub, dispatcher: Dispatcher, drain_worker: Callable[[str], bool], breakers: Breakers
+        self,
+        hub: Hub,
+        dispatcher: Dispatcher,
+        drain_worker: Callable[[str], bool],
+        breakers: Breakers,
+        holder: Holder,
     ) -> None:
         self._hub = hub
+        self._holder = holder
         self._dispatcher = dispatcher
         self._drain_worker = drain_worker
         self._breakers = breakers
@@ -35,6 +42,8 @@ class Inbox:
             self._hub.on_event(message)
         elif kind in (b"w", b"r"):
             self._dispatcher.slots.on_wake(message[2:].decode(), targeted=kind == b"w")
+        elif kind == b"p":
+            self._holder.on_wake(message[2:].decode())
         elif kind == b"s":
             _, task_id, epoch, why = message.decode().split("\n", 3)
             self._dispatcher.stops.on_stop(task_id, int(epoch), why)

@@ -21,6 +21,8 @@ from fairlane.streaming.views.task import TaskInfo
 
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
+PERMIT_MEMBERS = ("permit", "endpoint", "url", "expiresAt")
+"""What the event `permit` says."""
 
 
 def now_ms() -> int:
@@ -167,6 +169,7 @@ class Poll:
                 "startedAt": record.number("ga"),
                 "pollAfterMs": POLL_SOON_MS,
                 "streamUrl": stream_url,
+                **await self._permit(task_id, record),
             }
         else:
             ended = record.number("ed")
@@ -193,6 +196,17 @@ class Poll:
         if metadata := record.fields.get("md"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
         return answer, result
+
+    async def _permit(self, task_id: str, record: Record) -> dict[str, Any]:
+        """The permit that is out: the newest event of the log, as long as it is not used."""
+        used_ms = record.permit_used_ms
+        if used_ms != 0:
+            return {"usedAt": used_ms} if used_ms else {}
+        last = await self._scheduler.last(task_id)
+        if last is None or last.kind != "permit":
+            return {}  # it has ended meanwhile
+        told = msgspec.json.decode(last.data)
+        return {name: told[name] for name in PERMIT_MEMBERS}
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""

@@ -10,6 +10,7 @@ from fairlane.gateway.calls.streams import Closing
 from fairlane.gateway.calls.waiting import QueueWatch
 from fairlane.gateway.current import Current
 from fairlane.gateway.going import Going
+from fairlane.gateway.permits.gate import Gate
 from fairlane.gateway.settings import Settings
 from fairlane.gateway.tasks.allowances import Allowances
 from fairlane.gateway.tasks.cancel import Cancel
@@ -43,6 +44,7 @@ class Tasks:
     closing: Closing
     going: Going
     allowances: Allowances
+    gate: Gate
 
     @property
     def settings(self) -> Settings:

@@ -29,6 +29,8 @@ script('cancel', 'allow-oom', function(ARGV)
   local event_id
   if t.st == 'queued' then
     event_id = end_waiting(id, t, state, kind, data, code)
+  elseif t.pm then
+    event_id = permits.end_out(id, t, state, kind, data, code)
   else
     event_id = end_task(id, t, state, kind, data, code, '', nil, NOW + grace)
     tell_owner(id, t, why)

@@ -68,7 +68,9 @@ script('submit', nil, function(ARGV)
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
   for i = 25, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
-  local m = scheduled_as(asked, want > 0 and by_name == '1')
+  local permit = permits.is(asked, t.ty)
+  if permit then want = 0 end -- no worker takes it
+  local m = permit and asked or scheduled_as(asked, want > 0 and by_name == '1')
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
     t.m, t.an = m or asked, m ~= asked and asked or nil

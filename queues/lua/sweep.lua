@@ -3,7 +3,8 @@
 -- ARGV[1]  lease length, ms
 -- ARGV[2]  grace of a stopping task, ms
 -- ARGV[3…] rest fragment and code of each end: timeout, queue timeout, worker lost, no worker, cancelled as its readers left;
---          then the bytes that ended tasks may take; then the end of those for whom nothing is left, as breakers are open
+--          then the bytes that ended tasks may take; then the end of those for whom nothing is left, as breakers are open; of a permit
+--          whose call nobody reported the end of (rest), and of one that was not used
 -- returns  {next instant to sweep at (ms), now (ms), tasks looked at, account (ending.lua) of each that ended or went back,
 --          ended tasks dropped before their time, {a model, that to which tasks went on from it and why, how many, …}}
 -- In time that Redis was away nobody could renew anything. Sweeps are due once a second, so when one is late by more than half a
@@ -17,6 +18,7 @@ script('sweep', 'allow-oom', function(ARGV)
   local no_worker = { rest = ARGV[9], code = ARGV[10] }
   local left, budget = { rest = ARGV[11], code = ARGV[12] }, tonumber(ARGV[13])
   local unavailable = { rest = ARGV[14], code = ARGV[15] }
+  local left_unreported, unused = { rest = ARGV[16] }, { rest = ARGV[17], code = ARGV[18] }
   local failures = { lost = lost, no_worker = no_worker, timeout = timeout }
   local look, pool = keys.look(), keys.pool()
   local before = call('HMGET', pool, 'swept', 'moving', 'away', 'setback')
@@ -175,7 +177,9 @@ script('sweep', 'allow-oom', function(ARGV)
   end
 
   local function look_at_running(id, t, lease_end)
-    if passed(t.xd) and lease_end > NOW then
+    if t.pm then
+      permits.look_at(id, t, left_unreported, unused)
+    elseif passed(t.xd) and lease_end > NOW then
       fail(id, t, timeout, NOW + grace)
       tell_owner(id, t, 'timeout')
     elseif passed(t.xd) then
@@ -250,7 +254,9 @@ script('sweep', 'allow-oom', function(ARGV)
     for _, model in ipairs(call('ZRANGE', keys.backlog(), 0, 999)) do
       local lane, at = eligible(model)
       if lane and at == FOREVER and lane.rules[10] and mended < 500 then mended = mended + windows.mend(model, 100) end
-      if lane and not at then
+      if lane and not at and permits.is_next(model, lane.q) then
+        permits.wake(model)
+      elseif lane and not at then
         for _, offered in ipairs(offered_as(model)) do
           for _, other in ipairs(call('ZRANGEBYSCORE', keys.offers(offered), '(' .. NOW, '+inf', 'LIMIT', 0, 64)) do
             tell(other, 'r\n' .. model)

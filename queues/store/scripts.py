@@ -58,6 +58,9 @@ NAMES = (
     "forget",
     "tally",
     "rights",
+    "permit",
+    "admit",
+    "leave",
 )
 SHARED = (
     "base",
@@ -69,6 +72,7 @@ SHARED = (
     "upstreams",
     "windows",
     "eligible",
+    "permits",
     "waking",
     "falling",
     "holding",
@@ -78,6 +82,7 @@ SHARED = (
     "recording",
     "naming",
     "ending",
+    "permitting",
     "placing",
     "refusing",
     "retrying",

@@ -204,6 +204,22 @@ def _fixed(
     return lambda rng, known: Valid(method, path, key, {} if method == "POST" else None, long=long)
 
 
+def _permit(method: str, path: str) -> Callable[[random.Random, Known], Valid]:
+    def make(rng: random.Random, known: Known) -> Valid:
+        task = rng.choice((*known.mine, *known.theirs))
+        shown = f"{task}.{''.join(rng.choices('abcXYZ019_-', k=32))}"
+        headers = [
+            ("X-Task-Id", task),
+            ("X-Fairlane-Permit", shown),
+            ("X-Fairlane-Receipt", shown),
+            ("X-Original-URL", "http://127.0.0.1:9/a"),
+            ("X-Forwarded-Uri", "/a"),
+        ]
+        return Valid(method, path, headers=tuple(rng.sample(headers, rng.randint(0, len(headers)))))
+
+    return make
+
+
 CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
     ("POST", "/v1/chat/completions"): _chat,
     ("POST", "/v1/completions"): _completion,
@@ -230,6 +246,10 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
             _by_ticket,
         )
     )(rng, known),
+    ("GET", "/api/permit/check"): _permit("GET", "/api/permit/check"),
+    ("GET", "/api/permit/check/{endpoint}"): _permit("GET", "/api/permit/check/image"),
+    ("GET", "/api/permit/check/{endpoint}/{original}"): _permit("GET", "/api/permit/check/image/a/b?c=d"),
+    ("POST", "/api/permit/done"): _permit("POST", "/api/permit/done"),
     ("GET", "/api/sse-stream"): _read("/api/sse-stream?taskId={task}", long=True),
     ("GET", "/api/caller"): lambda rng, known: Valid("GET", "/api/caller", rng.choice(HOSTILE)),
     ("GET", "/api/admin/state"): lambda rng, known: Valid(
@@ -363,7 +383,7 @@ CALLS: dict[tuple[str, str], Callable[[random.Random, Known], Valid]] = {
 SUBMITS = tuple(
     call
     for call in CALLS
-    if call[0] == "POST" and not any(part in call[1] for part in ("cancel", "/api/admin/"))
+    if call[0] == "POST" and not any(part in call[1] for part in ("cancel", "/api/admin/", "/api/permit/"))
 )
 RARE = {
     ("GET", "/metrics"),

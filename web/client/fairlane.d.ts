@@ -36,6 +36,7 @@ export type Code =
   | "CONNECT_TIMEOUT"
   | "TOTAL_TIMEOUT"
   | "QUEUE_TIMEOUT"
+  | "PERMIT_EXPIRED"
   | "FIRST_TOKEN_TIMEOUT"
   | "STREAM_STALLED"
   | "UPSTREAM_TIMEOUT"
@@ -160,6 +161,14 @@ export interface StageData extends EventData {
 export interface UsageData extends EventData {
   usage: JsonValue;
 }
+/** Its caller may call the endpoint now, once, until then: `permit` goes with it in the header `X-Fairlane-Permit`. */
+export interface PermitData extends EventData {
+  permit: string;
+  endpoint: string;
+  url: string;
+  /** Milliseconds since 1970, on the gateway's clock. */
+  expiresAt: number;
+}
 export interface DebugData extends EventData {
   note: string;
   data?: JsonValue;
@@ -216,6 +225,7 @@ export type TaskEvent =
   | Unlogged<"progress", ProgressData>
   | Logged<"stage", StageData>
   | Logged<"usage", UsageData>
+  | Logged<"permit", PermitData>
   | Logged<"debug", DebugData>
   | Logged<"done", DoneData>
   | Logged<"error", ErrorData>

@@ -168,7 +168,9 @@ end
 -- over, or whose record is lost, only leaves its lane: the sweep is due for it; one whose name is held stands aside; a user who
 -- runs as many as he may, or whose key does, is parked. `grant`: as in `begin`, and how many `looks` at tasks there may be yet, counted down.
 -- Returns its id, record, start event's data, how far the model moves in the line of models, and whether its slots are all in use
--- now; or nil, the instant (ms) from which one can start if time is in the way, and whether it is for this upstream alone.
+-- now; or nil, the instant (ms) from which one can start if time is in the way, and whether it is for this upstream alone, or, of a
+-- task that is for a holder of permits and this is none, or the other way round, `OTHERS`.
+local OTHERS = 'others'
 local function grant_next(model, grant)
   while grant.looks > 0 do
     grant.looks = grant.looks - 1
@@ -198,6 +200,8 @@ local function grant_next(model, grant)
       park(q, model, u, tag)
     elseif full then
       hold(q, model, u, tag, full)
+    elseif permits.is(model, t.ty) ~= (grant.worker == permits.HOLDER) then
+      return nil, nil, OTHERS
     else
       if lane.rules and num(lane.rules[6]) > 0 then
         local at = paced_ms(model, lane.rules, math.floor(num(t.ei) + expected_output(t, lane.mean_output) + 0.5))
@@ -295,7 +299,7 @@ end
 local MOST_TAKEN = 64 -- in one call: it lasts, and nobody else is served meanwhile
 local MOST_LOOKED_AT = 1000 -- likewise: tasks that may not start are looked at, too
 function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
-  local grants, ids, later = {}, {}, {}
+  local grants, ids, later, left = {}, {}, {}, {}
   want = math.min(want, MOST_TAKEN)
   local grant = { replica = replica, worker = worker, upstream = upstream, nonce = nonce, ms = grant_ms, looks = MOST_LOOKED_AT }
   local waiting, shared = line_of(models)
@@ -322,10 +326,11 @@ function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
     else
       if model == freed and not start then freed = nil end
       if t then note_later(later, model, t, start) end
+      if start == OTHERS then left[#left + 1] = model end
     end
   end
   if #ids < want then
-    idle_for(models, replica)
+    if worker ~= permits.HOLDER then idle_for(models, replica) end
   else
     for i = 1, math.min(#waiting, 16) do
       local model = waiting[i][1]
@@ -333,6 +338,11 @@ function take(models, want, replica, worker, upstream, nonce, grant_ms, freed)
       local at = wake(model)
       if at then note_later(later, model, at) end
     end
+  end
+  for _, model in ipairs(left) do
+    if model == freed then freed = nil end
+    local at = wake(model)
+    if at then note_later(later, model, at) end
   end
   if freed then wake(freed) end
   return grants, ids, later

@@ -38,7 +38,7 @@ function blocked_by(q, m, paused, limit, ups)
   if paused == '1' then return 'model_paused' end
   local queue = call('HMGET', keys.queue(q), 'paused', 'strict')
   if queue[1] == '1' then return 'queue_paused' end
-  if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) then return 'no_worker' end
+  if call('EXISTS', keys.slots(m)) == 0 and not is_offered(m) and not permits.is_next(m, q) then return 'no_worker' end
   if ups == '2' then
     local at, why = upstreams.barred(m)
     if at > 0 and why ~= 'held' then return 'breaker_open' end

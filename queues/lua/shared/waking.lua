@@ -1,6 +1,7 @@
 -- Wake one idle replica for `model`, of which something can start. It takes for all its free slots and wakes the next. A
--- replica that is gone receives nothing: the next is tried.
-local function wake_one(model)
+-- replica that is gone receives nothing: the next is tried. `q`: the lane that starts a task next, if not the first.
+local function wake_one(model, q)
+  if permits.is_next(model, q) then return permits.wake(model) end
   for _, offered in ipairs(offered_as(model)) do
     local idle = keys.idle(offered)
     for _ = 1, 64 do
@@ -14,7 +15,7 @@ end
 -- The same, if something can start; else the instant (ms) from which it can, if time alone is in the way.
 local function wake(model)
   local lane, at = eligible(model)
-  if lane and not at then wake_one(model) end
+  if lane and not at then wake_one(model, lane.q) end
   return at ~= FOREVER and at or nil
 end
 

@@ -56,6 +56,7 @@ NOT_RUN = {
     "docs/deployment.md: python3 -m venv /opt/fairlane",
     "docs/frameworks.md: from llama_index.llms.openai_like import Ope",
     "docs/frameworks.md: import litellm",
+    "docs/permits.md: curl https://image.example.com/image/cat -H",
     "docs/kubernetes.md: docker build -t registry.example/fairlane:0.",
     "docs/kubernetes.md: kubectl create secret generic fairlane --fro",
     "docs/kubernetes.md: kubectl create secret generic fairlane-worke",

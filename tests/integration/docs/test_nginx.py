@@ -3,17 +3,16 @@ gateway, and Open WebUI's users are users."""
 
 import asyncio
 import contextlib
-import os
 import re
-import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from tests.integration.native.keys import key, secret
+from tests.support.nginx import NGINX, nginx
 from tests.support.rawworkers import RawWorker
 from tests.support.servers import free_port
 from tests.support.serving import WORKER_TOKEN, http_client, until
@@ -24,33 +23,11 @@ from websockets.asyncio.client import connect
 from .blocks import ROOT
 
 Start = Callable[..., AbstractAsyncContextManager[Talk]]
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(NGINX is None, reason="there is no nginx on this machine"),
 ]
-
-
-@contextlib.asynccontextmanager
-async def nginx(folder: Path, configuration: str) -> AsyncIterator[None]:
-    """nginx in the foreground, as whoever runs the tests, until the block ends."""
-    assert NGINX
-    temporary = " ".join(
-        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{temporary}\n{configuration}\n}}\n"
-    )
-    child = await asyncio.create_subprocess_exec(
-        NGINX, "-p", str(folder), "-c", "nginx.conf", stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        yield
-    finally:
-        child.terminate()
-        await child.wait()
 
 
 async def answers(url: str, verify: ssl.SSLContext | bool = True) -> None:

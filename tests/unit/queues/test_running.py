@@ -210,6 +210,7 @@ def test_a_record_holds_only_documented_fields(world: World) -> None:
         "mv",
         "up",
         "bp",
+        "pm",
     } == set(RECORD)
 
 

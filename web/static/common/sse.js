@@ -2,7 +2,7 @@
 
 import { Problem, send } from "./api.js";
 
-const LOGGED = new Set(["start", "chunk", "stage", "usage", "debug", "done", "error", "cancelled"]);
+const LOGGED = new Set(["start", "chunk", "stage", "usage", "permit", "debug", "done", "error", "cancelled"]);
 const UNLOGGED = ["queued", "progress", "gap", "restart", "bye"];
 const TERMINAL = new Set(["done", "error", "cancelled"]);
 const MOST_TRIES = 30;

@@ -1,0 +1,58 @@
+"""The calls of the proxies that stand in front of endpoints: may this request pass, and it has ended.
+
+Any method is answered alike, as proxies ask with the method of the request that they hold.
+"""
+
+from fairlane.gateway.calls.http import JSON, NO_STORE, Request
+from fairlane.gateway.endpoints.endpoints import Endpoint, EndpointError, Endpoints
+from fairlane.gateway.errors import ApiError, bad_request, native_answer
+from fairlane.gateway.permits.gate import UNKNOWN_MS, NotYourTurn
+from fairlane.gateway.tasks.tasks import Tasks
+from fairlane.queues.tasks import Left
+
+PERMIT, RECEIPT, TASK = b"x-fairlane-permit", b"x-fairlane-receipt", b"x-task-id"
+
+
+async def check(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: ARG001
+    """/api/permit/check/{endpoint}, or without it where the proxy tells the original URL."""
+    endpoint = request.path_params.get("endpoint")
+    try:
+        if endpoint is None:
+            endpoint = _asked_for(request, tasks.current.endpoints).name
+        task_id, receipt = await tasks.gate.admit(endpoint, request.header(PERMIT), request.header(TASK))
+    except NotYourTurn as error:  # some proxies pass headers of a refusal on, and not its body
+        error.headers = [(b"x-fairlane-refusal", native_answer(error).body), NO_STORE]
+        raise
+    headers = [JSON, NO_STORE, (TASK, task_id.encode()), (RECEIPT, receipt.encode())]
+    await request.respond(200, b'{"taskId":"%b"}' % task_id.encode(), headers)
+
+
+async def done(tasks: Tasks, caller: None, request: Request) -> None:  # noqa: ARG001
+    """/api/permit/done: what was let in for this receipt has ended."""
+    left = await tasks.gate.leave(request.header(RECEIPT) or "")
+    if left in (None, Left.UNUSED, Left.UNKNOWN):
+        text = "X-Fairlane-Receipt must be what the check call answered, of a task that is still known"
+        raise ApiError(403, "RECEIPT_INVALID", text)
+    await request.respond(200, b'{"status":"%b"}' % left.encode(), [JSON, NO_STORE])
+
+
+def _asked_for(request: Request, endpoints: Endpoints) -> Endpoint:
+    """The endpoint of the request that the proxy holds, as the proxy tells its URL. Where it tells it in two ways, one of which
+    may be its client's, both must mean the same."""
+    told = request.header
+    urls = [url] if (url := told(b"x-original-url")) else []
+    parts = [told(b"x-forwarded-" + name) for name in (b"proto", b"host", b"uri")]
+    if all(parts):
+        urls.append("{}://{}{}".format(*parts))
+    if not urls:
+        raise bad_request(
+            "The proxy must name the endpoint: /api/permit/check/{endpoint}, or the header X-Original-URL"
+        )
+    method = told(b"x-original-method") or told(b"x-forwarded-method") or request.method
+    try:
+        meant = [endpoints.find(url, method)[0] for url in urls]
+    except EndpointError as error:
+        raise NotYourTurn("PERMIT_INVALID", str(error), UNKNOWN_MS) from None
+    if any(one.name != meant[0].name for one in meant):
+        raise NotYourTurn("PERMIT_INVALID", "The request tells two URLs, of different endpoints", UNKNOWN_MS)
+    return meant[0]

@@ -1,0 +1,195 @@
+"""Lets in whoever has a permit, for the proxy in front of an endpoint, and hears of the end of what was let in.
+
+Anybody may ask, as anybody may knock at the proxy. What is not genuine is refused by arithmetic alone; of what is, the store
+decides, once for each permit; it is asked once for any number of repetitions, and what it has refused for good is remembered. Who
+comes without a permit is told when to come again: for that the store is asked a bounded number of times a second, however many
+come.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from fairlane.gateway.endpoints.endpoints import Endpoints
+from fairlane.gateway.errors import SECOND_MS, ApiError
+from fairlane.gateway.permits.signed import Signed, Signer
+from fairlane.queues.errors import StoreError
+from fairlane.queues.ids import could_be_ours
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.tasks import PERMIT, Admitted, Later, Left, State
+from fairlane.streaming.events import fragment_done
+from fairlane.workers.server.background import observe
+from fairlane.workers.server.pool import Recent
+
+REPEAT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""How long to wait between questions that the store does not answer: a proxy waits with its caller, and not for long."""
+OVER_REMEMBERED = 10_000
+"""Permits that have been used, or are over: the store is not asked of them again."""
+LOOKS_PER_S = 100
+"""How often the store is asked for somebody who has no permit, when his turn may come."""
+WAITS_REMEMBERED = 10_000
+WAIT_S = 1.0
+"""For so long an answer to that is given again."""
+UNKNOWN_MS = 5 * SECOND_MS
+"""When to come again where nobody can tell how long it takes."""
+PERIOD_MS = 600_000
+_REPORTED = fragment_done(b'{"used":true,"reported":true}', None, None)
+LEFT_UNREPORTED = fragment_done(b'{"used":true,"reported":false}', None, None)
+"""The end of a task whose permit was used, and of whose call nobody has reported the end in time."""
+
+
+class NotYourTurn(ApiError):
+    """Who is not let in, why not, and when to come again."""
+
+    longest_ms = 24 * 3_600_000
+
+    def __init__(self, code: str, message: str, retry_after_ms: int, task_id: str | None = None) -> None:
+        super().__init__(403, code, message, retry_after_ms=max(retry_after_ms, SECOND_MS), task_id=task_id)
+
+
+class _Told(NamedTuple):
+    """When somebody's turn may come, and until when (s) that is believed."""
+
+    wait_ms: int
+    until: float
+
+
+class Gate:
+    """See the module. `endpoints`: those that there are now. `ask_later`: `Holder.ask_later`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        signer: Signer,
+        endpoints: Callable[[], Endpoints],
+        ask_later: Callable[[Later], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._signer = signer
+        self._endpoints = endpoints
+        self._ask_later = ask_later
+        self._clock = clock
+        self._over: Recent[Signed, Admitted] = Recent(OVER_REMEMBERED)
+        self._asking: dict[Signed, asyncio.Future[Admitted]] = {}
+        self._waits: Recent[str, _Told] = Recent(WAITS_REMEMBERED)
+        self._looks = float(LOOKS_PER_S)
+        self._looked_at = clock()
+
+    async def admit(self, endpoint: str, permit: str | None, task_id: str | None) -> tuple[str, str]:
+        """Let in whoever has this permit, to this endpoint: once, over all replicas. Returns its task, and the receipt with which
+        the end is to be reported. Raises NotYourTurn, and StoreError: then it may have been used up all the same.
+
+        `task_id`: what the request says besides; it must be the permit's.
+        """
+        count = self._scheduler.metrics.permit
+        if not permit:
+            count("needed")
+            raise await self._without_permit(endpoint, task_id)
+        signed = self._signer.read_permit(permit, endpoint)
+        if signed is None or (task_id and task_id != signed.task_id):
+            count("invalid")
+            text = "This is no permit for this endpoint: its signature, its task (X-Task-Id) or its endpoint is another"
+            raise NotYourTurn("PERMIT_INVALID", text, UNKNOWN_MS)
+        outcome = self._over.get(signed) or await self._ask_once(signed)
+        count(outcome.value if outcome is not Admitted.UNKNOWN else "over")
+        if outcome is Admitted.IN:
+            return signed.task_id, self._signer.receipt(*signed)
+        raise await self._over_for(signed, endpoint, outcome)
+
+    async def leave(self, receipt: str) -> Left | None:
+        """What was let in for this receipt has ended. None: it is no receipt. Raises StoreError: it may be said again."""
+        signed = self._signer.read_receipt(receipt)
+        if signed is None:
+            return None
+        return await self._scheduler.leave(*signed, _REPORTED)
+
+    # ---- who has one ----------
+
+    async def _ask_once(self, signed: Signed) -> Admitted:
+        """What the store says. Of several who show the same permit at a time one asks, and the others were late."""
+        asked = self._asking.get(signed)
+        if asked is not None:
+            outcome = await asyncio.shield(asked)
+            return Admitted.USED if outcome is Admitted.IN else outcome
+        self._asking[signed] = asked = asyncio.ensure_future(self._ask(signed))
+        asked.add_done_callback(lambda _: self._asking.pop(signed, None))
+        asked.add_done_callback(observe)
+        return await asyncio.shield(asked)  # who leaves now has used it: the store may have heard of it
+
+    async def _ask(self, signed: Signed) -> Admitted:
+        nonce = self._scheduler.nonce()
+        for pause in (*REPEAT_S, None):
+            try:
+                outcome, later = await self._scheduler.admit(*signed, nonce)
+                break
+            except StoreError:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+        self._ask_later(later)
+        self._over.put(signed, Admitted.USED if outcome is Admitted.IN else outcome)
+        return outcome
+
+    async def _over_for(self, signed: Signed, endpoint: str, outcome: Admitted) -> NotYourTurn:
+        wait_ms = await self._line_of(endpoint)
+        if outcome is Admitted.USED:
+            return NotYourTurn(
+                "PERMIT_USED", "This permit was used: each is for one call", wait_ms, signed.task_id
+            )
+        text = "This permit is over: it was not used in time, or its task was cancelled"
+        return NotYourTurn("PERMIT_EXPIRED", text, wait_ms, signed.task_id)
+
+    # ---- who has none ----------
+
+    async def _without_permit(self, endpoint: str, task_id: str | None) -> NotYourTurn:
+        """When somebody's turn may come who has no permit, or shows none."""
+        if not task_id or not could_be_ours(task_id, time.time_ns() // 1_000_000):
+            text = "A permit is needed: ask for one (POST /api/tasks, type permit), and send it as X-Fairlane-Permit"
+            return NotYourTurn("PERMIT_NEEDED", text, await self._line_of(endpoint))
+        text = "It is not your turn yet: wait for the permit of this task, and send it as X-Fairlane-Permit"
+        wait_ms = await self._told(f"task {task_id}", lambda: self._wait_of(task_id, endpoint))
+        return NotYourTurn("PERMIT_NEEDED", text, wait_ms, task_id)
+
+    async def _wait_of(self, task_id: str, endpoint: str) -> int:
+        record = await self._scheduler.position(task_id)
+        if (
+            record is None
+            or record.fields.get("ty") != PERMIT
+            or record.state not in (State.QUEUED, State.EXECUTING)
+        ):
+            return await self._crowding(endpoint)
+        if record.state is State.QUEUED:
+            return UNKNOWN_MS if record.place.estimating else record.place.wait_ms
+        return 0
+
+    async def _line_of(self, endpoint: str) -> int:
+        """How long somebody waits who comes to this endpoint now, ms."""
+        if self._endpoints().named(endpoint) is None:
+            return UNKNOWN_MS
+        return await self._told(f"line {endpoint}", lambda: self._crowding(endpoint))
+
+    async def _crowding(self, endpoint: str) -> int:
+        known = self._endpoints().named(endpoint)
+        crowding = await self._scheduler.congestion(known.model, PERIOD_MS, {}) if known else None
+        return UNKNOWN_MS if crowding is None or crowding.wait_ms is None else crowding.wait_ms
+
+    async def _told(self, whose: str, look: Callable[[], Awaitable[int]]) -> int:
+        """What was told a moment ago, else what is seen now, unless there are too many who want to know."""
+        now = self._clock()
+        told = self._waits.get(whose)
+        if told is not None and now < told.until:
+            return told.wait_ms
+        self._looks = min(self._looks + (now - self._looked_at) * LOOKS_PER_S, LOOKS_PER_S)
+        self._looked_at = now
+        if self._looks < 1:
+            return told.wait_ms if told is not None else UNKNOWN_MS
+        self._looks -= 1
+        self._waits.put(whose, _Told(told.wait_ms if told is not None else UNKNOWN_MS, now + WAIT_S))
+        try:
+            wait_ms = await look()
+        except StoreError:
+            return UNKNOWN_MS
+        self._waits.put(whose, _Told(wait_ms, self._clock() + WAIT_S))
+        return wait_ms

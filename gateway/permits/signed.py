@@ -1,0 +1,64 @@
+"""What a permit looks like, and the receipt for one that was used. Both are signed: what is not genuine is found out without
+asking anybody. Pure.
+
+    task id . base64url( epoch of the grant (8 bytes) | first 16 bytes of HMAC-SHA256(secret, purpose | epoch | task | endpoint) )
+
+A permit is for one attempt of one task of one endpoint; whether it may still be used the store knows. A receipt proves that its
+holder was told "yes", and is good for one thing: to report the end of what was let in. Callers never see it, so that nobody can
+report an end before it has come.
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+_PERMIT = b"fairlane permit 1\0"
+_RECEIPT = b"fairlane permit receipt 1\0"
+_EPOCH_BYTES, _MAC_BYTES = 8, 16
+_TEXT = re.compile(r"([0-9a-f-]{36})\.([A-Za-z0-9_-]{32})")
+
+
+class Signed(NamedTuple):
+    """What is genuine: a grant of a task."""
+
+    task_id: str
+    epoch: int
+
+
+class Signer:
+    """Signs and reads, with the secret that all replicas share. `mac`: `Tickets.mac`."""
+
+    def __init__(self, mac: Callable[[bytes, bytes, int], bytes]) -> None:
+        self._mac = mac
+
+    def permit(self, task_id: str, epoch: int, endpoint: str) -> str:
+        """The permit of a grant."""
+        return self._sign(_PERMIT, task_id, epoch, endpoint)
+
+    def read_permit(self, text: str, endpoint: str) -> Signed | None:
+        """What a permit is of, if it is genuine and for this endpoint. Never raises."""
+        return self._read(_PERMIT, text, endpoint)
+
+    def receipt(self, task_id: str, epoch: int) -> str:
+        """The receipt for the permit of a grant that was used."""
+        return self._sign(_RECEIPT, task_id, epoch, "")
+
+    def read_receipt(self, text: str) -> Signed | None:
+        """What a receipt is of, if it is genuine. Never raises."""
+        return self._read(_RECEIPT, text, "")
+
+    def _sign(self, purpose: bytes, task_id: str, epoch: int, endpoint: str) -> str:
+        head = epoch.to_bytes(_EPOCH_BYTES, "big")
+        signed = head + self._mac(purpose, head + task_id.encode() + endpoint.encode(), _MAC_BYTES)
+        return f"{task_id}.{base64.urlsafe_b64encode(signed).decode()}"
+
+    def _read(self, purpose: bytes, text: str, endpoint: str) -> Signed | None:
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            return None
+        task_id, head = match[1], base64.urlsafe_b64decode(match[2])[:_EPOCH_BYTES]
+        epoch = int.from_bytes(head, "big")
+        genuine = hmac.compare_digest(text, self._sign(purpose, task_id, epoch, endpoint))
+        return Signed(task_id, epoch) if genuine else None

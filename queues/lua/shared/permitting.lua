@@ -1,0 +1,42 @@
+do
+-- The slot of a permit is free again; whether it held one. It is charged as it was at its grant, used or not: who lets permits go to
+-- waste is served no sooner for it. An unused one counts in no window.
+function permits.give_back(id, t, used, completed)
+  if not release(id, t) then return false end
+  if not used then windows.forget(t.m, id, t.ep) end
+  settle(t, -1, -1, completed)
+  return true
+end
+
+-- End a task whose permit is out from outside, with this terminal event. What was let in goes on, so that its slot is taken until its
+-- end is reported or its time is over. Returns the event's id.
+function permits.end_out(id, t, state, kind, data, code)
+  local permit = permits.read(t)
+  if permit.used then return end_task(id, t, state, kind, data, code, '', nil, math.max(permit.till, NOW + 1)) end
+  permits.give_back(id, t, false, false)
+  local event_id = end_task(id, t, state, kind, data, code, '')
+  wake(t.m)
+  wake_elsewhere(t)
+  return event_id
+end
+
+-- The sweep looks at a permit that is out: if its time is over it ends, with one of these ends (rest and code), `done` where it was used.
+function permits.look_at(id, t, done, unused)
+  local permit = permits.read(t)
+  if permit.till > NOW then
+    local most = NOW + (permit.used and permit.used_ms or permit.unused_ms)
+    if permit.till > most then -- the clock went back
+      permit.till = most
+      call('HSET', keys.task(id), 'pm', permits.text(permit))
+    end
+    permits.keep(id, t.m, permit.till)
+    return
+  end
+  permits.give_back(id, t, permit.used, permit.used)
+  if permit.used then
+    end_task(id, t, 'completed', 'done', event_data(id, done.rest), '', '')
+  else
+    end_task(id, t, 'failed', 'error', event_data(id, unused.rest), unused.code, '')
+  end
+end
+end

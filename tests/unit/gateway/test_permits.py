@@ -1,0 +1,214 @@
+"""Permits: what is genuine, and how often the store is asked by whoever knocks at the gate."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from fairlane.gateway.accounts.tickets import Tickets
+from fairlane.gateway.endpoints.endpoints import Endpoint, Endpoints
+from fairlane.gateway.permits.gate import LOOKS_PER_S, REPEAT_S, UNKNOWN_MS, Gate, NotYourTurn
+from fairlane.gateway.permits.signed import Signed, Signer
+from fairlane.queues.errors import StoreUnavailable
+from fairlane.queues.ids import new_task_id
+from fairlane.queues.metrics import Recorder
+from fairlane.queues.scheduler import Scheduler
+from fairlane.queues.survey.crowding import Crowding
+from fairlane.queues.tasks import Admitted, Later, Left, Place, Record
+from fairlane.workers.adapters.targets import Pattern
+
+pytestmark = pytest.mark.anyio
+
+SECRET = b"a secret of the tests"
+TASK = new_task_id(1_790_000_000_000)
+IMAGE = Endpoint("image", Pattern.read("https://image.example/*"))
+
+
+class Store:
+    """Counts what is asked of it, and answers as the store would of one permit."""
+
+    def __init__(self) -> None:
+        self.metrics = Recorder()
+        self.asked: list[str] = []
+        self.nonces: set[str] = set()
+        self.used = False
+        self.away = 0
+        self.record: dict[str, str] = {}
+        self.wait_ms: int | None = 7000
+
+    def nonce(self) -> str:
+        return f"n{len(self.asked)}"
+
+    async def admit(self, task_id: str, epoch: int, nonce: str) -> tuple[Admitted, Later]:
+        self.asked.append("admit")
+        self.nonces.add(nonce)
+        await asyncio.sleep(0)
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away", sent=True)
+        outcome, self.used = (Admitted.USED if self.used else Admitted.IN), True
+        return outcome, (("http:image", 5),)
+
+    async def leave(self, task_id: str, epoch: int, rest: bytes) -> Left:
+        self.asked.append("leave")
+        return Left.ENDED
+
+    async def position(self, task_id: str) -> Record:
+        self.asked.append("position")
+        return Record(
+            Place(3, 4321, 1, 9),
+            0,
+            {"st": "queued", "ty": "permit", "u": "u", "m": "http:image", **self.record},
+        )
+
+    async def congestion(self, model: str, period_ms: int, seen: Any) -> Crowding:
+        self.asked.append("congestion")
+        return Crowding("", self.wait_ms, {})
+
+
+class Knock:
+    """A gate, and somebody before it."""
+
+    def __init__(self) -> None:
+        self.store, self.now, self.later = Store(), 100.0, list[Later]()
+        self.signer = Signer(Tickets(SECRET).mac)
+        self.gate = Gate(
+            cast(Scheduler, self.store),
+            self.signer,
+            lambda: Endpoints([IMAGE]),
+            self.later.append,
+            clock=lambda: self.now,
+        )
+        self.permit = self.signer.permit(TASK, 1_790_000_000_000_000, "image")
+
+    async def refused(
+        self, permit: str | None = None, task_id: str | None = None, endpoint: str = "image"
+    ) -> NotYourTurn:
+        with pytest.raises(NotYourTurn) as refusal:
+            await self.gate.admit(endpoint, permit, task_id)
+        return refusal.value
+
+
+@pytest.fixture
+def knock() -> Knock:
+    return Knock()
+
+
+# ---- what is genuine ----------
+
+
+async def test_what_is_signed_is_read_back_and_nothing_else_is() -> None:
+    signer = Signer(Tickets(SECRET).mac)
+    permit, receipt = signer.permit(TASK, 17, "image"), signer.receipt(TASK, 17)
+    assert signer.read_permit(permit, "image") == signer.read_receipt(receipt) == Signed(TASK, 17)
+    assert (
+        signer.read_permit(permit, "imag")
+        is signer.read_permit(receipt, "image")
+        is signer.read_receipt(permit)
+        is None
+    )
+    assert Signer(Tickets(SECRET + b"!").mac).read_permit(permit, "image") is None
+    assert signer.read_receipt(signer.permit(TASK, 17, "")) is None, (
+        "one is not the other, whatever the endpoint is called"
+    )
+
+
+async def test_no_other_text_is_a_permit() -> None:
+    signer = Signer(Tickets(SECRET).mac)
+    permit = signer.permit(TASK, 17, "image")
+    for at, letter in enumerate(permit):
+        other = permit[:at] + ("a" if letter != "a" else "b") + permit[at + 1 :]
+        assert signer.read_permit(other, "image") is None, at
+    for text in (
+        "",
+        ".",
+        permit + "=",
+        permit.upper(),
+        permit + "\n",
+        " " + permit,
+        "é" * 69,
+        "-" * 36 + "." + "_" * 32,
+    ):
+        assert signer.read_permit(text, "image") is None, text
+
+
+# ---- who has one ----------
+
+
+async def test_any_number_of_repetitions_ask_the_store_once(knock: Knock) -> None:
+    answers = await asyncio.gather(
+        *(knock.gate.admit("image", knock.permit, None) for _ in range(500)), return_exceptions=True
+    )
+    assert [one for one in answers if not isinstance(one, NotYourTurn)] == [
+        (TASK, knock.signer.receipt(TASK, 1_790_000_000_000_000))
+    ]
+    assert (await knock.refused(knock.permit)).code == "PERMIT_USED"
+    assert knock.store.asked.count("admit") == 1
+    assert knock.store.asked.count("congestion") == 1, "nor more often when to come again"
+    assert knock.later == [(("http:image", 5),)]
+    counted = knock.store.metrics.permit_checks.values
+    assert {outcome: counted[outcome,] for outcome in ("in", "used", "invalid")} == {
+        "in": 1,
+        "used": 500,
+        "invalid": 0,
+    }
+
+
+async def test_a_store_that_does_not_answer_is_asked_again_by_the_same_call(knock: Knock) -> None:
+    knock.store.away = 2
+    assert await knock.gate.admit("image", knock.permit, TASK)
+    assert (len(knock.store.nonces), knock.store.asked.count("admit")) == (1, 3)
+
+
+async def test_and_for_so_long_and_no_longer(knock: Knock) -> None:
+    knock.store.away = 99
+    answers = await asyncio.gather(
+        *(knock.gate.admit("image", knock.permit, None) for _ in range(3)), return_exceptions=True
+    )
+    assert [type(one) for one in answers] == [StoreUnavailable] * 3, "nobody is let in"
+    assert knock.store.asked.count("admit") == len(REPEAT_S) + 1
+
+
+async def test_who_leaves_does_not_stop_the_question(knock: Knock) -> None:
+    asking = asyncio.create_task(knock.gate.admit("image", knock.permit, None))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert (await knock.refused(knock.permit)).code == "PERMIT_USED"
+
+
+async def test_forgeries_cost_the_store_nothing(knock: Knock) -> None:
+    for text in (knock.permit[:-1] + "!", knock.permit[:-1], "x" * 100_000, knock.signer.receipt(TASK, 17)):
+        assert (await knock.refused(text)).code == "PERMIT_INVALID"
+        assert await knock.gate.leave(text if "." not in text else knock.permit) is None
+    assert (await knock.refused(knock.permit, new_task_id(1))).code == "PERMIT_INVALID"
+    assert (await knock.refused(knock.permit, endpoint="other")).code == "PERMIT_INVALID"
+    assert knock.store.asked == []
+
+
+# ---- who has none ----------
+
+
+async def test_who_waits_is_told_for_how_long_and_a_stranger_how_long_it_would_be(knock: Knock) -> None:
+    assert (await knock.refused(None, TASK)).retry_after_ms == 4321
+    assert (await knock.refused()).retry_after_ms == 7000
+    assert (await knock.refused(None, "no task")).retry_after_ms == 7000
+    assert (await knock.refused(endpoint="nothing")).retry_after_ms == UNKNOWN_MS
+    knock.store.wait_ms, knock.now = None, knock.now + 10
+    assert (await knock.refused()).retry_after_ms == UNKNOWN_MS
+
+
+async def test_whose_task_is_another_one_is_told_as_a_stranger(knock: Knock) -> None:
+    knock.store.record = {"ty": "openaiLike"}
+    assert (await knock.refused(None, TASK)).retry_after_ms == 7000
+
+
+async def test_however_many_come_the_store_is_asked_a_bounded_number_of_times(knock: Knock) -> None:
+    names = [new_task_id(1_790_000_000_000 + n) for n in range(5000)]
+    refusals = [await knock.refused(None, name) for name in names]
+    assert len(knock.store.asked) == LOOKS_PER_S
+    assert {one.retry_after_ms for one in refusals} == {4321, UNKNOWN_MS}
+    knock.now += 0.5
+    for name in names:
+        await knock.refused(None, name)
+    assert len(knock.store.asked) <= LOOKS_PER_S * 3 // 2
