@@ -29,26 +29,27 @@ class _Message(NamedTuple):
     """A `Text`; or lists and objects as in JSON, with a `Text` for each text."""
 
 
-def _compiled(value: Any) -> Any:
+def compiled(value: Any, *, strict: bool = False) -> Any:
+    """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
-            return Text(value)
+            return Text(value, strict=strict)
         case list():
-            return [_compiled(one) for one in value]
+            return [compiled(one, strict=strict) for one in value]
         case dict():
-            return {name: _compiled(one) for name, one in value.items()}
+            return {name: compiled(one, strict=strict) for name, one in value.items()}
         case _:
             return value
 
 
-def _texts(value: Any) -> list[Text]:
+def texts_in(value: Any) -> list[Text]:
     match value:
         case Text():
             return [value]
         case list():
-            return [text for one in value for text in _texts(one)]
+            return [text for one in value for text in texts_in(one)]
         case dict():
-            return [text for one in value.values() for text in _texts(one)]
+            return [text for one in value.values() for text in texts_in(one)]
         case _:
             return []
 
@@ -77,8 +78,9 @@ class Template:
         optional: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
         json_schema: Mapping[str, Any] | None = None,
+        strict: bool = False,
     ) -> None:
-        """`messages`: role and content of each, by locale; those of '' are for every other one."""
+        """`messages`: role and content of each, by locale; those of '' are for every other one. `strict`: they are a caller's."""
         self.name = name
         self.default_locale = default_locale
         self.parameters = dict(parameters or {})
@@ -88,7 +90,7 @@ class Template:
             made = self._messages[locale] = []
             for number, (role, content) in enumerate(listed):
                 try:
-                    made.append(_Message(role, _compiled(content)))
+                    made.append(_Message(role, compiled(content, strict=strict)))
                 except TemplateError as error:
                     where = f"of locale {locale}" if locale else ""
                     raise TemplateError(f"message {number + 1} {where}".strip() + f": {error}") from None
@@ -112,8 +114,18 @@ class Template:
         """What its messages for a locale use."""
         _, messages = self._of(locale)
         return sorted(
-            {name for message in messages for text in _texts(message.content) for name in text.variables}
+            {name for message in messages for text in texts_in(message.content) for name in text.variables}
         )
+
+    @property
+    def texts(self) -> list[Text]:
+        """All of its messages, for any locale."""
+        return [
+            text
+            for messages in self._messages.values()
+            for message in messages
+            for text in texts_in(message.content)
+        ]
 
     @property
     def all_variables(self) -> list[str]:
@@ -126,7 +138,7 @@ class Template:
         parts = [
             part for message in messages if isinstance(message.content, list) for part in message.content
         ]
-        images = [_texts(part) for part in parts if "image_url" in part]
+        images = [texts_in(part) for part in parts if "image_url" in part]
         named = {name for texts in images for text in texts for name in text.variables}
         return any(variables.get(name) for name in named) or any(
             texts and not any(text.variables for text in texts) for texts in images
