@@ -12,6 +12,18 @@ import msgspec
 import structlog
 
 from fairlane.queues.actor import Actor
+from fairlane.queues.chains import (
+    MOST_BYTES,
+    Advanced,
+    Chain,
+    ChainEnd,
+    ChainStart,
+    Part,
+    Stage,
+    StageEntry,
+    Step,
+    read_used,
+)
 from fairlane.queues.credits import Balance, Funds
 from fairlane.queues.keys import Keys
 from fairlane.queues.limits import SETTINGS, Allowed, read_allowance, read_standing
@@ -56,6 +68,7 @@ from fairlane.queues.tasks import (
     Taken,
     TaskSpec,
     Top,
+    Used,
 )
 from fairlane.queues.versions import Configuration, Standing, Version, hash_of, read_configuration
 
@@ -156,11 +169,13 @@ class Scheduler:
         *,
         named: bool = False,
         upstream: str = "",
+        chain: ChainStart | None = None,
     ) -> asyncio.Future[Any]:
         """Queue `task`, and take up to `want` tasks of its model for this replica; `submitted` reads the reply.
 
         `named`: the worker whose slots these are offers the task's model by its name, not only every model; `upstream`: of that
-        worker.
+        worker. With a `chain` the task is the first stage of one, and the id is the chain's: it is refused as one task is, and
+        held what that stage and the later ones may cost. The parts of a stage that has several are queued in its place.
         """
         limits = self.limits
         return self._link.run(
@@ -189,6 +204,7 @@ class Scheduler:
             task.quota,
             task.idempotency,
             upstream,
+            *_start_of(chain, limits),
             *_record_of(task),
         )
 
@@ -366,6 +382,77 @@ class Scheduler:
         """What `finish` answered."""
         grants = [_GRANT.decode(packed) for packed in reply[2]]
         return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_later(reply[4]))
+
+    def advance(
+        self, grant: Grant, seq: int, events: Sequence[EventFields], step: Step
+    ) -> asyncio.Future[Any]:
+        """Complete a stage of a chain, or a part of one, and go on to what follows; take for the freed slot; `advanced` reads the
+        reply.
+
+        One step: the last events, the stage's result and usage, its charge, and the entry of the next stage into its line (or the
+        chain's end). The chain keeps the age of its submission. For an attempt that failed there are `requeue` and `finish`, as
+        for any task: where these end it, the chain has ended; where it was a part, its chain ends as it did, and the other parts
+        are cancelled.
+
+        `seq`: as `finish` has it. Call again with the same `step` until it is answered: the slot is held until then. Who repeats
+        it when the chain has gone on further is told that the grant is stale.
+        """
+        used = step.used
+        args: list[Arg] = [
+            grant.task_id,
+            grant.epoch,
+            grant.token,
+            seq,
+            used.input,
+            used.output,
+            used.more,
+            self.replica,
+            step.nonce,
+            self.limits.grant_ms,
+            step.want,
+            step.worker,
+            step.upstream,
+            step.result,
+            MOST_BYTES,
+            len(events),
+            len(step.told),
+            len(step.models),
+        ]
+        for event in (*events, *step.told):
+            args.extend(event)
+        args.extend(step.models)
+        if isinstance(step.then, StageEntry):
+            args.extend(_entry_of(step.then))
+        elif step.then is not None:
+            args.extend(_end_of(step.then))
+        return self._link.run("advance", *args)
+
+    def advanced(self, reply: Any) -> Advanced:
+        """What `advance` answered. The metrics are told of the chain's end, if it ended with the last of its parts."""
+        outcome, event_id, packed, top, later, told, beside = reply
+        grants = [_GRANT.decode(one) for one in packed]
+        self._tell_beside(beside)
+        answer = Advanced(outcome.decode(), event_id.decode(), grants, top, *_later(later))
+        if answer.outcome == "moved":
+            return answer._replace(model=told[0].decode())
+        if answer.outcome == "quota":
+            return answer._replace(needed=told[0], available=told[1])
+        if answer.outcome == "no_balance":
+            return answer._replace(unknown=(told[0].decode(), told[1].decode()))
+        return answer
+
+    def _tell_beside(self, accounts: Sequence[list[Any]]) -> None:
+        """Tell the metrics of tasks that ended with another one."""
+        for account in accounts:
+            self.metrics.ended(_task_end(account))
+
+    async def chain(self, task_id: str, *, contents: bool = True) -> Chain | None:
+        """What is known of a chain; None: it is none, or it is unknown or expired.
+
+        `contents`: with its plan and results, which may be large; else only which results there are.
+        """
+        reply = await self._link.run("chain", task_id, b"1" if contents else b"0")
+        return _read_chain(reply) if reply else None
 
     async def requeue(
         self,
@@ -836,6 +923,49 @@ def _record_of(task: TaskSpec) -> list[Arg]:
     if task.after_read_ms:
         fields += ("ra", task.after_read_ms)
     return fields
+
+
+def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
+    """What `submit` is told of a chain: how many arguments, and those."""
+    if chain is None:
+        return [0]
+    args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.reserve, limits.stop_grace_ms]
+    args.extend(_parts_of(chain.parts))
+    return [len(args), *args]
+
+
+def _parts_of(parts: Sequence[Part]) -> Iterable[Arg]:
+    return itertools.chain.from_iterable(parts)
+
+
+def _entry_of(entry: StageEntry) -> list[Arg]:
+    """What `advance` is told of the next stage."""
+    task = entry.task
+    args: list[Arg] = ["entry", *entry.stage, task.model, task.queue, task.payload, task.wait_ms, task.quota]
+    return [*args, entry.reserve, len(entry.parts), *_parts_of(entry.parts), *_record_of(task)]
+
+
+def _end_of(end: ChainEnd) -> list[Arg]:
+    """What `advance` is told of a chain's end."""
+    stage = end.stage or Stage(-1, "")
+    return ["end", end.state, end.code, *end.terminal, *stage, end.model, end.queue]
+
+
+def _read_chain(reply: list[Any]) -> Chain:
+    state, stage, of, parts, begun, done, *flat = reply
+    number, _, name = stage.decode().split(" ")
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    results: dict[tuple[int, int], bytes] = {}
+    used: dict[tuple[int, int], Used] = {}
+    for field, value in fields.items():
+        kind, (at, _, part) = field[:1], field[1:].decode().partition(".")
+        if kind == b"r" and at.isdigit():
+            results[int(at), int(part or -1)] = value
+        elif kind == b"u" and at.isdigit():
+            used[int(at), int(part or -1)] = read_used(value.decode())
+    of_stage = State(state.decode()), Stage(int(number), name), int(of)
+    plan, head = fields.get(b"plan", b""), fields.get(b"head", b"")
+    return Chain(*of_stage, parts, begun, done, plan, head, results, used)
 
 
 def _told_of_repair(repair: Repair) -> tuple[Arg, ...]:

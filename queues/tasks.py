@@ -159,6 +159,8 @@ class Grant(NamedTuple):
     """Whether that may be asked for again, as the record's field `rp` says it: see `repairs` and `repaired`."""
     change: str = ""
     """As `TaskSpec` has it."""
+    stage: str = ""
+    """What it runs of a chain: see `chains.running`; '' = its task is none."""
 
     @property
     def repairs(self) -> bool:

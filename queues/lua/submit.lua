@@ -11,7 +11,8 @@
 -- ARGV[23]  of an idempotency key its name, the fingerprint of what is asked, for how long it is remembered, ms, which part of its user's
 --          period it takes, us (0: it is not counted), and that period, ms ('': none)
 -- ARGV[24]  upstream of that worker
--- ARGV[25…] further fields of the record (keys.py, RECORD), each with its value
+-- ARGV[25…] how many arguments say what chain it begins (chains.lua; 0: none), and these
+-- ARGV     behind them further fields of the record (keys.py, RECORD), each with its value
 -- returns  {'ok', state, place, enqueued ms, grants, later, model it is scheduled as, model it asks for now} | {'full', waiting, limit, retry ms} | {'full_bytes', retry ms} |
 --          {'user_full', waiting, limit, retry ms} | {'too_long', wait ms, longest ms, retry ms} the wait would be |
 --          {'no_worker', 1 = workers offer other models, and none offered this one lately, retry ms} | {'cancelled'} it was cancelled before it came |
@@ -34,7 +35,7 @@ script('submit', nil, function(ARGV)
   local replica, want, nonce, grant_ms = ARGV[10], num(ARGV[11]), ARGV[12], num(ARGV[13])
   local default_length, byte_limit, follow = num(ARGV[14]), num(ARGV[15]), ARGV[16]
   local worker, by_name, most_unrecorded = ARGV[17], ARGV[18], tonumber(ARGV[19])
-  local upstream = ARGV[24]
+  local upstream, first_field = ARGV[24], 26 + ARGV[25]
   local limited, quota = ARGV[20] ~= '' or ARGV[21] ~= '', ARGV[22]
 
   local key = keys.task(id)
@@ -67,7 +68,7 @@ script('submit', nil, function(ARGV)
   end
   if call('XLEN', keys.outbox()) >= most_unrecorded then return refusal({ 'outbox_full' }) end
   local t = {}
-  for i = 25, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
+  for i = first_field, #ARGV, 2 do t[ARGV[i]] = ARGV[i + 1] end
   local m = scheduled_as(asked, want > 0 and by_name == '1')
   local falls, costs = t.fb, quota ~= '' and costs_of(t)
   if falls and (not m or barred_until(asked) > NOW + num(t.fa)) then
@@ -152,7 +153,7 @@ script('submit', nil, function(ARGV)
     call('HSET', model, 'wide', WIDE)
   end
   call('ZADD', keys.recent(), NOW_TEXT, id)
-  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, 25, t, falls) }
+  local fields = { 'q', q, 'm', m, 'u', u, 'en', NOW_TEXT, 'or', order, 'pb', whole(#payload), said_of(ARGV, first_field, t, falls) }
   local last = #fields
   local function put(name, value)
     fields[last + 1], fields[last + 2], last = name, value, last + 2
