@@ -86,6 +86,7 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(503, "MODEL_UNAVAILABLE", Family.BUSY, retry=True),
     # the answer
     FailureRow(502, "JSON_PARSE_FAILED", Family.UNREADABLE, worker=True),
+    FailureRow(502, "STAGE_INPUT_FAILED", Family.UNREADABLE),  # what a chain's next stage is to be given cannot be made of it
     # the upstream
     FailureRow(502, "UPSTREAM_ERROR", Family.UPSTREAM, retry=True, worker=True, upstream=True),
     FailureRow(502, "UPSTREAM_TRUNCATED", Family.UPSTREAM, retry=True, worker=True, upstream=True),
@@ -101,12 +102,14 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(502, "EVENTS_LOST", Family.GATEWAY, retry=True),
     # the gateway
     FailureRow(503, "GATEWAY_STOPPING", Family.GATEWAY, retry=True),
+    FailureRow(503, "DATABASE_UNAVAILABLE", Family.GATEWAY, retry=True),  # nobody knew what a chain's next stage can be paid with
     FailureRow(503, "NOT_CHECKED", Family.GATEWAY, retry=True),  # a finished answer, of which nobody could tell whether it is one
     # the request
     FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
 )} | {
     "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Family.REQUEST, worker=True),
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
+    "INSUFFICIENT_QUOTA": FailureRow(429, "insufficient_quota", Family.REQUEST, native=429),  # of a chain's next stage
     CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),

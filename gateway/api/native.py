@@ -26,6 +26,7 @@ from fairlane.gateway.calls.intake import (
 from fairlane.gateway.calls.prompts import Filled, fill_in
 from fairlane.gateway.calls.streams import serve
 from fairlane.gateway.calls.tracing import follow as trace
+from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
 from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
@@ -51,7 +52,7 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
 
 
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
-    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type."""
+    """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type; or `{template, …}`, or `{chain, …}`."""
     await _answer(tasks, request, *await _read_task(tasks, caller, request))
 
 
@@ -63,14 +64,16 @@ class AnswerMode(enum.Enum):
     WAIT = 3
 
 
-async def _answer(tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode) -> None:
+async def _answer(
+    tasks: Tasks, request: Request, task: TaskSpec, mode: AnswerMode, chain: Submission | None = None
+) -> None:
     """Answer. What the task was read from is gone by now, as the answer may take long."""
     if mode is AnswerMode.LATER:
-        await _answer_later(tasks, request, task)
+        await _answer_later(tasks, request, task, chain)
     elif mode is AnswerMode.STREAM:
-        await _stream(tasks, request, task)
+        await _stream(tasks, request, task, chain)
     else:
-        await _wait(tasks, request, task)
+        await _wait(tasks, request, task, chain)
 
 
 async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
@@ -81,10 +84,14 @@ async def _read_payload(tasks: Tasks, caller: Caller, request: Request) -> tuple
     return _make(tasks, caller, request, "openaiLike", fields, fields, payload, metadata, said, OWN_FIELDS)
 
 
-async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[TaskSpec, AnswerMode]:
+async def _read_task(
+    tasks: Tasks, caller: Caller, request: Request
+) -> tuple[TaskSpec, AnswerMode] | tuple[TaskSpec, AnswerMode, Submission]:
     body = await request.json_body(tasks.settings.max_body_bytes, tasks.bodies.arriving)
     fields = await tasks.bodies.parse(body, caller=request.opener)
     said = await read_idempotency(request, tasks.settings, tasks.bodies, fields, native=True)
+    if kind_of(fields.get("chain") or b""):
+        return await _read_chain(tasks, caller, request, fields, said)
     if kind_of(fields.get("template") or b""):
         task_id = new_task_id(now_ms())
         subject = said.key if said else task_id
@@ -120,6 +127,41 @@ async def _read_task(tasks: Tasks, caller: Caller, request: Request) -> tuple[Ta
     return _make(
         tasks, caller, request, task_type, fields, inner, bytes(payload), metadata, said, named=named
     )
+
+
+async def _read_chain(
+    tasks: Tasks, caller: Caller, request: Request, fields: Members, said: Said | None
+) -> tuple[TaskSpec, AnswerMode, Submission]:
+    """A chain runs by itself, unless its caller waits or reads: `async` is true where nothing is said."""
+    stream = read_flag(fields, "stream")
+    asynchronous = read_flag(fields, "async") if kind_of(fields.get("async") or b"") else not stream
+    asked = await read_chain(tasks.current, caller, fields, tasks.bodies, request.opener)
+    tasks.calls.name(request, caller)
+    task_id = new_task_id(now_ms())
+    options = Options(
+        wait=not asynchronous,
+        stream=stream,
+        timeout=value_of(fields, "timeout"),
+        priority=value_of(fields, "priority"),
+        on_disconnect=value_of(fields, "onDisconnect"),
+        result_ttl_ms=value_of(fields, "resultTtlMs"),
+        metadata=read_metadata(fields),
+    )
+    task, chain = await make_chain(
+        tasks.current,
+        caller,
+        asked,
+        options,
+        task_id=task_id,
+        subject=said.key if said else task_id,
+        bodies=tasks.bodies,
+        opener=request.opener,
+    )
+    name_task(task, said)
+    trace(request, task)
+    if asynchronous:
+        return task, AnswerMode.LATER, chain
+    return task, AnswerMode.STREAM if stream else AnswerMode.WAIT, chain
 
 
 def _make(
@@ -186,8 +228,8 @@ def _make(
 # ---- three ways to answer ----------
 
 
-async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    submitted = await tasks.submit(task)
+async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+    submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
     if isinstance(submitted, Known):
         assert request.caller is not None
@@ -197,6 +239,8 @@ async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec) -> None:
     else:
         told = {"taskId": task_id, "status": "queued", **place_fields(submitted.place)}
         told["pollAfterMs"] = poll_after(submitted.place.wait_ms)
+        if chain is not None:
+            told |= {"stageStatus": chain.status, "stages": chain.stages}
         plan = told_of_plan(task.asked, submitted.model, task.template)
     links = {"streamUrl": tasks.links.url(task_id), "statusUrl": f"/api/task/{task_id}"}
     headers = [JSON, (b"x-task-id", task_id.encode()), _location(task_id), *(REPLAYED if again else ())]
@@ -207,19 +251,22 @@ def _location(task_id: str) -> tuple[bytes, bytes]:
     return b"location", b"/api/task/" + task_id.encode()
 
 
-async def _wait(tasks: Tasks, request: Request, task: TaskSpec) -> None:
-    waited = await tasks.wait(request, task, ResultView, ResultView.result_json)
+async def _wait(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
+    waited = await tasks.wait(request, task, ResultView, ResultView.result_json, chain)
     if waited.end.status == "completed":
         ids = [JSON, (b"x-task-id", waited.task_id.encode()), *ran_by(task, waited.end.info)]
         result = await waited.answer()  # held until it is written: others may share it
         await request.respond(200, result.json, [*ids, *waited.headers])
         return
-    raise task_failed(waited.end.error, waited.task_id, headers=waited.headers)
+    error = task_failed(waited.end.error, waited.task_id, headers=waited.headers)
+    if chain is not None:
+        error.beside = await tasks.poll.failed_chain(waited.task_id)
+    raise error
 
 
-async def _stream(tasks: Tasks, request: Request, task: TaskSpec) -> None:
+async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     came_to_end = False
-    follow = tasks.submit.followed(task)
+    follow = tasks.submit.followed(task, chain)
     try:
         async with follow as submitted:
             stream = NativeStream(follow.info)

@@ -302,9 +302,9 @@ class Text:
         sandbox = _strict_sandbox if strict else _sandbox
         if len(source) > MOST_TEMPLATE_CHARS:
             raise TemplateError(f"the text has more than {MOST_TEMPLATE_CHARS} characters")
+        if strict:
+            _check_length(source)
         try:
-            if strict:
-                _check_length(sandbox, source)
             tree = sandbox.parse(source)
             self.variables = frozenset(meta.find_undeclared_variables(tree))
         except TemplateSyntaxError as error:
@@ -336,8 +336,8 @@ class Text:
             raise TemplateError(str(error)) from None
 
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
-        """What a text comes to that is nothing but one value in braces: that value itself, a list or an object, too. Of any other
-        text what `render` makes. Raises TemplateError."""
+        """What a text comes to that is nothing but one value in braces: that value itself, also a list or an object. Of any
+        other text what `render` makes. Raises TemplateError."""
         if self._path is None:
             return self.render(variables, budget)
         name, *parts = self._path
@@ -377,20 +377,37 @@ class Text:
             raise TemplateError(str(error)) from None
 
 
-def _check_length(sandbox: _Sandbox, source: str) -> None:
+def count_tokens(source: str, most: int) -> int:
+    """How many words and signs there are to read in a text, outside of what stands there as it is; counting ends behind `most`. One
+    that cannot be read has none."""
+    number = 0
+    try:
+        for token in _strict_sandbox.lex(source):
+            number += token[1] != "data"
+            if number > most:
+                break
+    except TemplateSyntaxError:
+        pass  # whoever compiles it says so
+    return number
+
+
+def _check_length(source: str) -> None:
     """Raise TemplateError where there is more to read than a caller's own text may have."""
-    for number, _ in enumerate(token for token in sandbox.lex(source) if token[1] != "data"):
-        if number >= MOST_STRICT_TOKENS:
-            raise TemplateError(f"its places to fill in have more than {MOST_STRICT_TOKENS} words and signs")
+    if count_tokens(source, MOST_STRICT_TOKENS) > MOST_STRICT_TOKENS:
+        raise TemplateError(f"its places to fill in have more than {MOST_STRICT_TOKENS} words and signs")
 
 
 def _check_strictly(tree: nodes.Template) -> None:
     """Raise TemplateError for what a caller's own text may not hold."""
     for node in tree.find_all(_BUILDS):
-        raise TemplateError(f"line {node.lineno}: set, with, filter blocks and ~ are not for callers' own texts")
+        raise TemplateError(
+            f"line {node.lineno}: set, with, filter blocks and ~ are not for callers' own texts"
+        )
     for loop in tree.find_all(nodes.For):
         if loop.test is not None:
-            raise TemplateError(f"line {loop.lineno}: a loop cannot have a condition here: put an `if` into it")
+            raise TemplateError(
+                f"line {loop.lineno}: a loop cannot have a condition here: put an `if` into it"
+            )
 
 
 def _path_of(node: nodes.Node) -> tuple[str, ...] | None:

@@ -85,6 +85,7 @@ class Template:
         self.default_locale = default_locale
         self.parameters = dict(parameters or {})
         self.json_schema = json_schema
+        self._said = {locale: list(listed) for locale, listed in messages.items()}
         self._messages: dict[str, list[_Message]] = {}
         for locale, listed in messages.items():
             made = self._messages[locale] = []
@@ -152,8 +153,20 @@ class Template:
                 return one, self._messages[one]
         return self.default_locale, self._messages[self.default_locale]
 
-    def render(self, variables: Mapping[str, Any], locale: str = "", most: int = MOST_CHARS) -> Prompt:
-        """The body that these variables make, of texts of at most so many bytes. Raises VariablesError and TemplateError."""
+    def said(self, locale: str = "") -> tuple[str, list[tuple[str, Any]]]:
+        """Whose messages are used for a locale, and these: role and content of each, as they were given."""
+        used, _ = self._of(locale)
+        return used, self._said[used]
+
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        locale: str = "",
+        most: int = MOST_CHARS,
+        budget: Budget | None = None,
+    ) -> Prompt:
+        """The body that these variables make, of texts of at most so many bytes, or within a `budget` that others have a part in.
+        Raises VariablesError and TemplateError."""
         used, messages = self._of(locale)
         known = self.variables(used)
         missing = [name for name in known if name not in variables and name not in self.optional]
@@ -162,7 +175,7 @@ class Template:
             raise VariablesError(missing, unknown, known)
         filled = {**dict.fromkeys(self.optional, ""), **variables}
         filled = {name: "" if value is None else value for name, value in filled.items()}
-        budget, made = Budget(most), []
+        budget, made = budget or Budget(most), []
         for message in messages:
             content = _rendered(message.content, filled, budget)
             if isinstance(content, list):

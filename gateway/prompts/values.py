@@ -29,7 +29,8 @@ class Expression:
         return self.text.value(variables, budget)
 
     def holds(self, variables: Mapping[str, Any], budget: Budget) -> bool:
-        """Whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raises TemplateError."""
+        """Whether it is true: a text is unless it is empty or says that it is not (`False`, `0`, `none`, `no`). Raises
+        TemplateError."""
         value = self.value(variables, budget)
         return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
@@ -71,7 +72,8 @@ def _filled(value: Any, variables: Mapping[str, Any], budget: Budget) -> Any:
 def _braced(path: tuple[str, ...]) -> str:
     """A name with dots as a template reads it: also one with dashes."""
     name, *parts = path
-    return "{{ %s%s }}" % (name, "".join(f"['{part}']" for part in parts))
+    within = "".join(f"['{part}']" for part in parts)
+    return f"{{{{ {name}{within} }}}}"
 
 
 def _kind(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The gateway's settings: one frozen model, loaded once at start and again on SIGHUP."""
 
+from fairlane.gateway.settings.chains import ChainSettings, StageSettings
 from fairlane.gateway.settings.docs import settings_table, without_secrets
 from fairlane.gateway.settings.loading import SettingsError, load_settings
 from fairlane.gateway.settings.model import (
@@ -39,6 +40,7 @@ __all__ = [
     "DEFAULT_QUEUES",
     "MODES",
     "CallerKey",
+    "ChainSettings",
     "KeyLimits",
     "KeyQuota",
     "Mode",
@@ -52,6 +54,7 @@ __all__ = [
     "Scope",
     "Settings",
     "SettingsError",
+    "StageSettings",
     "TemplateMessage",
     "TemplateSettings",
     "Unpriced",

@@ -1,6 +1,7 @@
 """Settings of chains: several models' work under one task. A request may hold a chain of its own, in the same words. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, JsonValue, field_validator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MOST_STAGES = 16
 MOST_PARTS = 64
 """Of one stage, side by side."""
+MOST_TOKENS = 4000
+"""Words and signs of all places to fill in, in a chain that stands in a request: to read them takes some 0.1 s."""
 STAGES, ITEM, INDEX, VARIABLES = "stages", "item", "index", "variables"
 RESERVED = frozenset({STAGES, ITEM, INDEX, VARIABLES})
 """What texts of a chain read beside its variables."""
@@ -48,8 +51,8 @@ class StageSettings(SettingsPart):
     """A variable, or an expression in `{{ }}`: where that is empty or false the stage is skipped. Not set: it always runs."""
 
     each: Expression | None = None
-    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each of its items, side by side (at most 64).
-    Texts read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
+    """A variable, or an expression in `{{ }}`, that is a list: the stage runs once for each of its items, side by side (at most
+    64). Texts read it as `item`, and its number from 0 as `index`. An empty list skips the stage.
     """
 
     template: ModelName | None = None
@@ -80,8 +83,8 @@ class StageSettings(SettingsPart):
     """The JSON schema of the answer, with `messages`; later stages read what matched it as `stages.NAME.json`."""
 
     mode: Mode | None = None
-    """With the caller's tier it makes the queue. Not set: as the route says; else `vision` with an image, `stream` for a stage that
-    streams, and `batch`.
+    """With the caller's tier it makes the queue. Not set: as the route says; else `vision` with an image, `stream` for a stage
+    that streams, and `batch`.
     """
 
     max_tokens: Tokens | None = None
@@ -140,7 +143,7 @@ class StageTexts:
         self.variables: dict[str, Values] | None = None
         if stage.variables is not None:
             self.variables = {
-                name: made(f"variables.{name}", lambda value=value: Values(value, strict=strict))
+                name: made(f"variables.{name}", partial(Values, value, strict=strict))
                 for name, value in stage.variables.items()
             }
         self.messages: Template | None = None
@@ -174,9 +177,25 @@ class Misplaced(ValueError):
 
 
 def wrong_in(
-    chain: ChainSettings, templates: Mapping[str, "Template"], routes: Mapping[str, RouteSettings], *, strict: bool = False
+    chain: ChainSettings,
+    templates: Mapping[str, "Template"],
+    routes: Mapping[str, RouteSettings],
+    *,
+    strict: bool = False,
 ) -> Iterator[tuple[int, Misplaced]]:
-    """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are."""
+    """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are.
+    `strict`: it is a caller's own; then whoever asks may let others run between."""
+    if strict:
+        from fairlane.gateway.prompts.engine import count_tokens  # noqa: PLC0415 - see above
+
+        tokens = 0
+        for number, stage in enumerate(chain.stages):
+            for source in _strings(stage.model_dump(exclude_unset=True)):
+                tokens += count_tokens(source, MOST_TOKENS) if "{" in source else 0
+                if tokens > MOST_TOKENS:
+                    sentence = f"all places to fill in have more than {MOST_TOKENS} words and signs together"
+                    yield number, Misplaced("", sentence)
+                    return
     before: list[str] = []
     for number, stage in enumerate(chain.stages):
         if stage.name in before:
@@ -185,8 +204,8 @@ def wrong_in(
             yield number, wrong
         try:
             texts = StageTexts(stage, strict=strict)
-        except Misplaced as wrong:
-            yield number, wrong
+        except Misplaced as misplaced:
+            yield number, misplaced
         else:
             for member, text in texts.texts():
                 for sentence in _misread(text, before, each=stage.each is not None and member != "each"):
@@ -195,6 +214,21 @@ def wrong_in(
             for wrong in _misfit(stage, templates, routes):
                 yield number, wrong
         before.append(stage.name)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts of a value."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for one in value.values():
+                yield from _strings(one)
+        case list() | tuple():
+            for one in value:
+                yield from _strings(one)
+        case _:
+            pass
 
 
 def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
@@ -206,7 +240,10 @@ def _ill_combined(stage: StageSettings) -> Iterator[Misplaced]:
             yield Misplaced("messages", "without a `template` it needs `messages` or a `payload`")
         for name in ("variables", "locale"):
             if getattr(stage, name) is not None:
-                yield Misplaced(name, f"{name} are for a `template`; texts of `messages` and `payload` read the chain's own")
+                yield Misplaced(
+                    name,
+                    f"{name} are for a `template`; texts of `messages` and `payload` read the chain's own",
+                )
     else:
         for name in ("messages", "payload", "json_schema"):
             if getattr(stage, name) is not None:
@@ -262,7 +299,9 @@ def _misfit(
     else:
         names = {stage.template}
         if stage.model is None and stage.template in templates:
-            yield Misplaced("model", f"{stage.template} is a template and no route: say which `model` runs it")
+            yield Misplaced(
+                "model", f"{stage.template} is a template and no route: say which `model` runs it"
+            )
     for name in names:
         template = templates.get(name)
         if template is None:

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
+from fairlane.gateway.chains.plan import read_head
+from fairlane.gateway.chains.telling import told_of_chain, told_of_failure
 from fairlane.gateway.errors import ApiError
+from fairlane.queues.chains import Chain
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
@@ -19,6 +22,8 @@ from fairlane.streaming.results import Result, Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
+OF_CHAIN = "sg"
+"""The field of a record that a chain's has."""
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
 
@@ -150,7 +155,10 @@ class Poll:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
         state = record.state
         fields = record.fields
+        chain = await self._chain(task_id, record) if OF_CHAIN in fields else None
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
+        if chain is not None:
+            answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
         if state is State.QUEUED:
@@ -192,6 +200,21 @@ class Poll:
         if metadata := record.fields.get("md"):
             answer["metadata"] = msgspec.Raw(metadata.encode())
         return answer, result
+
+    async def _chain(self, task_id: str, record: Record) -> Chain | None:
+        """What is known of a chain: of one that has ended with its results. Raises ApiError(404)."""
+        chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
+        if chain is None:
+            raise not_found(task_id)  # it expired meanwhile
+        return chain
+
+    async def failed_chain(self, task_id: str) -> dict[str, Any]:
+        """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
+        try:
+            chain = await self._scheduler.chain(task_id)
+        except StoreError:
+            return {}
+        return {} if chain is None else told_of_failure(read_head(chain.head), chain)
 
     async def _result(self, end: ResultView) -> Result:
         """The result of a completed task, which may have to be made of its whole log."""
