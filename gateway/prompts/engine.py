@@ -378,8 +378,8 @@ class Text:
 
 
 def count_tokens(source: str, most: int) -> int:
-    """How many words and signs there are to read in a text, outside of what stands there as it is; counting ends behind `most`. One
-    that cannot be read has none."""
+    """How many words and signs there are to read in a text, outside of what stands there as it is; counting ends behind `most`.
+    One that cannot be read has none."""
     number = 0
     try:
         for token in _strict_sandbox.lex(source):
