@@ -50,6 +50,8 @@ class ChainStart:
     """What is needed for reading; it is kept as long as the chain's record."""
     parts: Sequence[Part] = ()
     """Of the first stage, if it has several (at least two); the task's own payload is none then."""
+    request: bytes = b""
+    """What the archive is to have as its request, if it keeps requests (`TaskSpec.archive_request`)."""
     reserve: int = 0
     """What the later stages may cost, micro-credits, as far as that is known: it is held beside what the first one may."""
 
@@ -59,8 +61,8 @@ class StageEntry:
     """The next stage of a chain, which enters its line.
 
     `task` says what runs: model, queue, task type, payload, estimates, `wait_ms` and `run_ms`, stream, price, fallbacks, answer
-    and repair, template, change, and the quota as it is now. What it says of the chain as a whole (id, user, key, priority, weight,
-    total time, limits, metadata, archive, …) counts for nothing: the chain has it from its submission.
+    and repair, template, change, and the quota as it is now. What it says of the chain as a whole (id, user, key, priority,
+    weight, total time, limits, metadata, archive, …) counts for nothing: the chain has it from its submission.
     """
 
     stage: Stage

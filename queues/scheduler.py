@@ -377,9 +377,9 @@ class Scheduler:
         args.extend(end.models)
         return self._link.run("finish", *args)
 
-    @staticmethod
-    def finished(reply: Any) -> Finished:
-        """What `finish` answered."""
+    def finished(self, reply: Any) -> Finished:
+        """What `finish` answered. The metrics are told of tasks that ended with it: of a part's chain and its other parts."""
+        self._tell_beside(reply[5])
         grants = [_GRANT.decode(packed) for packed in reply[2]]
         return Finished(reply[0].decode(), reply[1].decode(), grants, reply[3], *_later(reply[4]))
 
@@ -498,6 +498,7 @@ class Scheduler:
         if outcome == "ended":
             if len(reply) > 4:
                 self.metrics.ended(_task_end(reply[4], reply[3]))
+                self._tell_beside(reply[5])
             return Ended(outcome, State.FAILED, reply[1].decode(), reply[2].decode(), reply[3])
         if outcome == "queued":
             self.metrics.returned(grant.queue, grant.model, cause)
@@ -520,6 +521,7 @@ class Scheduler:
         outcome = reply[0].decode()
         if outcome == "ended":
             self.metrics.ended(_task_end(reply[4], reply[3]))
+            self._tell_beside(reply[5])
             return Ended(outcome, reply[1].decode(), reply[2].decode(), kind, reply[3])
         return Ended(outcome, reply[1].decode() if outcome == "over" else "")
 
@@ -929,7 +931,8 @@ def _start_of(chain: ChainStart | None, limits: Limits) -> list[Arg]:
     """What `submit` is told of a chain: how many arguments, and those."""
     if chain is None:
         return [0]
-    args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.reserve, limits.stop_grace_ms]
+    args: list[Arg] = [*chain.stage, chain.of, chain.plan, chain.head, chain.request, chain.reserve]
+    args.append(limits.stop_grace_ms)
     args.extend(_parts_of(chain.parts))
     return [len(args), *args]
 

@@ -25,6 +25,8 @@ NAMES = (
     "append",
     "show",
     "finish",
+    "advance",
+    "chain",
     "requeue",
     "cancel",
     "recorded",
@@ -60,6 +62,7 @@ NAMES = (
 )
 SHARED = (
     "base",
+    "chains",
     "service",
     "limiting",
     "paying",
@@ -79,6 +82,7 @@ SHARED = (
     "placing",
     "refusing",
     "retrying",
+    "staging",
     "ruling",
     "changing",
     "retaining",

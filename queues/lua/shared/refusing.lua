@@ -8,15 +8,17 @@ local function own_in_queue(q, m, u)
 end
 
 -- Count a body among those that are stored, unless there is no room for it. A user's large bodies may take no more than they leave
--- free, so that one alone has half, and the next ones find room; one body of each user always fits.
-local function stores(u, bytes, limit)
+-- free, so that one alone has half, and the next ones find room; one body of each user always fits. `large`: of several bodies, what
+-- the large ones take.
+local function stores(u, bytes, limit, large)
+  large = large or (bytes >= LARGE_BODY and bytes or 0)
   local total = call('HINCRBY', keys.pool(), 'bytes', whole(bytes))
-  local own = bytes >= LARGE_BODY and num(call('HGET', keys.bulk(), u)) or 0
+  local own = large > 0 and num(call('HGET', keys.bulk(), u)) or 0
   if total > limit or (own > 0 and own + bytes > limit - total) then
     call('HINCRBY', keys.pool(), 'bytes', 0 - bytes)
     return false
   end
-  if bytes >= LARGE_BODY then call('HINCRBY', keys.bulk(), u, bytes) end
+  if large > 0 then call('HINCRBY', keys.bulk(), u, whole(large)) end
   return true
 end
 
