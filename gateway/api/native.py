@@ -3,13 +3,14 @@
 import contextlib
 import enum
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import msgspec
 
 from fairlane.gateway.accounts.callers import Caller, check_model
 from fairlane.gateway.calls.bodies import Members, has_image, value_of
+from fairlane.gateway.calls.fixed import object_of
 from fairlane.gateway.calls.http import JSON, NO_STORE, SSE_HEADERS, Request
 from fairlane.gateway.calls.idempotency import Said, name_task, of_prompt, read_idempotency
 from fairlane.gateway.calls.intake import (
@@ -29,7 +30,15 @@ from fairlane.gateway.calls.tracing import follow as trace
 from fairlane.gateway.chains.requests import Submission, make_chain, read_chain
 from fairlane.gateway.errors import ApiError, bad_request, task_failed
 from fairlane.gateway.operator.audit import actor_of
-from fairlane.gateway.tasks.poll import not_found, now_ms, place_fields, poll_after, record_info, told_of_plan
+from fairlane.gateway.tasks.poll import (
+    is_chain,
+    not_found,
+    now_ms,
+    place_fields,
+    poll_after,
+    record_info,
+    told_of_plan,
+)
 from fairlane.gateway.tasks.replay import begin, read_cursor
 from fairlane.gateway.tasks.replayed import HEADERS as REPLAYED
 from fairlane.gateway.tasks.replayed import state_of
@@ -54,6 +63,10 @@ async def openai(tasks: Tasks, caller: Caller, request: Request) -> None:
 async def submit_task(tasks: Tasks, caller: Caller, request: Request) -> None:
     """POST /api/tasks: `{type, model, payload, …our fields}`, for any task type; or `{template, …}`, or `{chain, …}`."""
     await _answer(tasks, request, *await _read_task(tasks, caller, request))
+
+
+WAITS = b'"status":"queued"'
+"""What the event says behind which a chain's next stage waits."""
 
 
 class AnswerMode(enum.Enum):
@@ -154,6 +167,7 @@ async def _read_chain(
         options,
         task_id=task_id,
         subject=said.key if said else task_id,
+        request=object_of(fields, OWN_FIELDS) if tasks.settings.archive == "requests" and asynchronous else b"",
         bodies=tasks.bodies,
         opener=request.opener,
     )
@@ -273,6 +287,8 @@ async def _stream(tasks: Tasks, request: Request, task: TaskSpec, chain: Submiss
             task_id, enqueued_ms = follow.info.task_id, submitted.enqueued_ms
             lane = (task.queue, submitted.line)
             feed, first = follow.feed, b""
+            if chain is not None:
+                stream.waits = partial(tasks.watch.add, feed, None)
             if submitted.state is State.QUEUED and feed.top == 0:
                 first = native_frame(queued_event(task_id, now_ms(), submitted.place))
                 tasks.watch.add(feed, submitted.place)
@@ -318,6 +334,13 @@ class NativeStream(NativeStreamView):
     """The native view of a task's log, and what its readers are told beside."""
 
     was_lost = False
+    waits: Callable[[int], None] | None = None
+    """Is told the number of an event behind which a chain waits for its next stage."""
+
+    def feed(self, event: Event) -> bytes:
+        if event.type == "stage" and self.waits is not None and WAITS in event.data:
+            self.waits(event.seq)
+        return super().feed(event)
 
     def notice(self, event: Event) -> bytes:
         return native_frame(event)
@@ -439,9 +462,11 @@ async def _replay(
         first += native_frame(restart_event(task_id, ts, "what was seen is not in the log"))
     stream = NativeStream(record_info(task_id, record))
     replay_from = b"%d-%d" % start.after if start.after else b"0-0"
+    if is_chain(record):
+        stream.waits = partial(tasks.watch.add, reader.feed, None)
     if record.state is State.QUEUED and record.place.position:
         first += native_frame(queued_event(task_id, now_ms(), record.place))
-        tasks.watch.add(reader.feed, record.place)
+        tasks.watch.add(reader.feed, record.place, reader.feed.top)
     return serve(
         request,
         reader,

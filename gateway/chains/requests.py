@@ -73,7 +73,7 @@ class Submission(NamedTuple):
         """It has been submitted, or not: its plan may be large, and its caller may wait for long."""
         for start in (self.start, self.otherwise):
             if start is not None:
-                start.plan, start.parts = b"", ()
+                start.plan, start.request, start.parts = b"", b"", ()
 
 
 async def read_chain(
@@ -189,18 +189,19 @@ async def make_chain(
     *,
     task_id: str,
     subject: str,
+    request: bytes = b"",
     bodies: Bodies,
     opener: Opener,
 ) -> tuple[TaskSpec, Submission]:
-    """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. Raises ApiError: 400, 403,
-    404."""
+    """The task of a chain as the scheduler takes it: its first stage, and what the rest is to be. `request`: what the archive
+    shall have of it, if it is to have that. Raises ApiError: 400, 403, 404."""
     comes_to = planned(current, caller, asked, options, subject)
     size = sum(len(value) for value in asked.variables.values() if isinstance(value, str))
     if size >= LARGE:
         async with bodies.turn(size, opener):
-            start, first = await _started(comes_to.plan, asked)
+            start, first = await _started(comes_to.plan, asked, request)
     else:
-        start, first = await _started(comes_to.plan, asked)
+        start, first = await _started(comes_to.plan, asked, request)
     task = make_task(
         current.settings,
         caller,
@@ -213,7 +214,7 @@ async def make_chain(
     )
     otherwise = None
     if comes_to.otherwise is not None:
-        otherwise, other = await _started(comes_to.otherwise, asked)
+        otherwise, other = await _started(comes_to.otherwise, asked, request)
         task.otherwise = _with_stage(dataclasses.replace(task), other)
         task.otherwise.quota = ""
     task = _with_stage(task, first)
@@ -234,7 +235,7 @@ async def make_chain(
     return task, Submission(start, otherwise, stages, head.stages[running].status, schemas)
 
 
-async def _started(plan: Plan, asked: Asked) -> tuple[ChainStart, TaskSpec]:
+async def _started(plan: Plan, asked: Asked, request: bytes) -> tuple[ChainStart, TaskSpec]:
     """The beginning of a chain, and its first stage. Raises ApiError(400)."""
     try:
         first = await in_turns(following(plan, -1, {}))
@@ -252,7 +253,13 @@ async def _started(plan: Plan, asked: Asked) -> tuple[ChainStart, TaskSpec]:
             "variables",
         )
     start = ChainStart(
-        first.stage, len(plan.stages), said, head, first.parts, reserve_of(plan, first.stage.number)
+        first.stage,
+        len(plan.stages),
+        said,
+        head,
+        request=request,
+        parts=first.parts,
+        reserve=reserve_of(plan, first.stage.number),
     )
     return start, first.task
 

@@ -22,8 +22,6 @@ from fairlane.streaming.results import Result, Results
 from fairlane.streaming.views.result import ResultView
 from fairlane.streaming.views.task import TaskInfo
 
-OF_CHAIN = "sg"
-"""The field of a record that a chain's has."""
 POLL_STEPS_MS = ((30_000, 20_000), (10_000, 10_000), (3_000, 5_000))
 POLL_SOON_MS = 3000
 
@@ -66,6 +64,11 @@ def not_found(task_id: str) -> ApiError:
     """The same answer for a task of somebody else, an expired one and one that never was."""
     text = "Task not found or expired" if could_be_ours(task_id, now_ms()) else "Task not found"
     return ApiError(404, "TASK_NOT_FOUND", text)
+
+
+def is_chain(record: Record) -> bool:
+    """Whether it is a chain's: its fields name the stage that it is in."""
+    return "sg" in record.fields
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
@@ -155,7 +158,7 @@ class Poll:
         """A task as a poll shows it, and its result when it is completed. Who holds the result shares it with others."""
         state = record.state
         fields = record.fields
-        chain = await self._chain(task_id, record) if OF_CHAIN in fields else None
+        chain = await self._chain(task_id, record) if is_chain(record) else None
         answer: dict[str, Any] = {"taskId": task_id, "status": state.value}
         if chain is not None:
             answer |= told_of_chain(chain)

@@ -50,7 +50,10 @@ JOB_MATCH: dict[str, Any] = {
                     "name": "match",
                     "model": "chat",
                     "messages": [
-                        {"role": "user", "content": "{{ resume }} as {{ stages.summary.json.title }}{{ notes }}"}
+                        {
+                            "role": "user",
+                            "content": "{{ resume }} as {{ stages.summary.json.title }}{{ notes }}",
+                        }
                     ],
                 },
             ],
