@@ -96,12 +96,15 @@ script('advance', 'allow-oom', function(ARGV)
     event_id = told[1]
     if entry then
       if not part then record_usage(id, used, true) end
-      call('HSET', keys.task(chain_id), 'sq', chain.sq, 'ep', chain.ep)
+      if chain.sq then call('HSET', keys.task(chain_id), 'sq', chain.sq, 'ep', chain.ep) end
       outcome, more = 'moved', { chains.enter(chain_id, chain, entry, qt) }
     else
       local state, code, kind, data = unpack(ARGV, then_at + 1, then_at + 4)
       local number, name, model, queue = unpack(ARGV, then_at + 5, then_at + 8)
-      if part then settle_over(chain_id, chain) end
+      if part then
+        call('ZREM', keys.look(), chain_id)
+        settle_over(chain_id, chain)
+      end
       if number ~= '-1' then
         if not part then record_usage(id, used, true) end
         chains.fall_short(chain_id, chain, number, name, model, queue)

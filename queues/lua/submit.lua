@@ -131,7 +131,8 @@ script('submit', nil, function(ARGV)
     if price > funds.granted + funds.room then return refusal({ 'quota', price, funds.granted + funds.room }) end
   end
   if not at_once then
-    local length = { waiting = num(n) > 0 and num(n) + math.max(#parts - 1, 0) or 0, most = num(max_length), adaptive = admission == 'adaptive' }
+    local more = num(n) > 0 and math.max(#parts - 1, 0) or 0 -- where nobody waits a chain has room, however many its parts
+    local length = { waiting = num(n) + more, more = more, most = num(max_length), adaptive = admission == 'adaptive' }
     if length.most == 0 then length.most = default_length end
     local refused = refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     if refused then return refusal(refused) end

@@ -33,7 +33,7 @@ end
 --      Where no pace is known yet, as in 2.
 --   4  its caller's own time would be over, however short the wait may turn out to be, as far as the pace is known
 -- Each says how long it will take, as far as can be told, until it would be accepted. `lane`: as `read_lane` gives it; `length`: of
--- the queue: how many are `waiting`, the `most` that it holds, and whether admission is `adaptive`.
+-- the queue: how many are `waiting`, with how many `more` that would come with this one, the `most` that it holds, and whether admission is `adaptive`.
 local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
   local function in_ms(wait) return math.max(math.ceil(wait), 1) end
   local function interval() return interval_of(q, m, lane.drain, lane.mean_ms) end
@@ -67,7 +67,7 @@ local function refuse(q, m, u, order, length, lane, wait_ms, timeout_ms, ruled)
     end
   end
   if length.waiting >= length.most then -- 2
-    local over = own_in_queue(q, m, u) - (2 * length.most - length.waiting)
+    local over = own_in_queue(q, m, u) + length.more - (2 * length.most - length.waiting)
     if over >= 0 then return { 'full', length.waiting, length.most, in_ms(interval() * (over + 1)) } end
   end
   local departed, took_ms = read_drain(lane.drain)
