@@ -167,7 +167,9 @@ async def _read_chain(
         options,
         task_id=task_id,
         subject=said.key if said else task_id,
-        request=object_of(fields, OWN_FIELDS) if tasks.settings.archive == "requests" and asynchronous else b"",
+        request=object_of(fields, OWN_FIELDS)
+        if tasks.settings.archive == "requests" and asynchronous
+        else b"",
         bodies=tasks.bodies,
         opener=request.opener,
     )
