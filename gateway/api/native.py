@@ -336,11 +336,13 @@ class NativeStream(NativeStreamView):
     """The native view of a task's log, and what its readers are told beside."""
 
     was_lost = False
+    waits_behind = 0
     waits: Callable[[int], None] | None = None
-    """Is told the number of an event behind which a chain waits for its next stage."""
+    """Of a chain: is told the number of an event behind which it waits for its next stage."""
 
     def feed(self, event: Event) -> bytes:
         if event.type == "stage" and self.waits is not None and WAITS in event.data:
+            self.waits_behind = event.seq
             self.waits(event.seq)
         return super().feed(event)
 

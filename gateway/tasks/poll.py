@@ -205,7 +205,8 @@ class Poll:
         return answer, result
 
     async def _chain(self, task_id: str, record: Record) -> Chain | None:
-        """What is known of a chain that stands as its record says: of one that has ended with its results. Raises ApiError(404)."""
+        """What is known of a chain that stands as its record says; of one that has ended with its results. Raises
+        ApiError(404)."""
         chain = await self._scheduler.chain(task_id, contents=record.state in TERMINAL)
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
