@@ -1137,6 +1137,9 @@ class UsedTask(Answer):
     moves: int | None = Field(
         description="how often it went on to another model; null: no change concerned it, and it was not counted"
     )
+    stage: str = Field(description="of a chain, which has a row for each stage, and for each part of one")
+    stage_index: int | None = Field(description="from 0; null: it is no chain")
+    part: int | None = Field(description="from 0; null: the stage had one alone")
 
 
 class UsedTasks(Answer):

@@ -57,7 +57,8 @@ class Packed(msgspec.Struct, array_like=True, gc=False):
     change: str = ""
     """The change of settings that concerned it, its side, and how often it went on to another model."""
     stage: str = ""
-    """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage."""
+    """Of a stage or part of a chain, which is the task: number of the stage, the part or -, name of the stage, and when the
+    chain entered it, if it is not the first."""
 
 
 _unpack = msgspec.msgpack.Decoder(Packed, strict=False).decode
@@ -131,11 +132,11 @@ def read_usage(packed: bytes, tier_of: Callable[[str], str]) -> UsageRow:
     change_id, side, moves = _change(entry.change) if entry.change else ("", "", None)
     trace = entry.traceparent.split("-") if entry.traceparent else ()
     template, version, *_ = (*entry.template.split("\n"), "")
-    name, chain, stage, stage_name, part = _of_chain(entry)
+    name, chain, stage, stage_name, part, entered = _of_chain(entry)
     return UsageRow(
         name,
         entry.ended,
-        entry.enqueued or 0,
+        entered or entry.enqueued or 0,
         entry.granted or None,
         entry.first_output or None,
         entry.state,
@@ -243,14 +244,15 @@ def _change(text: str) -> tuple[str, str, int | None]:
     return parts[0], parts[1], int(parts[2])
 
 
-def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None]:
-    """What names the row, and the last columns of it."""
+def _of_chain(entry: Packed) -> tuple[str, str, int | None, str, int | None, int]:
+    """What names the row, the last columns of it, and when its stage was entered (0: with its task)."""
     if not entry.stage:
-        return entry.task, "", None, "", None
-    number, part, name = entry.stage.split(" ", 2)
+        return entry.task, "", None, "", None, 0
+    number, part, name, *entered = entry.stage.split(" ")
+    at = int(entered[0]) if entered else 0
     if part == "-":
-        return f"{entry.task}.{number}", entry.task, int(number), name, None
-    return part_id(entry.task, int(number), int(part)), entry.task, int(number), name, int(part)
+        return f"{entry.task}.{number}", entry.task, int(number), name, None, at
+    return part_id(entry.task, int(number), int(part)), entry.task, int(number), name, int(part), at
 
 
 def _part(tokens: int | None, whole: int | None) -> int | None:

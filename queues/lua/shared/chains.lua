@@ -33,13 +33,13 @@ end
 
 -- Put into an entry of the outbox (recording.lua) what differs where its task is a chain's, or a part: `done`: of a stage that is
 -- completed, while the chain goes on. Returns the chain, the chain of a part, the most that the stage or part was to cost, and whether
--- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself.
+-- there is nothing to record but what was paid, as the chain ended while parts ran, of which each is recorded by itself; and when the
+-- chain entered the stage, if it is not the first.
 function chains.fill(entry, id, done)
   local se, ab, pa, mc, pn = unpack(call('HMGET', keys.task(id), 'se', 'ab', 'pa', 'mc', 'pn'))
-  if se then entry[2] = se end
   if ab and entry[14] then entry[14] = whole(entry[14] - ab) end
   if done then entry[1], entry[5], entry[6] = NOW_TEXT, 'completed', '' end
-  return pa or id, pa, mc, pn and true
+  return pa or id, pa, mc, pn and true, se or nil
 end
 
 -- Add to what a chain has cost; returns all of it.

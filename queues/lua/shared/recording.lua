@@ -11,7 +11,7 @@ end
 -- What a usage record is made of, from the task's record; `us`: see keys.py. Behind them stand the task, and what it used; and of a
 -- task with a price that, what it cost, and what was paid of it (paying.lua); of one with a route or a template those; and of one that a
 -- change of settings concerns that, its side of it, and how often it went on to another model; of a chain's stage or part which that is
--- (`sg`), and the task is the chain. A task whose answer was repaired used what both took.
+-- (`sg`), and when the chain came into it, and the task is the chain. A task whose answer was repaired used what both took.
 local RECORDED = { 'ed', 'en', 'ga', 'fo', 'st', 'co', 'q', 'ty', 'u', 'k', 'm', 'an', 'wk', 'at', 'tr', 'rq', 'tp', 'us', 'pc', 'qt', 'rt', 'tm',
   'rp', 'ch', 'mv', 'sg' }
 local TOLD = #RECORDED - 8
@@ -65,9 +65,9 @@ end
 function record_usage(id, used, done)
   local entry = call('HMGET', keys.task(id), unpack(RECORDED))
   local pc, qt, rt, tm, rp, ch, mv, sg = unpack(entry, TOLD + 1)
-  local chain, pa, most, only_paid
+  local chain, pa, most, only_paid, se
   if sg then
-    chain, pa, most, only_paid = chains.fill(entry, id, done)
+    chain, pa, most, only_paid, se = chains.fill(entry, id, done)
     most = most and most + 0
     if done then qt = nil end
   else
@@ -100,7 +100,7 @@ function record_usage(id, used, done)
     for i = 23, 25 do entry[i] = entry[i] or '' end
     entry[26], entry[27] = rt or '', tm or ''
     if ch then entry[28] = ch .. ' ' .. select(2, string.gsub(mv or '', '[^\n]+', '')) end
-    if sg then entry[28], entry[29] = entry[28] or '', sg end
+    if sg then entry[28], entry[29] = entry[28] or '', se and sg .. ' ' .. se or sg end
   end
   call('XADD', keys.outbox(), '*', 'usage', cmsgpack.pack(entry))
 end

@@ -1,4 +1,4 @@
-"""Stages of chains that run as several parts side by side: each is a task of its own, and the chain stands in no line meanwhile."""
+"""Stages that run as several parts side by side: each is a task of its own, and the chain stands in no line meanwhile."""
 
 import pytest
 from tests.support.audit import audit
