@@ -138,7 +138,7 @@ class Endings:
 
     def _finish(self, attempt: Attempt, end: Finish) -> None:
         if end.stage is not None:
-            self._background.spawn(self._advance(attempt, end, end.stage))
+            self._advance(attempt, end, end.stage)
             return
         worker = attempt.worker
         attempt.writer.finish(
@@ -155,13 +155,13 @@ class Endings:
 
     # ---- stages of chains ----------
 
-    async def _advance(self, attempt: Attempt, end: Finish, made: StageResult) -> None:
+    def _advance(self, attempt: Attempt, end: Finish, made: StageResult) -> None:
         """Complete a stage, or a part of one, with what follows it. Of a part that is decided by whoever is told that it is the
         last; and a chain that is gone, by whoever is told so."""
         run = running(attempt.grant)
         assert run is not None
         if run.part < 0:
-            await self._go_on(attempt, end, Done(run, made, end.used))
+            self._background.spawn(self._go_on(attempt, end, Done(run, made, end.used)))
         else:
             self._step(attempt, end, made, None)
 
