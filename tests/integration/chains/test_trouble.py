@@ -237,7 +237,25 @@ async def test_stages_are_paid_and_one_that_cannot_be_is_refused(redis_url: str,
             await talk.reaches(answer.json()["taskId"], "completed")
 
             async def paid() -> bool:
-                told = (await talk.http.get("/api/quota")).json()
-                return bool(told["balance"] == 3 and told["held"] == 0)
+                row = (await admin.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+                return bool(row["balance"] == 3 and row["held"] == 0)
 
             await until(paid)
+            each = {"name": "b", "each": "{{ stages.a.json }}", "model": "chat"}
+            chain = {
+                "stages": [
+                    {"name": "a", "model": "sums", "messages": [{"role": "user", "content": "a list"}]},
+                    each | {"messages": [{"role": "user", "content": "{{ item }}"}]},
+                ]
+            }
+            answer = await talk.http.post("/api/tasks", json={"chain": chain})
+            await sums.answer(await sums.take(), {"content": "[1,2,3]"})
+            told = await talk.reaches(answer.json()["taskId"], "failed")
+            assert (told["code"], told["failedStage"]) == ("INSUFFICIENT_QUOTA", "b")
+            assert told["results"] == {"a": {"content": "[1,2,3]"}}
+
+            async def paid_for_one() -> bool:
+                row = (await admin.get("/api/admin/quota", params={"key": "app"})).json()["rows"][0]
+                return bool(row["balance"] == 2 and row["held"] == 0)
+
+            await until(paid_for_one)
