@@ -1,5 +1,6 @@
 """A chain as it is declared becomes a plan: routes, templates, prices and limits are looked up once, at its submission. Pure."""
 
+import functools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ UNKNOWN_OUTPUT = 4096
 """Tokens of a stage's answer, where nothing says how long it may be; as in paying.lua."""
 MOST_INPUT = 50_000
 """Tokens of a stage's request that are thought of before it is made."""
+KEPT_CHAINS = 256
 NO_RULE = Rule("", "")
 
 
@@ -52,15 +54,9 @@ def variables_of(
     strict: bool = False,
 ) -> Variables:
     """Which variables a chain uses. Its texts must be right (`wrong_in`)."""
-    used: set[str] = set()
-    optional = set(chain.optional)
+    reads = _read(chain) if strict else _kept_read(chain.model_dump_json())
+    used, optional = set(reads.used), {*chain.optional, *reads.optional}
     for stage in chain.stages:
-        texts = StageTexts(stage, strict=strict)
-        for expression in (texts.when, texts.each):
-            if expression is not None and expression.path:
-                optional.update(expression.path[:1])
-        for _, text in texts.texts():
-            used |= text.variables
         if stage.template is not None and stage.variables is None:
             route = routes.get(stage.template)
             for name in {stage.template} if route is None else templates_of(route, stage.template):
@@ -69,6 +65,32 @@ def variables_of(
     return Variables(
         frozenset(used - optional - RESERVED), frozenset(optional - RESERVED), "variables" in used
     )
+
+
+class _Reads(NamedTuple):
+    """What the texts of a chain read: all names, and those that a condition or a list is told by alone."""
+
+    used: frozenset[str]
+    optional: frozenset[str]
+
+
+def _read(chain: ChainSettings, *, strict: bool = True) -> _Reads:
+    used: set[str] = set()
+    optional: set[str] = set()
+    for stage in chain.stages:
+        texts = StageTexts(stage, strict=strict)
+        for expression in (texts.when, texts.each):
+            if expression is not None and expression.path:
+                optional.update(expression.path[:1])
+        for _, text in texts.texts():
+            used |= text.variables
+    return _Reads(frozenset(used), frozenset(optional))
+
+
+@functools.lru_cache(KEPT_CHAINS)
+def _kept_read(said: str) -> _Reads:
+    """The same of a configured chain, which is asked for again and again."""
+    return _read(ChainSettings.model_validate_json(said), strict=False)
 
 
 class Asked(NamedTuple):

@@ -181,6 +181,19 @@ def _fitting(current: Current, name: str, chain: ChainSettings, given: dict[str,
     return takes.filled(given)
 
 
+def told_of_declared(current: Current, name: str) -> dict[str, Any]:
+    """A configured chain, as callers are told of it."""
+    chain = current.settings.chains[name]
+    takes = variables_of_chain(chain, current.plans.templates, current.settings.routes)
+    return {
+        "name": name,
+        "title": chain.title,
+        "variables": sorted(takes.required | takes.optional),
+        "optional": sorted(takes.optional),
+        "stages": [{"name": stage.name, "status": stage.pending} for stage in chain.stages],
+    }
+
+
 async def make_chain(
     current: Current,
     caller: Caller,
