@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ from fairlane.queues.tasks import (
     Grant,
     Known,
     Later,
+    Outlook,
     Place,
     Reached,
     Record,
@@ -85,6 +87,8 @@ MOST_RENEWED = 500
 """Tasks that one call of `renew` looks at, so that others are served between."""
 
 NEVER_READ = Version()
+_DRAIN = struct.Struct("<ddd")
+"""Departures from a lane, as lanes.lua packs them: their number, the ms they took, when the last was."""
 
 _GRANT = msgspec.msgpack.Decoder(Grant, strict=False)
 """Reads a grant as the scripts describe it: its fields in their order, numbers as text."""
@@ -615,6 +619,20 @@ class Scheduler:
         the end, which is where to begin. Whoever is there all the while is found, maybe twice."""
         reply = await self._link.run("owned", cursor, look_at, *keys)
         return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
+
+    async def outlook(self, lanes: Sequence[tuple[str, str]]) -> list[Outlook]:
+        """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt there."""
+        asked = [
+            self._link.command("HMGET", self._keys("model", model=model), "ms", f"n:{queue}", f"D:{queue}")
+            for queue, model in lanes
+        ]
+        found = []
+        for reply in asked:
+            mean, waiting, drain = await reply
+            count, took, _ = _DRAIN.unpack(drain) if drain and len(drain) == _DRAIN.size else (0.0, 0.0, 0.0)
+            wait_ms = float(waiting or 0) * took / count if count >= 1 else 0.0
+            found.append(Outlook(int(wait_ms), int(float(mean)) if mean else -1))
+        return found
 
     async def now_ms(self) -> int:
         """The store's time, which that of tasks is."""

@@ -190,6 +190,15 @@ class Place(NamedTuple):
         return self.wait_ms < 0
 
 
+class Outlook(NamedTuple):
+    """What would await a task that came now into a lane, as far as can be told, ms."""
+
+    wait_ms: int
+    """Until it starts."""
+    run_ms: int
+    """From there to its end; -1: nothing has run there."""
+
+
 Later = tuple[tuple[str, int], ...]
 """Models that may start their next task only in so many ms, as they are paced or held: ask again then."""
 Shut = tuple[tuple[str, int], ...]

@@ -46,7 +46,7 @@ from fairlane.gateway.tasks.submit import ran_by
 from fairlane.gateway.tasks.tasks import Tasks
 from fairlane.queues.errors import StoreError
 from fairlane.queues.ids import could_be_ours, new_task_id
-from fairlane.queues.tasks import Known, Record, State, TaskSpec
+from fairlane.queues.tasks import Known, Record, State, Submitted, TaskSpec
 from fairlane.streaming.events import Event, bye_event, gap_event, queued_event, restart_event
 from fairlane.streaming.hub import Reader
 from fairlane.streaming.jsontext import kind_of
@@ -247,6 +247,12 @@ def _make(
 async def _answer_later(tasks: Tasks, request: Request, task: TaskSpec, chain: Submission | None) -> None:
     submitted = await tasks.submit(task, chain=chain)
     task_id, again = task.id, {}
+    if chain is not None and isinstance(submitted, Submitted):
+        with contextlib.suppress(
+            StoreError
+        ):  # it has been accepted: the estimate is of its first stage alone then
+            first = chain.start.stage.number
+            submitted.place = await tasks.poll.whole(submitted.place, chain.start.head, first)
     if isinstance(submitted, Known):
         assert request.caller is not None
         task_id, again = submitted.task_id, {"replay": True, "idemKey": task.idempotency_key}

@@ -104,6 +104,9 @@ class HeadStage(Struct, frozen=True):
 
     name: str
     status: str
+    queue: str = ""
+    model: str = ""
+    """With the queue, where it is to run, as far as that is known before: for estimates."""
     each: bool = False
 
 
@@ -117,7 +120,10 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
 def head_of(plan: Plan, title: str) -> Head:
     """What readers are to know of it."""
-    stages = [HeadStage(stage.name, stage.status, stage.each is not None) for stage in plan.stages]
+    stages = [
+        HeadStage(stage.name, stage.status, stage.runs.queue, stage.runs.model, stage.each is not None)
+        for stage in plan.stages
+    ]
     return Head(stages, plan.name, title)
 
 

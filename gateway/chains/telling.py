@@ -1,6 +1,6 @@
 """What callers are told of a chain: its stages, and what each came to. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import Raw
 from fairlane.gateway.chains.plan import Head, read_head
 from fairlane.gateway.chains.results import of_stage, told_usage, used_by, whole
 from fairlane.queues.chains import Chain
-from fairlane.queues.tasks import State, Used
+from fairlane.queues.tasks import Outlook, Place, State, Used
 from fairlane.streaming.jsontext import join_object
 
 ENDED = {State.COMPLETED: "COMPLETED", State.FAILED: "FAILED", State.CANCELLED: "CANCELLED"}
@@ -37,6 +37,24 @@ def told_of_chain(chain: Chain) -> dict[str, Any]:
 def told_of_failure(head: Head, chain: Chain) -> dict[str, Any]:
     """In which stage a chain failed, and the results so far."""
     return {"failedStage": chain.stage.name, "results": Raw(results_of(head, chain))}
+
+
+def until_last(place: Place, now: int, ran_ms: int, outlooks: Sequence[Outlook]) -> Place:
+    """The place of a chain with the wait until its last stage begins. `now`: the stage that it is in; `ran_ms`: for how long that
+    has run, -1: it waits. `outlooks`: of all stages, where those that may be passed over count."""
+    more = 0
+    for number, (wait_ms, run_ms) in enumerate(outlooks[now:], now):
+        if number > now:
+            more += wait_ms
+        if number < len(outlooks) - 1:
+            if run_ms < 0:
+                return place._replace(wait_ms=-1, low_ms=-1, high_ms=-1)
+            more += max(run_ms - max(ran_ms, 0), 0) if number == now else run_ms
+    if ran_ms >= 0:
+        return Place(0, more, more // 2, 2 * more)
+    if place.estimating:
+        return place
+    return Place(place.position, place.wait_ms + more, place.low_ms + more // 2, place.high_ms + 2 * more)
 
 
 def stages_of(head: Head, chain: Chain) -> list[dict[str, Any]]:

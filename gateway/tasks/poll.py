@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.plan import read_head
-from fairlane.gateway.chains.telling import told_of_chain, told_of_failure
+from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
 from fairlane.queues.chains import Chain
 from fairlane.queues.errors import StoreError
@@ -41,11 +41,15 @@ def poll_after(wait_ms: int) -> int:
 def place_fields(place: Place) -> dict[str, Any]:
     """A place, as answers show it; of a task that has just been taken it is the first. While nothing is known of its wait, or
     nothing can start, that is null, and `estimating` says so."""
+    return {"position": max(place.position, 1), **wait_fields(place)}
+
+
+def wait_fields(place: Place) -> dict[str, Any]:
+    """The wait of a place, as answers show it."""
     if place.estimating:
         unknown = dict.fromkeys(("estimatedWaitMs", "estimatedWaitLowMs", "estimatedWaitHighMs"))
-        return {"position": max(place.position, 1), **unknown, "estimating": True}
+        return {**unknown, "estimating": True}
     return {
-        "position": max(place.position, 1),
         "estimatedWaitMs": place.wait_ms,
         "estimatedWaitLowMs": place.low_ms,
         "estimatedWaitHighMs": place.high_ms,
@@ -164,18 +168,23 @@ class Poll:
             answer |= told_of_chain(chain)
         answer |= told_of_plan(fields.get("rt", ""), record.model, fields.get("tm", ""))
         result: Result | None = None
+        place = record.place
+        if chain is not None and state not in TERMINAL:
+            ran_ms = record.now_ms - record.number("ga") if state is State.EXECUTING else -1
+            place = await self.whole(place, chain.head, chain.stage.number, ran_ms)
         if state is State.QUEUED:
             answer |= {
                 "enqueuedAt": record.number("en"),
-                **place_fields(record.place),
-                "pollAfterMs": poll_after(record.place.wait_ms),
+                **place_fields(place),
+                "pollAfterMs": poll_after(place.wait_ms),
                 "streamUrl": stream_url,
             }
         elif state is State.EXECUTING:
             answer |= {
                 "workerId": record.fields.get("wk", ""),
                 "startedAt": record.number("ga"),
-                "pollAfterMs": POLL_SOON_MS,
+                **({} if chain is None else wait_fields(place)),
+                "pollAfterMs": POLL_SOON_MS if chain is None else poll_after(place.wait_ms),
                 "streamUrl": stream_url,
             }
         else:
@@ -211,6 +220,13 @@ class Poll:
         if chain is None:
             raise not_found(task_id)  # it expired meanwhile
         return chain._replace(state=record.state)  # it may have gone on since that was read
+
+    async def whole(self, place: Place, head: bytes, now: int, ran_ms: int = -1) -> Place:
+        """The place of a chain in its stage `now`, with the wait until its last stage begins. `ran_ms`: for how long that has
+        run; -1: it waits."""
+        stages = read_head(head).stages
+        outlooks = await self._scheduler.outlook([(stage.queue, stage.model) for stage in stages])
+        return until_last(place, now, ran_ms, outlooks)
 
     async def failed_chain(self, task_id: str) -> dict[str, Any]:
         """In which stage a chain ended, and the results so far; nothing where it is not known any more."""
