@@ -106,10 +106,10 @@ FAILURES: dict[str, FailureRow] = {row.code: row for row in (
     FailureRow(503, "NOT_CHECKED", Family.GATEWAY, retry=True),  # a finished answer, of which nobody could tell whether it is one
     # the request
     FailureRow(400, "BAD_REQUEST", Family.REQUEST, worker=True),
+    FailureRow(429, "INSUFFICIENT_QUOTA", Family.REQUEST),  # of a chain's next stage
 )} | {
     "CONTEXT_LENGTH": FailureRow(400, "context_length_exceeded", Family.REQUEST, worker=True),
     "CONTENT_FILTERED": FailureRow(400, "content_filter", Family.REQUEST, worker=True),
-    "INSUFFICIENT_QUOTA": FailureRow(429, "insufficient_quota", Family.REQUEST),  # of a chain's next stage
     CANCELLED: FailureRow(499, "cancelled", Family.CANCELLED, native=499),
     "UNAUTHORIZED": FailureRow(401, "invalid_api_key", Family.REQUEST, native=401),  # its key was taken away meanwhile
     "MODEL_NOT_FOUND": FailureRow(404, "model_not_found", Family.REQUEST, native=404),
