@@ -621,7 +621,7 @@ class Scheduler:
         return [task_id.decode() for task_id in reply[1:]], reply[0].decode()
 
     async def outlook(self, lanes: Sequence[tuple[str, str]]) -> list[Outlook]:
-        """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt there."""
+        """What would await a task that came now into lanes, each a queue and a model: rough estimates, of what is learnt."""
         asked = [
             self._link.command("HMGET", self._keys("model", model=model), "ms", f"n:{queue}", f"D:{queue}")
             for queue, model in lanes
