@@ -269,12 +269,11 @@ def _misread(text: "Text", before: list[str], *, each: bool) -> Iterator[str]:
     """What a text reads that is not there."""
     for name in sorted({ITEM, INDEX} & text.variables if not each else ()):
         yield f"{name} is there with `each` alone"
-    for path in sorted(path for path in text.reads if path[0] == STAGES and len(path) > 1):
-        _, stage, *parts = path
-        if stage not in before:
+    for stage, *parts in sorted({path[1:3] for path in text.reads if path[0] == STAGES and len(path) > 1}):
+        if stage not in before and not parts:  # each path is told by its parts, too
             there = f"there are {', '.join(before)}" if before else "there is none"
             yield f"stages.{stage}: no such stage comes before this one; {there}"
-        elif parts and parts[0] not in OF_A_STAGE:
+        elif stage in before and parts and parts[0] not in OF_A_STAGE:
             yield f"stages.{stage}.{parts[0]}: of a stage there are {', '.join(sorted(OF_A_STAGE))}"
 
 
