@@ -723,6 +723,10 @@ class Task(Answer):
     repaired: bool = Field(
         description="an answer of it did not match its schema, and its model was asked again"
     )
+    stage: str | None = Field(description="of a chain: the stage that it is in, or ended in")
+    stage_index: int | None
+    part: int | None = Field(description="of a part of a stage: which, from 0")
+    chain: str | None = Field(description="of a part: its chain")
     queue: str | None
     user: str | None
     key: str | None

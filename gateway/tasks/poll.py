@@ -9,6 +9,7 @@ import msgspec
 
 from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.errors import ApiError
+from fairlane.queues.chains import chain_of
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
@@ -108,14 +109,17 @@ class Poll:
         self._archives = archives
 
     async def record(self, task_id: str) -> Record:
-        """The record of a task, whoever's it is."""
-        record = await self._scheduler.position(task_id) if could_be_ours(task_id, now_ms()) else None
+        """The record of a task, whoever's it is, or of a part of one."""
+        known = could_be_ours(chain_of(task_id), now_ms())
+        record = await self._scheduler.position(task_id) if known else None
         if record is None:
             raise not_found(task_id)
         return record
 
     async def find(self, caller: Caller, task_id: str) -> Record:
-        """The record of a task that the caller may see."""
+        """The record of a task that the caller may see. (Nobody sees parts but operators.)"""
+        if chain_of(task_id) != task_id:
+            raise not_found(task_id)
         record = await self.record(task_id)
         if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
             raise not_found(task_id)

@@ -9,11 +9,11 @@ unless a wake-up is under way; where time alone is in the way, whoever asked was
 """
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -234,6 +234,8 @@ class Life(RuleBasedStateMachine):
     """Behind these workers."""
     failure = ""
     """The code with which tasks fail."""
+    steps_of_chains: ClassVar[Counter[str]] = Counter()
+    """How often `advance` came to what."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -417,7 +419,7 @@ class Life(RuleBasedStateMachine):
     def take(self, who: int, want: int, lost: bool) -> None:
         replica = self.replicas[who]
         want = min(want, replica.free)
-        if want:
+        if want > 0:
             self.ask(replica, want, lost)
 
     def ask(self, replica: Replica, want: int, lost: bool = False) -> list[Grant]:
@@ -599,6 +601,8 @@ class Life(RuleBasedStateMachine):
             assert (answer.outcome, answer.top, answer.grants) == ("hole", top, [])
             seq, fields = top + 1, [*written.behind(top), *fields]
             answer = call(seq, fields)
+            self.steps_of_chains["hole"] += 1
+        self.steps_of_chains[answer.outcome] += 1
         if not current:
             same = known.get("ep") == str(grant.epoch) and known.get("gt") == grant.token
             assert answer.outcome == ("late" if same else "stale")
