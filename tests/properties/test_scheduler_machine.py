@@ -530,6 +530,7 @@ class Life(RuleBasedStateMachine):
         queue=st.sampled_from(QUEUES),
         wait_ms=st.sampled_from((0, 0, 2000)),
         falls_after=st.sampled_from((-1, -1, 0)),
+        output=st.sampled_from((30, 30, 30, 700_000)),
         events=st.integers(0, 2),
         told=st.integers(0, 2),
         used=st.sampled_from(((-1, -1), (10, 2000), (0, 0))),
@@ -546,6 +547,7 @@ class Life(RuleBasedStateMachine):
         queue: str,
         wait_ms: int,
         falls_after: int,
+        output: int,
         events: int,
         told: int,
         used: tuple[int, int],
@@ -561,7 +563,7 @@ class Life(RuleBasedStateMachine):
             return
         scheduler, top = replica.scheduler, self.top(grant.task_id)
         number = of.stage.number + 1
-        task = TaskSpec("", model, queue, "", b"z" * (number % 5), estimated_input=20, max_output=30)
+        task = TaskSpec("", model, queue, "", b"z" * (number % 5), estimated_input=20, max_output=output)
         task.price, task.quota, task.wait_ms = PRICE, self.quota, wait_ms
         if falls_after >= 0:
             task.fallbacks = "\n".join(f"{m}\t{price}" for m, price in FALLBACKS if m != model)
