@@ -1241,19 +1241,26 @@ class FailuresOfSide(Answer):
     tasks: int
 
 
+class RefusalsOfSide(Answer):
+    code: str
+    calls: int
+
+
 class TimesOfSide(Answer):
     p50: Ms
     p95: Ms
 
 
 class SideOfChange(Answer):
-    """Tasks on one side of a change that have ended."""
+    """Tasks on one side of a change that have ended, and calls that were refused."""
 
     tasks: int
     completed: int
     failed: int
     cancelled: int
     failures: list[FailuresOfSide]
+    refused: int = Field(description="calls that came to no task (429, 503), up to the last full minute")
+    refusals: list[RefusalsOfSide]
     moved: int = Field(description="those that went on to another model")
     input_tokens_per_task: float | None
     output_tokens_per_task: float | None
