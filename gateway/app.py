@@ -281,7 +281,9 @@ class App(FastAPI):
         if isinstance(error, TokenForbids) or error.code == "TOKEN_USED_UP":
             metrics.beyond_token(error.code, **where, why=error.message, **{**error.facts, **whose})
         if error.status in (429, 503) and not isinstance(error, TaskFailed):
-            self.gateway.records.refusals.count(caller.key_id if caller else "", error.code)
+            self.gateway.records.refusals.count(
+                caller.key_id if caller else "", error.code, error.facts.get("change", "")
+            )
             metrics.refused_call(
                 error.code,
                 status=error.status,

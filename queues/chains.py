@@ -179,6 +179,19 @@ def part_id(chain: str, stage: int, part: int) -> str:
     return f"{chain}.{stage}.{part:02d}"
 
 
+def chain_of(task_id: str) -> str:
+    """The chain of a part, by its id; any other id is its own."""
+    return task_id.partition(".")[0]
+
+
+def stage_of(fields: Mapping[str, str]) -> tuple[Stage, int | None] | None:
+    """Which stage a task's record is in, and which part of it it is; None: it is no chain."""
+    if not fields.get("sg"):
+        return None
+    number, part, name = fields["sg"].split(" ")
+    return Stage(int(number), name), None if part == "-" else int(part)
+
+
 def running(grant: Grant) -> Running | None:
     """What a grant runs of a chain; None: its task is none."""
     if not grant.stage:

@@ -774,6 +774,10 @@ class Task(Answer):
     repaired: bool = Field(
         description="an answer of it did not match its schema, and its model was asked again"
     )
+    stage: str | None = Field(description="of a chain: the stage that it is in, or ended in")
+    stage_index: int | None
+    part: int | None = Field(description="of a part of a stage: which, from 0")
+    chain: str | None = Field(description="of a part: its chain")
     queue: str | None
     user: str | None
     key: str | None
@@ -1288,19 +1292,26 @@ class FailuresOfSide(Answer):
     tasks: int
 
 
+class RefusalsOfSide(Answer):
+    code: str
+    calls: int
+
+
 class TimesOfSide(Answer):
     p50: Ms
     p95: Ms
 
 
 class SideOfChange(Answer):
-    """Tasks on one side of a change that have ended."""
+    """Tasks on one side of a change that have ended, and calls that were refused."""
 
     tasks: int
     completed: int
     failed: int
     cancelled: int
     failures: list[FailuresOfSide]
+    refused: int = Field(description="calls that came to no task (429, 503), up to the last full minute")
+    refusals: list[RefusalsOfSide]
     moved: int = Field(description="those that went on to another model")
     input_tokens_per_task: float | None
     output_tokens_per_task: float | None

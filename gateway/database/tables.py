@@ -18,7 +18,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0013"
+HEAD = "0014"
 """The revision of the newest migration."""
 
 metadata = MetaData(
@@ -277,6 +277,18 @@ refusals = Table(
     comment="Calls that were refused, counted by each process for a minute that began then",
 )
 """`key_id`: empty where no key was asked for. `code`: that of the error, as callers are told it."""
+
+refused_changes = Table(
+    "refused_changes",
+    metadata,
+    *(_text(name) for name in ("change_id", "side", "code")),
+    _number("minute"),
+    _text("replica"),
+    _number("count"),
+    PrimaryKeyConstraint("change_id", "side", "code", "minute", "replica", name="pk_refused_changes"),
+    Index("ix_refused_changes_minute", "minute"),
+    comment="The same of those that a change of settings concerned, by its side",
+)
 
 archive = Table(
     "archive",

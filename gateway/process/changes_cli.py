@@ -1,6 +1,6 @@
 """`fairlane changes list|show|make|share|until|keep|take-back`: settings that are changed for a share of tasks, or for a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -130,7 +130,7 @@ def make(
         typer.echo("fairlane: " + "".join(char for char in sentence if char.isprintable()), err=True)
     if check:
         typer.echo("it can be made so; nothing was changed")
-    _print(told)
+    _print(told, made=not check)
 
 
 @app.command("share")
@@ -226,11 +226,14 @@ def _state(row: Mapping[str, Any]) -> str:
     return f"{state}: holds for nobody" if row["problem"] else state
 
 
-def _print(row: Mapping[str, Any]) -> None:
+def _print(row: Mapping[str, Any], *, made: bool = True) -> None:
+    """`made`: it is there, and not only what it would be."""
     table = make_table("what", "value")
     for title, value in (
-        *(("id", row["id"]), ("of", _of(row)), ("set", _set(row)), ("share", _share(row))),
-        *(("state", _state(row)), ("begins", time_of(row["beganAt"] or row["at"]))),
+        *([("id", row["id"])] if made else []),
+        *(("of", _of(row)), ("set", _set(row)), ("share", _share(row))),
+        *([("state", _state(row))] if made else []),
+        ("begins", time_of(row["beganAt"] or row["at"])),
         *(
             ("ends", time_of(row["endedAt"] or row["until"])),
             ("who", row["who"]),
@@ -249,9 +252,8 @@ def _print_comparison(told: Mapping[str, Any]) -> None:
     for title, name in (("tasks", "tasks"), ("completed", "completed")):
         add_row(table, title, *(_part(side, name) for side in (old, new)))
     add_row(table, "failed", *(_part(side, "failed") for side in (old, new)))
-    codes = dict.fromkeys(row["code"] for side in (old, new) for row in side["failures"])
-    for code in codes:
-        add_row(table, f"  {code}", *(_failed(side["failures"], code) for side in (old, new)))
+    for code, numbers in _codes((old, new), "failures", "tasks"):
+        add_row(table, code, *numbers)
     for title, name in (("cancelled", "cancelled"), ("went on to another model", "moved")):
         add_row(table, title, *(_part(side, name) for side in (old, new)))
     for title, name in (("wait", "waitMs"), ("first output", "firstOutputMs"), ("duration", "durationMs")):
@@ -264,10 +266,14 @@ def _print_comparison(told: Mapping[str, Any]) -> None:
         ("cost a task", "costPerTask"),
     ):
         add_row(table, title, *("-" if side[name] is None else side[name] for side in (old, new)))
+    add_row(table, "calls refused, beside", *(side["refused"] for side in (old, new)))
+    for code, numbers in _codes((old, new), "refusals", "calls"):
+        add_row(table, code, *numbers)
     print_table(table)
-    typer.echo("who was refused (429, 503) is on neither side: the log's lines `call refused` name `change`")
     if not told["enough"]:
-        typer.echo("too few tasks yet to say which side is better: wait for 30 on each", err=True)
+        typer.echo(
+            "too few tasks and refused calls yet to say which side is better: wait for 30 on each", err=True
+        )
 
 
 def _part(side: Mapping[str, Any], name: str) -> str:
@@ -275,5 +281,10 @@ def _part(side: Mapping[str, Any], name: str) -> str:
     return str(number) if name == "tasks" or not side["tasks"] else f"{number} ({number / side['tasks']:.1%})"
 
 
-def _failed(failures: Sequence[Mapping[str, Any]], code: str) -> int:
-    return sum(row["tasks"] for row in failures if row["code"] == code)
+def _codes(
+    sides: Sequence[Mapping[str, Any]], name: str, counted: str
+) -> Iterator[tuple[str, Iterable[int]]]:
+    """By code, how many of each side."""
+    for code in dict.fromkeys(row["code"] for side in sides for row in side[name]):
+        of_each = (sum(row[counted] for row in side[name] if row["code"] == code) for side in sides)
+        yield f"  {code}", of_each

@@ -1,6 +1,6 @@
-"""Compares tasks on the two sides of a change of settings: how they ended, how long they took, what they used.
+"""Compares the two sides of a change of settings: how many callers were refused, how tasks ended, what they took and used.
 
-How many ended how, and their tokens and cost, are sums of all of them; times are percentiles of those that ended last.
+How many were refused and ended how, and tokens and cost, are sums of all; times are percentiles of those that ended last.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from sqlalchemy import desc, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairlane.gateway.credits.amounts import credits_of
-from fairlane.gateway.database.tables import usage, usage_changes
+from fairlane.gateway.database.tables import refused_changes, usage, usage_changes
 from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.reports import in_pieces
 from fairlane.queues.failures import code_now, family_of
@@ -22,7 +22,7 @@ SIDES = ("old", "new")
 SAMPLED = 5000
 """Tasks of a side of which times are told, those that ended last."""
 ENOUGH = 30
-"""Tasks of a side from which on its numbers say something."""
+"""Tasks and refused calls of a side from which on its numbers say something."""
 
 
 class Times(NamedTuple):
@@ -49,6 +49,8 @@ class Sums:
     cost: int = 0
     codes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """How many failed, by their codes."""
+    refused: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Calls that came to no task, by their codes."""
 
 
 class Comparisons:
@@ -82,6 +84,11 @@ async def _sums(connection: AsyncConnection, change_id: str) -> dict[str, Sums]:
         side.moved += int(row.tasks) if row.moved else 0
         if row.state == State.FAILED:
             side.codes[code_now(row.code)] += int(row.tasks)
+    of = refused_changes.c
+    refused = select(of.side, of.code, func.sum(of.count)).where(of.change_id == change_id)
+    for name, code, count in await connection.execute(refused.group_by(of.side, of.code)):
+        if name in sums:
+            sums[name].refused[code] += int(count)
     return sums
 
 
@@ -103,7 +110,7 @@ def times_of(row: Any) -> Times:
 def compared(sums: Mapping[str, Sums], times: Mapping[str, Sequence[Times]]) -> dict[str, Any]:
     """Both sides, as they are told. Pure."""
     told: dict[str, Any] = {side: _told(sums[side], times[side]) for side in SIDES}
-    told["enough"] = all(sums[side].tasks >= ENOUGH for side in SIDES)
+    told["enough"] = all(sums[side].tasks + sum(sums[side].refused.values()) >= ENOUGH for side in SIDES)
     return told
 
 
@@ -112,8 +119,7 @@ def _told(sums: Sums, times: Sequence[Times]) -> dict[str, Any]:
         return round(number / sums.tasks, 1) if sums.tasks else None
 
     failures = [
-        {"code": code, "family": family_of(code), "tasks": number}
-        for code, number in sorted(sums.codes.items(), key=lambda pair: (-pair[1], pair[0]))
+        {"code": code, "family": family_of(code), "tasks": number} for code, number in _most_first(sums.codes)
     ]
     return {
         "tasks": sums.tasks,
@@ -121,6 +127,8 @@ def _told(sums: Sums, times: Sequence[Times]) -> dict[str, Any]:
         "failed": sums.failed,
         "cancelled": sums.cancelled,
         "failures": failures,
+        "refused": sum(sums.refused.values()),
+        "refusals": [{"code": code, "calls": number} for code, number in _most_first(sums.refused)],
         "moved": sums.moved,
         "inputTokensPerTask": of_each(sums.input),
         "outputTokensPerTask": of_each(sums.output),
@@ -130,6 +138,10 @@ def _told(sums: Sums, times: Sequence[Times]) -> dict[str, Any]:
         "firstOutputMs": percentiles([one.first_output for one in times if one.first_output is not None]),
         "durationMs": percentiles([one.duration for one in times if one.duration >= 0]),
     }
+
+
+def _most_first(codes: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(codes.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def percentiles(values: Sequence[int]) -> dict[str, int] | None:

@@ -11,7 +11,7 @@ from fairlane.gateway.accounts.callers import Caller
 from fairlane.gateway.chains.plan import read_head
 from fairlane.gateway.chains.telling import told_of_chain, told_of_failure, until_last
 from fairlane.gateway.errors import ApiError
-from fairlane.queues.chains import Chain
+from fairlane.queues.chains import Chain, chain_of
 from fairlane.queues.errors import StoreError
 from fairlane.queues.failures import code_now, family_of
 from fairlane.queues.ids import could_be_ours
@@ -72,7 +72,7 @@ def not_found(task_id: str) -> ApiError:
 
 def is_chain(record: Record) -> bool:
     """Whether it is a chain's: its fields name the stage that it is in."""
-    return "sg" in record.fields
+    return "sg" in record.fields and "pa" not in record.fields  # which a part has
 
 
 def record_info(task_id: str, record: Record) -> TaskInfo:
@@ -120,14 +120,17 @@ class Poll:
         self._archives = archives
 
     async def record(self, task_id: str) -> Record:
-        """The record of a task, whoever's it is."""
-        record = await self._scheduler.position(task_id) if could_be_ours(task_id, now_ms()) else None
+        """The record of a task, whoever's it is, or of a part of one."""
+        known = could_be_ours(chain_of(task_id), now_ms())
+        record = await self._scheduler.position(task_id) if known else None
         if record is None:
             raise not_found(task_id)
         return record
 
     async def find(self, caller: Caller, task_id: str) -> Record:
-        """The record of a task that the caller may see."""
+        """The record of a task that the caller may see. (Nobody sees parts but operators.)"""
+        if chain_of(task_id) != task_id:
+            raise not_found(task_id)
         record = await self.record(task_id)
         if not caller.may_see(record.fields.get("k", ""), record.fields["u"]):
             raise not_found(task_id)

@@ -14,7 +14,7 @@ from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.ledger import PaidUsage
 from fairlane.gateway.records.outbox import Outbox, Table
-from fairlane.gateway.records.refusals import RefusalTable
+from fairlane.gateway.records.refusals import RefusalTable, RefusedChangesTable
 from fairlane.gateway.records.usage import DAY_MS, UsageTable
 from fairlane.queues.keys import Keys, pool_prefix
 from fairlane.queues.metrics import Recorder
@@ -75,6 +75,7 @@ async def carrying(redis_url: str, database_url: str) -> AsyncIterator[tuple[Out
     try:
         tables: dict[str, Table] = {"usage": PaidUsage(UsageTable(tier_of)), "audit": AuditTable(as_shown)}
         tables["refusals"] = RefusalTable()
+        tables["refused_changes"] = RefusedChangesTable()
         yield Outbox(link, KEYS, database, tables, metrics, "r1"), database, link
     finally:
         await link.close()

@@ -410,6 +410,7 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
         values = ("model=b", "fallbacks=a,c", "--rollout", "50", "--by", "user", "--until", "2d")
         done = await fairlane(talk, "changes", "make", "route", "chat", *values, "--check")
         assert done.stdout.startswith("it can be made so; nothing was changed\n")
+        assert "active" not in done.stdout
         assert "routes.chat leads to b, c" in done.stderr
         done = await fairlane(talk, "changes", "make", "route", "chat", *values, "--note", "try")
         assert done.returncode == 0, done.stderr
@@ -423,7 +424,7 @@ async def test_the_commands_make_compare_and_take_back(gateway: Start) -> None:
             (("share", change["id"], "80"), "80 % of users"),
             (("until", change["id"], "null"), "-"),
             (("keep", change["id"]), "100 % of users"),
-            (("show", change["id"]), "too few tasks yet"),
+            (("show", change["id"]), "too few tasks and refused calls yet"),
             (("take-back", change["id"]), "taken back"),
             (("list",), "taken back"),
         ):

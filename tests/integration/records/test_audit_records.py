@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 from tests.integration.native.keys import key, secret
 from tests.support.databases import running_postgres
-from tests.support.records import KEYS, NOON, carrying
+from tests.support.records import DAY_MS, KEYS, NOON, carrying
 from tests.support.servers import any_binary, free_port, running_server
 from tests.support.serving import until
 from tests.support.talk import Talk, talking
@@ -23,7 +23,9 @@ from fairlane.gateway.operator.audit import as_shown
 from fairlane.gateway.records import outbox as module
 from fairlane.gateway.records.audit import AuditTable
 from fairlane.gateway.records.audit import purge as purge_acts
+from fairlane.gateway.records.comparison import Comparisons
 from fairlane.gateway.records.outbox import Outbox
+from fairlane.gateway.records.reading import Reading
 from fairlane.gateway.records.refusals import (
     MINUTE_MS,
     MOST_COUNTED,
@@ -273,6 +275,37 @@ async def test_refusals_are_counted_by_minute_key_and_code_each_once(
         assert set(await counted(database, since=NOON + 1)) == {(NOON + MINUTE_MS, "", "TOO_MANY_CALLS")}
 
 
+async def test_refusals_on_a_side_of_a_change_are_told_with_it_each_once(
+    redis_url: str, database_url: str
+) -> None:
+    now = NOON
+    async with carrying(redis_url, database_url) as (outbox, database, link):
+        here, there = (Refusals(link, KEYS, name, lambda: now) for name in ("r1", "r2"))
+        for side in ("new", "new", "old"):
+            here.count("acme", "MODEL_UNAVAILABLE", f"c1 {side}")
+        here.count("acme", "MODEL_UNAVAILABLE")
+        there.count("", "QUEUE_FULL", "c1 new")
+        there.count("", "QUEUE_FULL", "c2 new")
+        now += MINUTE_MS
+        await here.bring(now)
+        await there.bring(now)
+        entries = await link.command("XRANGE", KEYS("outbox"), "-", "+")
+        for _, entry in entries:
+            await link.command("XADD", KEYS("outbox"), "*", *entry)  # somebody was cut off
+        await empty(outbox)
+        compared = await Comparisons(Reading(database)).of("c1", "ops")
+        assert (compared["old"]["refused"], compared["new"]["refused"]) == (1, 3)
+        assert compared["new"]["refusals"] == [
+            {"code": "MODEL_UNAVAILABLE", "calls": 2},
+            {"code": "QUEUE_FULL", "calls": 1},
+        ]
+        assert (await counted(database))[NOON, "acme", "MODEL_UNAVAILABLE"] == 4
+        async with database.writing() as connection:
+            while await purge_refusals(connection, NOON + 3 * DAY_MS, DAY_MS):
+                pass
+        assert (await Comparisons(Reading(database)).of("c1", "ops"))["new"]["refused"] == 0
+
+
 async def test_an_entry_that_is_brought_twice_counts_once(
     redis_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +345,9 @@ async def test_invented_keys_and_a_store_that_stays_away_take_bounded_memory(
         for _ in range(MOST_KEPT + 30):
             now += MINUTE_MS
             refused.count("acme", "RATE_LIMITED")
+            refused.count("acme", "RATE_LIMITED", "c1 new")
         assert len(refused._counts) <= MOST_KEPT
+        assert len(refused._of_changes) <= MOST_KEPT
 
 
 async def test_who_is_refused_is_told_by_the_call_and_the_command(

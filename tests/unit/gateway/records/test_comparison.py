@@ -34,9 +34,19 @@ def test_sides_are_told_by_task_and_nothing_of_none() -> None:
     assert told["old"]["costPerTask"] is told["old"]["waitMs"] is told["old"]["inputTokensPerTask"] is None
     side = told["new"]
     assert (side["inputTokensPerTask"], side["outputTokensPerTask"], side["costPerTask"]) == (10.0, 2.5, 2)
+    assert (side["refused"], side["refusals"]) == (0, [])
     assert [failure["code"] for failure in side["failures"]] == ["UPSTREAM_ERROR", "TIMEOUT"]
     assert (side["waitMs"], side["durationMs"], side["sampled"]) == (
         {"p50": 1, "p95": 3},
         {"p50": 3, "p95": 3},
         2,
     )
+
+
+def test_a_side_of_which_all_are_refused_says_something() -> None:
+    new = Sums()
+    new.refused |= {"QUEUE_FULL": 1, "MODEL_UNAVAILABLE": 29}
+    told = compared({"old": Sums(tasks=30, completed=30), "new": new}, {"old": [], "new": []})
+    assert told["enough"]
+    assert told["new"]["refused"] == 30
+    assert [row["code"] for row in told["new"]["refusals"]] == ["MODEL_UNAVAILABLE", "QUEUE_FULL"]

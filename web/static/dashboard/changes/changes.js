@@ -161,20 +161,22 @@ function comparison(change) {
   const { comparison: compared } = change;
   const sides = SIDES.map(name => compared[name]);
   const row = (title, of, { sub = false } = {}) => h("tr", {}, h("th", { scope: "row", class: sub ? "sub" : null }, title), sides.map(side => h("td", { class: "num" }, of(side))));
-  const codes = [...new Set(sides.flatMap(side => side.failures.map(({ code }) => code)))];
-  const failed = (side, code) => side.failures.find(one => one.code === code)?.tasks ?? 0;
+  const codes = name => [...new Set(sides.flatMap(side => side[name].map(({ code }) => code)))];
+  const byCode = (name, shown) => codes(name).map(code => row(h("code", {}, code), side => shown(side, side[name].find(one => one.code === code)), { sub: true }));
   const each = value => (value === null ? "–" : number(value, 1));
   const body = [
     row(t("changes.tasks"), side => number(side.tasks)),
     row(t("changes.completed"), side => part(side, side.completed)),
     row(t("changes.failed"), side => part(side, side.failed)),
-    codes.map(code => row(h("code", {}, code), side => part(side, failed(side, code)), { sub: true })),
+    byCode("failures", (side, found) => part(side, found?.tasks ?? 0)),
     row(t("changes.cancelled"), side => part(side, side.cancelled)),
     row(t("changes.moved"), side => part(side, side.moved)),
     TIMES.flatMap(([name, key]) => ["p50", "p95"].map(which => row(t(`changes.${name}.${which}`), side => (side[key] ? duration(side[key][which]) : "–")))),
     row(t("changes.input"), side => each(side.inputTokensPerTask)),
     row(t("changes.output"), side => each(side.outputTokensPerTask)),
     row(t("changes.cost"), side => (side.costPerTask === null ? "–" : credits(side.costPerTask))),
+    row(t("changes.refused"), side => number(side.refused)),
+    byCode("refusals", (_, found) => number(found?.calls ?? 0)),
   ];
   const table = h(
     "table",
@@ -183,7 +185,7 @@ function comparison(change) {
     h("tbody", {}, body),
   );
   const few = compared.enough ? null : h("p", { class: "notice warn" }, t("changes.few"));
-  const none = sides.every(side => side.tasks === 0);
+  const none = sides.every(side => side.tasks === 0 && side.refused === 0);
   return panel("comparison", "changes.compared", { hint: "changes.compared.hint" }, none ? h("p", { class: "empty" }, t("changes.none")) : [few, h("div", { class: "table-wrap" }, table)]);
 }
 
