@@ -13,7 +13,7 @@ function chains.stage_of(sg) return string.match(sg, '^(%d+) (%S+) (.*)$') end
 -- Fields of an event that name the stage of a task.
 function chains.in_event(sg)
   local number, _, name = chains.stage_of(sg)
-  return ',"stage":' .. cjson.encode(name) .. ',"index":' .. number
+  return ',"stage":' .. cjson.encode(name) .. ',"index":' .. whole(number + 1) -- from 1, as in events `stage`
 end
 
 -- The fields of an event that ends a task, with the stage in which its chain failed.

@@ -25,7 +25,7 @@ def test_stages_run_one_behind_the_other_in_the_lines_of_their_models(world: Wor
     assert isinstance(pool.start("c", payload=b"one"), Submitted)
     (grant,) = pool.take("m")
     assert running(grant) == Running("c", Stage(0, "first"), -1)
-    assert '"stage":"first","index":0' in grant.start
+    assert '"stage":"first","index":1' in grant.start
     audit(world, "c")
     answer = pool.advance(
         grant, pool.entry(1, "n", payload=b"two"), result=b"1", chunks=[b"{}"], told=[b"a", b"b"], used=(5, 2)
