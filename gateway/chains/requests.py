@@ -125,7 +125,11 @@ async def _declared(current: Current, caller: Caller, raw: bytes) -> tuple[str, 
         raise bad_request(_wrong(error, said), "chain") from None
     routes = {name: route for name, route in current.settings.routes.items() if caller.may_use(name)}
     await asyncio.sleep(0)
-    for number, wrong in wrong_in(chain, current.plans.templates, routes, strict=True):
+    for found in wrong_in(chain, current.plans.templates, routes, strict=True):
+        if found is None:
+            await asyncio.sleep(0)
+            continue
+        number, wrong = found
         place = f"chain.stages[{number}] ({chain.stages[number].name})"
         raise bad_request(f"{place}{'.' if wrong.member else ''}{wrong.member}: {wrong.sentence}", "chain")
     for stage in chain.stages:

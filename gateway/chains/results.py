@@ -14,6 +14,7 @@ MOST_JSON_BYTES = 4 * MOST_VALUES_BYTES
 """Of all results that the texts of one stage read as values, and not as texts."""
 PARTED = "\n\n"
 """Stands between the texts of parts."""
+_NOT_READ = object()
 
 
 class Room:
@@ -42,8 +43,8 @@ class Answer:
         self._name = name
         self._room = room
         self._content: str | None = None
-        self._result: Any = self
-        self._json: Any = self
+        self._result: Any = _NOT_READ
+        self._json: Any = _NOT_READ
 
     @property
     def content(self) -> str:
@@ -55,7 +56,7 @@ class Answer:
     @property
     def result(self) -> Any:
         """All of the answer, as a value."""
-        if self._result is self:
+        if self._result is _NOT_READ:
             self._room.take(len(self._raw), f"stages.{self._name}.result")
             self._result = msgspec.json.decode(self._raw)
         return self._result
@@ -63,7 +64,7 @@ class Answer:
     @property
     def json(self) -> Any:
         """The text of the answer, which must be JSON, as a value. Raises TemplateError."""
-        if self._json is self:
+        if self._json is _NOT_READ:
             text = self.content
             self._room.take(len(text), f"stages.{self._name}.json")
             try:

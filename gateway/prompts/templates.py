@@ -1,5 +1,6 @@
 """Templates of prompts: the messages of one, by locale, and the body that they make with a caller's variables. Pure."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ import msgspec
 from fairlane.gateway.prompts.engine import MOST_CHARS, Budget, Text
 from fairlane.gateway.prompts.errors import TemplateError, VariablesError
 
+KEPT_TEXTS = 512
+MOST_KEPT_CHARS = 4096
+"""Of a text that stays compiled, which takes some 20 KB."""
 MOST_VALUES_BYTES = 262_144
 """JSON of all variables that are no texts, together: they become objects."""
 
@@ -29,11 +33,17 @@ class _Message(NamedTuple):
     """A `Text`; or lists and objects as in JSON, with a `Text` for each text."""
 
 
+@functools.lru_cache(KEPT_TEXTS)
+def _kept_text(source: str, strict: bool) -> Text:
+    """A short text: it is asked for again, by each look at the chain or template that it stands in."""
+    return Text(source, strict=strict)
+
+
 def compiled(value: Any, *, strict: bool = False) -> Any:
     """The same lists and objects, with a `Text` for each text. Raises TemplateError."""
     match value:
         case str():
-            return Text(value, strict=strict)
+            return _kept_text(value, strict) if len(value) <= MOST_KEPT_CHARS else Text(value, strict=strict)
         case list():
             return [compiled(one, strict=strict) for one in value]
         case dict():

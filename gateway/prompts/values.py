@@ -20,7 +20,7 @@ class Expression:
         self.path = tuple(source.strip().split(".")) if _PATH.fullmatch(source.strip()) else ()
         if not self.path and "{" not in source:
             raise TemplateError("it should be a variable's name, or an expression in {{ }}")
-        self.text = Text(_braced(self.path) if self.path else source.strip(), strict=strict)
+        self.text: Text = compiled(_braced(self.path) if self.path else source.strip(), strict=strict)
 
     def value(self, variables: Mapping[str, Any], budget: Budget) -> Any:
         """What it comes to; a name that nothing is said of to None. Raises TemplateError."""

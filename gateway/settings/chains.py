@@ -182,9 +182,9 @@ def wrong_in(
     routes: Mapping[str, RouteSettings],
     *,
     strict: bool = False,
-) -> Iterator[tuple[int, Misplaced]]:
+) -> Iterator[tuple[int, Misplaced] | None]:
     """What is wrong with the stages of a chain: the number of the stage, and what. `templates`, `routes`: those that there are.
-    `strict`: it is a caller's own; then whoever asks may let others run between."""
+    `strict`: it is a caller's own. None behind each stage: whoever asks may let others run then."""
     if strict:
         from fairlane.gateway.prompts.engine import count_tokens  # noqa: PLC0415 - see above
 
@@ -214,6 +214,7 @@ def wrong_in(
             for wrong in _misfit(stage, templates, routes):
                 yield number, wrong
         before.append(stage.name)
+        yield None
 
 
 def _strings(value: Any) -> Iterator[str]:
